@@ -1,0 +1,50 @@
+# Every target makes its own virtual environment, once, from what PyPI has.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Packages that carry real models; their own dependencies are not needed to read the files.
+MODEL_PACKAGES := rapidocr-onnxruntime silero-vad magika
+
+.PHONY: demo test check bench generate clean
+
+demo: $(VENV)/demo-ready
+	$(BIN)/trioton demo
+
+test: $(VENV)/test-ready
+	$(BIN)/python -m pytest
+
+check: $(VENV)/check-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m tests.generate --check
+
+generate: $(VENV)/check-ready
+	$(BIN)/python -m tests.generate
+
+bench: $(VENV)/test-ready
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) .demo .bench
+
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Trioton needs Python 3.11 or newer; set PYTHON=python3.x" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/demo-ready: $(VENV)/created pyproject.toml
+	@echo "Installing Trioton and the demo's models into $(VENV) …"
+	@$(PIP) install --no-warn-conflicts --editable '.[cpu,demo]'
+	@$(PIP) install --no-warn-conflicts --no-deps $(MODEL_PACKAGES)
+	@touch $@
+
+$(VENV)/test-ready: $(VENV)/demo-ready
+	@echo "Installing what the tests need into $(VENV) …"
+	@$(PIP) install --no-warn-conflicts --editable '.[test]'
+	@touch $@
+
+$(VENV)/check-ready: $(VENV)/test-ready
+	@$(PIP) install --no-warn-conflicts --editable '.[check]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""The `Backend` interface, its registry, and one module or folder per framework."""

@@ -1,0 +1,126 @@
+"""The interface between the actors and a framework.
+
+A *backend* is a class: one subclass of `Backend` per framework, found by name through the entry-point group
+`trioton.backends` (see `backends.registry`). One object of it is one *model instance*: a loaded copy of one version
+on one device, driven by a model instance actor, one batch at a time:
+
+    complete_config (once per load) → load → execute* → unload
+
+All methods are awaited on the server's Trio loop, so they must not block it: a framework that blocks runs in a
+thread of its own (`backends.array_backend.ArrayBackend` does that and the batching of arrays; most backends want
+to subclass it), a framework that needs a process talks to one.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from protocol.errors import ServerError, Unavailable
+from protocol.messages import InferenceRequest, InferenceResponse
+from repository.model_config import InstanceKind, ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """One version of a model on disk, with its configuration as far as it is known.
+
+    `settings` are the server's `--backend-config` entries for this backend. `model_file` is the default model
+    file's path; it may name a directory.
+    """
+
+    name: str
+    version: int
+    model_directory: Path
+    config: ModelConfig
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def version_directory(self) -> Path:
+        return self.model_directory / str(self.version)
+
+    @property
+    def model_file(self) -> Path:
+        return self.version_directory / self.config.default_model_filename
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before)."""
+
+    source: ModelSource
+    name: str
+    kind: InstanceKind = InstanceKind.CPU
+    device_id: int = 0
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.source.config
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTiming:
+    """Where a batch's time went, in nanoseconds: gathering inputs, computing, scattering outputs."""
+
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """One entry per request of the batch, in order: its response, or the error that concerns it alone."""
+
+    responses: Sequence[InferenceResponse | ServerError]
+    timing: BatchTiming
+
+
+class InstanceDied(Unavailable):
+    """The instance is gone (its process ended, its device was lost): it must be loaded again to serve."""
+
+
+class Backend(abc.ABC):
+    """One model instance of one framework.
+
+    Subclasses raise `protocol.errors.ServerError` with a text that names the model and what to mend; any other
+    exception is reported as an internal error of the model with the exception's text.
+    """
+
+    # The number of instances that KIND_CPU gets where the configuration gives no count.
+    default_cpu_instance_count: int = 1
+    # Whether a group of KIND_AUTO goes to the GPU where there is one.
+    prefers_gpu: bool = False
+
+    def __init__(self, spec: InstanceSpec) -> None:
+        self.spec = spec
+
+    @classmethod
+    async def complete_config(cls, source: ModelSource) -> ModelConfig:
+        """Fill in what the configuration leaves out from the model itself; called where auto-completion is on.
+
+        Returns a new configuration; raises if model and configuration contradict each other.
+        """
+        return source.config
+
+    @abc.abstractmethod
+    async def load(self) -> None:
+        """Make the instance ready to execute. Cancellation must leave nothing behind."""
+
+    @abc.abstractmethod
+    async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
+        """Run one batch. The requests are checked against the configuration and agree in all non-batch shapes.
+
+        An exception fails the whole batch; `InstanceDied` also ends the instance. If the caller is cancelled the
+        work may go on, but the instance must then be able to take the next batch or raise `InstanceDied`.
+        """
+
+    async def wait_died(self) -> None:
+        """Sleep until the instance has died by itself, then return. The default never returns."""
+        await trio.sleep_forever()
+
+    async def unload(self) -> None:  # noqa: B027 (many frameworks have nothing to free)
+        """Free everything, also after a failed load or a death. Called once, shielded, within a bounded time."""

@@ -1,0 +1,131 @@
+"""The narrow interface that both edges call, and the records it answers with.
+
+`actors.core` implements it; the edges never see more of the server than this. Every method raises only
+`protocol.errors.ServerError`; calls are cancelled by the caller's cancel scope, and a cancelled `infer` leaves
+nothing behind: the request is dropped wherever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMetadata:
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMetadata:
+    """`datatype` is the protocol's name; `shape` has -1 for variable dimensions, the batch dimension included."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    name: str
+    versions: tuple[str, ...]
+    platform: str
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIndex:
+    """One entry of the repository index; empty strings stand for what is not known."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticDuration:
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InferStatistics:
+    success: StatisticDuration = StatisticDuration()
+    fail: StatisticDuration = StatisticDuration()
+    queue: StatisticDuration = StatisticDuration()
+    compute_input: StatisticDuration = StatisticDuration()
+    compute_infer: StatisticDuration = StatisticDuration()
+    compute_output: StatisticDuration = StatisticDuration()
+    cache_hit: StatisticDuration = StatisticDuration()
+    cache_miss: StatisticDuration = StatisticDuration()
+
+
+@dataclass(frozen=True, slots=True)
+class InferBatchStatistics:
+    batch_size: int
+    compute_input: StatisticDuration
+    compute_infer: StatisticDuration
+    compute_output: StatisticDuration
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatistics:
+    """`last_inference` is in milliseconds since the epoch, 0 for never."""
+
+    name: str
+    version: str
+    last_inference: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    inference_stats: InferStatistics = InferStatistics()
+    batch_stats: tuple[InferBatchStatistics, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadParameters:
+    """What a load call may override. `config` is a model configuration as JSON text; `files` maps
+    `<version>/<name>` to contents."""
+
+    config: str | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class InferenceCore(Protocol):
+    """The server, as the edges see it."""
+
+    def is_live(self) -> bool:
+        """Whether the server is up. Raises Unavailable `Server exiting` while it stops."""
+
+    def is_ready(self) -> bool:
+        """Whether the server takes inference requests (strict readiness: for every model that it was asked for)."""
+
+    def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        """Whether a version is loaded and all of its instances' backends are alive."""
+
+    def server_metadata(self) -> ServerMetadata: ...
+
+    def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata: ...
+
+    def model_config(self, name: str, version: int = LATEST_VERSION) -> dict[str, Any]:
+        """The completed configuration in its JSON form (snake_case names, enums as names, integers as numbers)."""
+
+    def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
+        """Statistics of one model's version(s), or of all ready models where `name` is empty."""
+
+    def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]: ...
+
+    async def load_model(self, name: str, parameters: LoadParameters = LoadParameters()) -> None:  # noqa: B008 (frozen)
+        """Returns when the load has ended; raises if it failed."""
+
+    async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Returns when unloading has begun; requests in flight finish."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """Run a request on a model that gives exactly one response."""

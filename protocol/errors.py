@@ -1,0 +1,95 @@
+"""The one error tree: Triton's kinds of error, free of any status code.
+
+Each edge holds one table from kind to its own status (`protocol.http.errors`, `protocol.grpc.status`). Foreign
+exceptions become one of these beside the foreign call; whatever reaches an edge as another exception is a defect
+of ours and is answered as INTERNAL.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ServerError(Exception):
+    """A failure that a client is told about. `message` is the whole text of the answer."""
+
+    kind: ClassVar[str] = "UNKNOWN"
+    # The word that Triton puts before a load error in the repository index.
+    label: ClassVar[str] = "Unknown"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Internal(ServerError):
+    """The server or a model failed; the client did nothing wrong."""
+
+    kind = "INTERNAL"
+    label = "Internal"
+
+
+class NotFound(ServerError):
+    kind = "NOT_FOUND"
+    label = "Not found"
+
+
+class InvalidArgument(ServerError):
+    """The request is wrong and will be wrong again."""
+
+    kind = "INVALID_ARG"
+    label = "Invalid argument"
+
+
+class Unavailable(ServerError):
+    """Not now: stopping, overloaded, restarting, or not ready. The same request may succeed later."""
+
+    kind = "UNAVAILABLE"
+    label = "Unavailable"
+
+
+class Unsupported(ServerError):
+    kind = "UNSUPPORTED"
+    label = "Unsupported"
+
+
+class AlreadyExists(ServerError):
+    kind = "ALREADY_EXISTS"
+    label = "Already exists"
+
+
+class Cancelled(ServerError):
+    """The client gave the request up."""
+
+    kind = "CANCELLED"
+    label = "Cancelled"
+
+
+class DeadlineExceeded(ServerError):
+    """The request's own time ran out before its answer was there."""
+
+    kind = "DEADLINE_EXCEEDED"
+    label = "Deadline exceeded"
+
+
+class PayloadTooLarge(InvalidArgument):
+    """The request is larger than a limit of the server; the edges answer 413 and RESOURCE_EXHAUSTED."""
+
+    kind = "PAYLOAD_TOO_LARGE"
+
+
+KINDS: dict[str, type[ServerError]] = {
+    cls.kind: cls
+    for cls in (
+        ServerError,
+        Internal,
+        NotFound,
+        InvalidArgument,
+        Unavailable,
+        Unsupported,
+        AlreadyExists,
+        Cancelled,
+        DeadlineExceeded,
+        PayloadTooLarge,
+    )
+}

@@ -1,0 +1,158 @@
+"""What flows: tensors, the inference request and the inference response, free of any wire format.
+
+Edges make requests from bytes, the actors pass them on, backends answer with responses. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.datatypes import DataType, from_numpy_dtype
+from protocol.errors import InvalidArgument
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+ParameterValue: TypeAlias = bool | int | float | str
+
+LATEST_VERSION = -1
+
+
+@dataclass(slots=True, eq=False)
+class Tensor:
+    """A named array in the protocol's raw layout.
+
+    `data` holds the elements row-major and little-endian; for BYTES each element is a 4-byte little-endian length
+    and its bytes. It is a view wherever it can be (of the received body, of a backend's output), so it must not be
+    written to, and it keeps what it views alive.
+    """
+
+    name: str
+    datatype: DataType
+    shape: tuple[int, ...]
+    data: Buffer
+
+    @property
+    def element_count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def byte_size(self) -> int:
+        """Length of `data` in bytes."""
+        data = self.data
+        return data.nbytes if isinstance(data, memoryview) else len(data)
+
+    def as_numpy(self) -> NDArray[Any]:
+        """The elements as an array of `shape`: a read-only view, but for BYTES, which decodes to objects (bytes).
+
+        Raises:
+            InvalidArgument: the data does not hold what shape and datatype say.
+        """
+        if self.datatype is DataType.BYTES:
+            elements = decode_bytes_elements(self.data)
+            if len(elements) != self.element_count:
+                raise InvalidArgument(
+                    f"tensor '{self.name}' of shape {list(self.shape)} holds {self.element_count} elements, "
+                    f"but its data has {len(elements)}"
+                )
+            array = np.empty(len(elements), dtype=np.object_)
+            array[:] = elements
+            return array.reshape(self.shape)
+        if self.byte_size != self.element_count * self.datatype.itemsize:
+            raise InvalidArgument(
+                f"tensor '{self.name}' of datatype {self.datatype.name} and shape {list(self.shape)} needs "
+                f"{self.element_count * self.datatype.itemsize} bytes, but its data has {self.byte_size}"
+            )
+        array = np.frombuffer(self.data, dtype=self.datatype.dtype).reshape(self.shape)
+        array.flags.writeable = False
+        return array
+
+    @classmethod
+    def from_numpy(cls, name: str, array: NDArray[Any]) -> Tensor:
+        """A tensor over the array's memory, copied only if it is not C-contiguous and little-endian.
+
+        Raises:
+            InvalidArgument: the array's dtype has no datatype in the protocol.
+        """
+        datatype = from_numpy_dtype(array.dtype)
+        if datatype is None:
+            raise InvalidArgument(f"tensor '{name}': numpy dtype {array.dtype} has no datatype in the protocol")
+        if datatype is DataType.BYTES:
+            return cls(name, datatype, array.shape, encode_bytes_elements(array.reshape(-1).tolist()))
+        array = np.asarray(array, dtype=datatype.dtype.newbyteorder("<"), order="C")
+        data = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+        return cls(name, datatype, array.shape, data)
+
+
+def decode_bytes_elements(data: Buffer) -> list[bytes]:
+    """Split the raw layout of a BYTES tensor into its elements.
+
+    Raises:
+        InvalidArgument: a length field is cut off or points past the end.
+    """
+    view = memoryview(data)
+    end = len(view)
+    position = 0
+    elements: list[bytes] = []
+    while position < end:
+        start = position + 4
+        if start > end:
+            raise InvalidArgument(
+                f"incomplete string length indicator: expected 4 bytes at offset {position}, got {end - position}"
+            )
+        position = start + int.from_bytes(view[position:start], "little")
+        if position > end:
+            raise InvalidArgument(
+                f"string of length {position - start} at offset {start} extends past the end of the data "
+                f"({end} bytes)"
+            )
+        elements.append(bytes(view[start:position]))
+    return elements
+
+
+def encode_bytes_elements(elements: Sequence[bytes | str]) -> bytes:
+    """The raw layout of a BYTES tensor; text is encoded as UTF-8."""
+    parts: list[bytes] = []
+    for element in elements:
+        encoded = element if isinstance(element, bytes) else str(element).encode()
+        parts.append(len(encoded).to_bytes(4, "little"))
+        parts.append(encoded)
+    return b"".join(parts)
+
+
+@dataclass(slots=True, eq=False)
+class InferenceRequest:
+    """One request for one model, as a client sent it.
+
+    `inputs` carry the batch dimension where the model has one. An empty `requested_outputs` means all outputs.
+    `parameters` are the client's own; those with a meaning to the server have fields of their own here.
+    `model_version` is -1 for the latest ready version. `timeout_microseconds` 0 means none. `sequence_id` 0 (or
+    the empty string) means that the request is no part of a sequence.
+    """
+
+    model_name: str
+    inputs: list[Tensor]
+    model_version: int = LATEST_VERSION
+    id: str = ""
+    requested_outputs: tuple[str, ...] = ()
+    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_microseconds: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class InferenceResponse:
+    """One answer. `model_version` is the version that ran; `id` repeats the request's."""
+
+    model_name: str
+    model_version: int
+    outputs: list[Tensor]
+    id: str = ""
+    parameters: dict[str, ParameterValue] = field(default_factory=dict)

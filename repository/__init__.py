@@ -1,0 +1,1 @@
+"""From a folder of files to typed model configurations: layout, parsing, validation, completion, version policies."""
