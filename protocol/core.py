@@ -119,7 +119,9 @@ class InferenceCore(Protocol):
     def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
         """Statistics of one model's version(s), or of all ready models where `name` is empty."""
 
-    def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]: ...
+    async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
+        """Looks at the repositories anew, so models that were never loaded are listed too."""
+        ...
 
     async def load_model(self, name: str, parameters: LoadParameters = LoadParameters()) -> None:  # noqa: B008 (frozen)
         """Returns when the load has ended; raises if it failed."""

@@ -1,0 +1,177 @@
+"""The core: what both edges call (`protocol.core.InferenceCore`), answered by the actors.
+
+Flow: edge → [core] → model → scheduler → model instance. The core itself is thin: it finds the model, says whether
+the server takes requests, and puts together what is asked about models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from actors.model import Model
+from actors.model_loading import ModelLoader
+from actors.model_manager import ControlMode, ModelManager
+from actors.statistics import VersionSnapshot
+from backends.devices import gpu_count
+from backends.registry import BackendRegistry
+from protocol.core import (
+    LoadParameters,
+    ModelIndex,
+    ModelMetadata,
+    ModelStatistics,
+    ServerMetadata,
+    TensorMetadata,
+)
+from protocol.errors import Unavailable
+from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from repository.json_form import to_json_form
+from repository.model_config import ModelConfig, ModelInput, ModelOutput
+
+__all__ = ["ControlMode", "CoreSettings", "ServerCore"]
+
+# The protocol extensions that are built, by Triton's names.
+EXTENSIONS = (
+    "model_repository",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """What the core needs to know. `backend_config` maps a backend's name ("" for all) to its settings."""
+
+    repositories: tuple[Path, ...]
+    server_id: str = "trioton"
+    control_mode: ControlMode = ControlMode.NONE
+    load_models: tuple[str, ...] = ()
+    strict_readiness: bool = True
+    auto_complete_config: bool = True
+    backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    model_load_thread_count: int = 4
+
+
+class ServerCore:
+    """One server's models. `run` owns them all; the other methods may be called while it runs."""
+
+    def __init__(self, settings: CoreSettings, registry: BackendRegistry) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._manager: ModelManager | None = None
+        self._is_stopping = False
+        self._stop = trio.Event()
+        self._metadata = ServerMetadata(settings.server_id, metadata.version("trioton"), EXTENSIONS)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Started when the start-up loads have ended, well or badly; returns when stopped, drained and unloaded."""
+        settings = self._settings
+        loader = ModelLoader(
+            self._registry,
+            gpu_count=await trio.to_thread.run_sync(gpu_count),
+            auto_complete_config=settings.auto_complete_config,
+            backend_config=settings.backend_config,
+        )
+        manager = ModelManager(
+            settings.repositories,
+            loader,
+            control_mode=settings.control_mode,
+            load_models=settings.load_models,
+            load_limit=trio.CapacityLimiter(settings.model_load_thread_count),
+        )
+        self._manager = manager
+        try:
+            await manager.run(self._stop, task_status=task_status)
+        finally:
+            self._is_stopping = True
+            self._manager = None
+
+    def stop(self) -> None:
+        """Refuse new work, finish what was accepted, then unload; `run` returns when that is done."""
+        self._is_stopping = True
+        self._stop.set()
+
+    def snapshots(self) -> Sequence[VersionSnapshot]:
+        """Every loaded version, for the metrics."""
+        return [] if self._manager is None else self._manager.snapshots()
+
+    # protocol.core.InferenceCore
+
+    def is_live(self) -> bool:
+        self._refuse_if_stopping()
+        return True
+
+    def is_ready(self) -> bool:
+        self._refuse_if_stopping()
+        manager = self._manager
+        return (
+            manager is not None and manager.is_started and (not self._settings.strict_readiness or manager.is_ready())
+        )
+
+    def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._running().find(name, version).is_ready
+
+    def server_metadata(self) -> ServerMetadata:
+        return self._metadata
+
+    def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata:
+        manager = self._running()
+        model = manager.find(name, version)
+        config = model.config
+        versions = manager.ready_versions(name) if version == LATEST_VERSION else (model.version,)
+        return ModelMetadata(
+            name=name,
+            versions=tuple(map(str, versions)),
+            platform=config.platform or config.backend,
+            inputs=tuple(_tensor_metadata(config, tensor) for tensor in config.input),
+            outputs=tuple(_tensor_metadata(config, tensor) for tensor in config.output),
+        )
+
+    def model_config(self, name: str, version: int = LATEST_VERSION) -> dict[str, Any]:
+        return to_json_form(self._running().find(name, version).config)
+
+    def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
+        return [_statistics(model) for model in self._running().find_all(name, version)]
+
+    async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
+        return await self._running().index(ready=ready)
+
+    async def load_model(self, name: str, parameters: LoadParameters = LoadParameters()) -> None:  # noqa: B008 (frozen)
+        await self._running().load(name, parameters)
+
+    async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
+        await self._running().unload(name)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        if self._is_stopping or self._manager is None:
+            raise self._not_running()
+        return await self._manager.find(request.model_name, request.model_version).infer(request)
+
+    def _running(self) -> ModelManager:
+        if self._manager is None:
+            raise self._not_running()
+        return self._manager
+
+    def _not_running(self) -> Unavailable:
+        return Unavailable("Server exiting" if self._is_stopping else "Server not ready")
+
+    def _refuse_if_stopping(self) -> None:
+        if self._is_stopping:
+            raise self._not_running()
+
+
+def _statistics(model: Model) -> ModelStatistics:
+    return model.statistics.frozen(model.config.name, model.version)
+
+
+def _tensor_metadata(config: ModelConfig, tensor: ModelInput | ModelOutput) -> TensorMetadata:
+    shape = (-1, *tensor.dims) if config.is_batching else tensor.dims
+    return TensorMetadata(tensor.name, tensor.data_type.name, shape)

@@ -1,0 +1,121 @@
+"""What the actors say to each other: frozen dataclasses, except for the request in the queue, which has a state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import trio
+
+from backends.interface import BatchTiming
+from protocol.errors import ServerError, Unavailable
+from protocol.messages import InferenceRequest, InferenceResponse
+
+Reply: TypeAlias = InferenceResponse | ServerError
+# Requests with equal keys may share a batch: the shapes without the batch dimension, in the configuration's order.
+ShapeKey: TypeAlias = tuple[tuple[int, ...] | None, ...] | None
+
+
+@dataclass(eq=False, slots=True)
+class QueuedRequest:
+    """A request on its way through a model. `arrival` is in seconds of Trio's clock.
+
+    Its caller sets `is_cancelled` when it gives up; whoever holds the request then may drop it.
+    """
+
+    request: InferenceRequest
+    batch_size: int
+    shape_key: ShapeKey
+    arrival: float
+    reply: trio.MemorySendChannel[Reply]
+    is_cancelled: bool = False
+
+    def answer(self, reply: Reply) -> None:
+        """Hand the answer to the caller, if it is still there. Never waits: the reply channel holds one item."""
+        if not self.is_cancelled:
+            self.reply.send_nowait(reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """To a model instance: run this batch."""
+
+    batch: Sequence[QueuedRequest]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstanceAddress:
+    """A loaded model instance. `inbox` has room for one batch, and a batch is sent only to an idle instance, so the
+    sender never waits. Closing it means: finish and unload."""
+
+    name: str
+    inbox: trio.MemorySendChannel[Execute]
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """To a scheduler: a checked request."""
+
+    item: QueuedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """To a scheduler: the caller of this request has gone."""
+
+    item: QueuedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceReady:
+    """To a scheduler: this instance is loaded and idle."""
+
+    instance: InstanceAddress
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGone:
+    """To a scheduler: this instance takes no more batches."""
+
+    instance: InstanceAddress
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """To a scheduler: the instance has run its batch, and is idle or (`is_alive` false) takes no more. `timing` is None
+    where the batch as a whole failed; `started` is when the instance took it, in seconds of Trio's clock."""
+
+    instance: InstanceAddress
+    batch: Sequence[QueuedRequest]
+    replies: Sequence[Reply]
+    started: float
+    timing: BatchTiming | None
+    is_alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """To a scheduler: accept no more requests, finish those that are here, then end."""
+
+
+SchedulerMessage: TypeAlias = Submit | Abandon | InstanceReady | InstanceGone | BatchDone | Drain
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerAddress:
+    """`inbox` never makes a sender wait: each message belongs to a request or an instance that exists already, so it
+    holds no more than those, and the scheduler takes all that is there each time it wakes."""
+
+    inbox: trio.MemorySendChannel[SchedulerMessage]
+
+    def tell(self, message: SchedulerMessage) -> None:
+        """Raises Unavailable if the scheduler has ended."""
+        try:
+            self.inbox.send_nowait(message)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise stopped_accepting() from None
+
+
+def stopped_accepting() -> Unavailable:
+    return Unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests")

@@ -1,0 +1,139 @@
+"""The table of the model manager: which versions of which models there are, and how they fare.
+
+Plain state without I/O. The manager writes it, between two checkpoints; the core reads it at any time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import trio
+
+from actors.model import Model
+from protocol.core import ModelIndex
+from protocol.errors import InvalidArgument, NotFound, Unavailable
+from protocol.messages import LATEST_VERSION
+from repository.fingerprint import Fingerprint
+
+# The reason in the index after an unload that was asked for.
+UNLOADED = "unloaded"
+
+
+class ModelState(enum.Enum):
+    """The states of Triton's repository index."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(eq=False, slots=True)
+class VersionEntry:
+    """One version. `model` serves while the state is READY, and finishes its requests while it is UNLOADING."""
+
+    version: int
+    model: Model | None
+    state: ModelState = ModelState.LOADING
+    reason: str = ""
+    load_seconds: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class ModelEntry:
+    """One model. `lock` serialises its loads and unloads; `failure` is why the last load gave no version at all."""
+
+    name: str
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    versions: dict[int, VersionEntry] = field(default_factory=dict)
+    failure: str = ""
+    loaded_from: Fingerprint | None = None
+
+    @property
+    def ready_versions(self) -> tuple[int, ...]:
+        return tuple(sorted(v.version for v in self.versions.values() if v.state is ModelState.READY))
+
+    def is_as_asked(self) -> bool:
+        """Strict readiness: every version serves with all its instances, or was unloaded on purpose."""
+        if self.failure:
+            return False
+        return all(
+            (entry.model is not None and entry.model.is_ready)
+            if entry.state is ModelState.READY
+            else entry.reason == UNLOADED or entry.state is ModelState.UNLOADING
+            for entry in self.versions.values()
+        )
+
+    def index(self) -> list[ModelIndex]:
+        if self.failure and not self.ready_versions:
+            return [ModelIndex(self.name, "", ModelState.UNAVAILABLE.value, self.failure)]
+        if not self.versions:
+            return [ModelIndex(self.name, "", ModelState.LOADING.value if self.lock.locked() else "")]
+        return [
+            ModelIndex(self.name, str(version), entry.state.value, entry.reason)
+            for version, entry in sorted(self.versions.items())
+        ]
+
+
+class ModelTable:
+    """Models by name. Look-ups raise what a client is told (reference: HTTP section "Health")."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, ModelEntry] = {}
+
+    def entry(self, name: str) -> ModelEntry:
+        """The entry of a model, made if need be."""
+        found = self.entries.get(name)
+        if found is None:
+            found = self.entries[name] = ModelEntry(name)
+        return found
+
+    def find(self, name: str, version: int = LATEST_VERSION) -> Model:
+        """The model that serves a request.
+
+        Raises:
+            NotFound: no such model or version.
+            Unavailable: the version is known, but does not serve now.
+        """
+        entry = self.entries.get(name)
+        if entry is None or not (entry.versions or entry.failure):
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        if version == LATEST_VERSION:
+            ready = entry.ready_versions
+            if not ready:
+                raise NotFound(f"Request for unknown model: '{name}' has no available versions")
+            version = ready[-1]
+        found = entry.versions.get(version)
+        if found is None:
+            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        if found.state is not ModelState.READY or found.model is None:
+            raise Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+        return found.model
+
+    def find_all(self, name: str, version: int = LATEST_VERSION) -> list[Model]:
+        """The ready models that a statistics call is about: one version, a model's all, or (no name) everything.
+
+        Raises:
+            InvalidArgument: what is asked for is not there.
+        """
+        if not name:
+            return [model for _, model in self.ready()]
+        entry = self.entries.get(name)
+        found = [model for owner, model in self.ready() if owner is entry]
+        if not found:
+            raise InvalidArgument(f"requested model '{name}' is not available")
+        if version != LATEST_VERSION:
+            found = [model for model in found if model.version == version]
+            if not found:
+                raise InvalidArgument(f"requested model version is not available for model '{name}'")
+        return found
+
+    def ready(self) -> Iterator[tuple[ModelEntry, Model]]:
+        """Every model that serves, by name and version."""
+        for _, entry in sorted(self.entries.items()):
+            for version in entry.ready_versions:
+                model = entry.versions[version].model
+                if model is not None:
+                    yield entry, model

@@ -1,0 +1,141 @@
+"""Statistics of one model version, as the statistics extension and the metrics report them.
+
+Counted by the scheduler, once per batch, so that a request's share of the cost is small. Durations are kept in
+nanoseconds; compute durations of a batch count once for every request in it (Triton's statistics extension).
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from actors.messages import BatchDone
+from protocol.core import InferBatchStatistics, InferStatistics, ModelStatistics, StatisticDuration
+from protocol.errors import Cancelled, ServerError
+
+NANOSECONDS = 1_000_000_000
+
+
+class FailureReason(enum.Enum):
+    """The `reason` label of `nv_inference_request_failure`."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSnapshot:
+    """One model version as the metrics see it."""
+
+    model: str
+    version: int
+    metric_tags: Mapping[str, str]
+    statistics: ModelStatistics
+    pending_requests: int
+    load_seconds: float
+    failures: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Sum:
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, count: int = 1) -> None:
+        self.count += count
+        self.ns += ns
+
+    def frozen(self) -> StatisticDuration:
+        return StatisticDuration(self.count, self.ns)
+
+
+@dataclass(slots=True)
+class _BatchSums:
+    compute_input: _Sum = field(default_factory=_Sum)
+    compute_infer: _Sum = field(default_factory=_Sum)
+    compute_output: _Sum = field(default_factory=_Sum)
+
+
+@dataclass(slots=True)
+class VersionStatistics:
+    """The running sums. One writer, the version's scheduler; read at any time between two checkpoints."""
+
+    inference_count: int = 0
+    execution_count: int = 0
+    last_inference_ms: int = 0
+    failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
+    _success: _Sum = field(default_factory=_Sum)
+    _fail: _Sum = field(default_factory=_Sum)
+    _queue: _Sum = field(default_factory=_Sum)
+    _compute: _BatchSums = field(default_factory=_BatchSums)
+    _by_batch_size: dict[int, _BatchSums] = field(default_factory=dict)
+
+    def count_batch(self, done: BatchDone, *, now: float) -> None:
+        """Count an executed batch, whose replies leave `now` (seconds of Trio's clock)."""
+        successes = inferences = 0
+        queued_seconds = success_seconds = 0.0
+        for item, reply in zip(done.batch, done.replies, strict=True):
+            if item.is_cancelled:  # counted when it was abandoned
+                continue
+            if isinstance(reply, ServerError):
+                reason = FailureReason.CANCELED if isinstance(reply, Cancelled) else FailureReason.BACKEND
+                self.count_failure(reason, now - item.arrival)
+                continue
+            successes += 1
+            inferences += item.batch_size
+            queued_seconds += done.started - item.arrival
+            success_seconds += now - item.arrival
+        self.last_inference_ms = time.time_ns() // 1_000_000
+        self.inference_count += inferences
+        self._success.add(int(success_seconds * NANOSECONDS), successes)
+        self._queue.add(int(queued_seconds * NANOSECONDS), successes)
+        if done.timing is not None:
+            self.execution_count += 1
+            size = sum(item.batch_size for item in done.batch)
+            by_size = self._by_batch_size.get(size)
+            if by_size is None:
+                by_size = self._by_batch_size[size] = _BatchSums()
+            timing = done.timing
+            for sums, count in ((self._compute, successes), (by_size, 1)):
+                sums.compute_input.add(timing.compute_input_ns * count, count)
+                sums.compute_infer.add(timing.compute_infer_ns * count, count)
+                sums.compute_output.add(timing.compute_output_ns * count, count)
+
+    def count_failure(self, reason: FailureReason, seconds: float) -> None:
+        self.failures[reason] += 1
+        self._fail.add(int(seconds * NANOSECONDS))
+
+    def frozen(self, name: str, version: int) -> ModelStatistics:
+        compute = self._compute
+        return ModelStatistics(
+            name=name,
+            version=str(version),
+            last_inference=self.last_inference_ms,
+            inference_count=self.inference_count,
+            execution_count=self.execution_count,
+            inference_stats=InferStatistics(
+                success=self._success.frozen(),
+                fail=self._fail.frozen(),
+                queue=self._queue.frozen(),
+                compute_input=compute.compute_input.frozen(),
+                compute_infer=compute.compute_infer.frozen(),
+                compute_output=compute.compute_output.frozen(),
+            ),
+            batch_stats=self._batch_statistics(),
+        )
+
+    def _batch_statistics(self) -> tuple[InferBatchStatistics, ...]:
+        sums: Sequence[tuple[int, _BatchSums]] = sorted(self._by_batch_size.items())
+        return tuple(
+            InferBatchStatistics(
+                batch_size=size,
+                compute_input=batch.compute_input.frozen(),
+                compute_infer=batch.compute_infer.frozen(),
+                compute_output=batch.compute_output.frozen(),
+            )
+            for size, batch in sums
+        )

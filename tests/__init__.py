@@ -1,0 +1,1 @@
+"""The tests mirror the packages; `tests.generate` makes the code that comes from the `.proto` files."""
