@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
 import trio
 
 from actors.model import Model
 from backends.interface import Backend, InstanceSpec, ModelSource
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters
+from protocol.errors import InvalidArgument
 from repository.layout import ModelDirectory, select_versions, version_directories
 from repository.loader import read_config
 from repository.model_config import ModelConfig
@@ -42,21 +42,27 @@ class ModelLoader:
             partial(read_config, directory, override=parameters.config, auto_complete=self.auto_complete_config)
         )
         refuse_unbuilt(config)
+        if not config.backend:
+            raise InvalidArgument(f"unexpected platform type '{config.platform}' for {config.name}")
         backend = await in_thread(partial(self.registry.find, config.backend, model=directory.name))
         available = await in_thread(version_directories, directory)
-        policy = config.version_policy
-        versions = select_versions(policy, available, model=directory.name)
+        versions = select_versions(config.version_policy, available, model=directory.name)
+        config = self._normalise(config, backend)
         if self.auto_complete_config:
+            validate(config, complete=False)
             config = await backend.complete_config(self._source(directory, config, versions[-1]))
-        config = normalise(
+            refuse_unbuilt(config)
+            config = self._normalise(config, backend)
+        validate(config)
+        return tuple(self._model(directory, config, version, backend) for version in versions)
+
+    def _normalise(self, config: ModelConfig, backend: type[Backend]) -> ModelConfig:
+        return normalise(
             config,
             gpu_count=self.gpu_count,
             backend_default_cpu_count=backend.default_cpu_instance_count,
             backend_prefers_gpu=backend.prefers_gpu,
         )
-        validate(config)
-        refuse_unbuilt(config)
-        return tuple(self._model(directory, config, version, backend) for version in versions)
 
     def _source(self, directory: ModelDirectory, config: ModelConfig, version: int) -> ModelSource:
         return ModelSource(
@@ -80,7 +86,3 @@ def with_reason(error: Exception) -> str:
     """How a load error reads in the repository index: Triton's word for its kind, then its text."""
     label = getattr(error, "label", "Internal")
     return f"{label}: {error}"
-
-
-def same_config(one: ModelConfig, other: ModelConfig) -> bool:
-    return msgspec.json.encode(one) == msgspec.json.encode(other)

@@ -16,9 +16,11 @@ from protocol.datatypes import DataType
 
 Dims: TypeAlias = tuple[int, ...]
 
+ENSEMBLE_PLATFORM = "ensemble"
+
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of every message of the schema."""
+    """Base of every message of the schema. Maps default to `{}`, which msgspec copies for each value."""
 
 
 class TensorFormat(enum.Enum):
@@ -27,11 +29,11 @@ class TensorFormat(enum.Enum):
     NCHW = "FORMAT_NCHW"
 
 
-class ModelTensorReshape(Message):
+class ModelTensorReshape(Message, frozen=True):
     shape: Dims = ()
 
 
-class ModelInput(Message):
+class ModelInput(Message, frozen=True):
     name: str = ""
     data_type: DataType = DataType.INVALID
     format: TensorFormat = TensorFormat.NONE
@@ -42,8 +44,13 @@ class ModelInput(Message):
     optional: bool = False
     is_non_linear_format_io: bool = False
 
+    @property
+    def backend_dims(self) -> Dims:
+        """The shape that the backend is given, without the batch dimension."""
+        return self.dims if self.reshape is None else self.reshape.shape
 
-class ModelOutput(Message):
+
+class ModelOutput(Message, frozen=True):
     name: str = ""
     data_type: DataType = DataType.INVALID
     dims: Dims = ()
@@ -51,6 +58,11 @@ class ModelOutput(Message):
     label_filename: str = ""
     is_shape_tensor: bool = False
     is_non_linear_format_io: bool = False
+
+    @property
+    def backend_dims(self) -> Dims:
+        """The shape that the backend gives, without the batch dimension."""
+        return self.dims if self.reshape is None else self.reshape.shape
 
 
 class BatchInputKind(enum.Enum):
@@ -62,7 +74,7 @@ class BatchInputKind(enum.Enum):
     ITEM_SHAPE_FLATTEN = "BATCH_ITEM_SHAPE_FLATTEN"
 
 
-class BatchInput(Message):
+class BatchInput(Message, frozen=True):
     kind: BatchInputKind = BatchInputKind.ELEMENT_COUNT
     target_name: tuple[str, ...] = ()
     data_type: DataType = DataType.INVALID
@@ -73,25 +85,25 @@ class BatchOutputKind(enum.Enum):
     SCATTER_WITH_INPUT_SHAPE = "BATCH_SCATTER_WITH_INPUT_SHAPE"
 
 
-class BatchOutput(Message):
+class BatchOutput(Message, frozen=True):
     target_name: tuple[str, ...] = ()
     kind: BatchOutputKind = BatchOutputKind.SCATTER_WITH_INPUT_SHAPE
     source_input: tuple[str, ...] = ()
 
 
-class LatestPolicy(Message):
+class LatestPolicy(Message, frozen=True):
     num_versions: int = 0
 
 
-class AllPolicy(Message):
+class AllPolicy(Message, frozen=True):
     pass
 
 
-class SpecificPolicy(Message):
+class SpecificPolicy(Message, frozen=True):
     versions: tuple[int, ...] = ()
 
 
-class ModelVersionPolicy(Message):
+class ModelVersionPolicy(Message, frozen=True):
     """At most one of the three is set."""
 
     latest: LatestPolicy | None = None
@@ -106,13 +118,13 @@ class InstanceKind(enum.Enum):
     MODEL = "KIND_MODEL"
 
 
-class RateLimiterResource(Message):
+class RateLimiterResource(Message, frozen=True):
     name: str = ""
     global_: bool = msgspec.field(default=False, name="global")
     count: int = 0
 
 
-class ModelRateLimiter(Message):
+class ModelRateLimiter(Message, frozen=True):
     resources: tuple[RateLimiterResource, ...] = ()
     priority: int = 0
 
@@ -121,12 +133,12 @@ class SecondaryDeviceKind(enum.Enum):
     NVDLA = "KIND_NVDLA"
 
 
-class SecondaryDevice(Message):
+class SecondaryDevice(Message, frozen=True):
     kind: SecondaryDeviceKind = SecondaryDeviceKind.NVDLA
     device_id: int = 0
 
 
-class ModelInstanceGroup(Message):
+class ModelInstanceGroup(Message, frozen=True):
     name: str = ""
     kind: InstanceKind = InstanceKind.AUTO
     count: int = 0
@@ -143,21 +155,21 @@ class TimeoutAction(enum.Enum):
     DELAY = "DELAY"
 
 
-class ModelQueuePolicy(Message):
+class ModelQueuePolicy(Message, frozen=True):
     timeout_action: TimeoutAction = TimeoutAction.REJECT
     default_timeout_microseconds: int = 0
     allow_timeout_override: bool = False
     max_queue_size: int = 0
 
 
-class ModelDynamicBatching(Message):
+class ModelDynamicBatching(Message, frozen=True):
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_microseconds: int = 0
     preserve_ordering: bool = False
     priority_levels: int = 0
     default_priority_level: int = 0
     default_queue_policy: ModelQueuePolicy | None = None
-    priority_queue_policy: dict[int, ModelQueuePolicy] = {}  # noqa: RUF012 (msgspec copies an empty default)
+    priority_queue_policy: dict[int, ModelQueuePolicy] = {}
 
 
 class ControlKind(enum.Enum):
@@ -167,7 +179,7 @@ class ControlKind(enum.Enum):
     SEQUENCE_CORRID = "CONTROL_SEQUENCE_CORRID"
 
 
-class Control(Message):
+class Control(Message, frozen=True):
     kind: ControlKind = ControlKind.SEQUENCE_START
     int32_false_true: tuple[int, ...] = ()
     fp32_false_true: tuple[float, ...] = ()
@@ -175,12 +187,12 @@ class Control(Message):
     data_type: DataType = DataType.INVALID
 
 
-class ControlInput(Message):
+class ControlInput(Message, frozen=True):
     name: str = ""
     control: tuple[Control, ...] = ()
 
 
-class InitialState(Message):
+class InitialState(Message, frozen=True):
     data_type: DataType = DataType.INVALID
     dims: Dims = ()
     zero_data: bool | None = None
@@ -188,7 +200,7 @@ class InitialState(Message):
     name: str = ""
 
 
-class SequenceState(Message):
+class SequenceState(Message, frozen=True):
     input_name: str = ""
     output_name: str = ""
     data_type: DataType = DataType.INVALID
@@ -198,19 +210,19 @@ class SequenceState(Message):
     use_growable_memory: bool = False
 
 
-class StrategyDirect(Message):
+class StrategyDirect(Message, frozen=True):
     max_queue_delay_microseconds: int = 0
     minimum_slot_utilization: float = 0.0
 
 
-class StrategyOldest(Message):
+class StrategyOldest(Message, frozen=True):
     max_candidate_sequences: int = 0
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_microseconds: int = 0
     preserve_ordering: bool = False
 
 
-class ModelSequenceBatching(Message):
+class ModelSequenceBatching(Message, frozen=True):
     """At most one of `direct` and `oldest` is set."""
 
     direct: StrategyDirect | None = None
@@ -221,20 +233,20 @@ class ModelSequenceBatching(Message):
     iterative_sequence: bool = False
 
 
-class EnsembleStep(Message):
+class EnsembleStep(Message, frozen=True):
     model_name: str = ""
     model_version: int = 0
-    input_map: dict[str, str] = {}  # noqa: RUF012
-    output_map: dict[str, str] = {}  # noqa: RUF012
+    input_map: dict[str, str] = {}
+    output_map: dict[str, str] = {}
     model_namespace: str = ""
 
 
-class ModelEnsembling(Message):
+class ModelEnsembling(Message, frozen=True):
     step: tuple[EnsembleStep, ...] = ()
     max_inflight_requests: int = 0
 
 
-class OptimizationGraph(Message):
+class OptimizationGraph(Message, frozen=True):
     level: int = 0
 
 
@@ -244,43 +256,43 @@ class ModelPriority(enum.Enum):
     MIN = "PRIORITY_MIN"
 
 
-class GraphSpecShape(Message):
+class GraphSpecShape(Message, frozen=True):
     dim: Dims = ()
 
 
-class GraphSpecLowerBound(Message):
+class GraphSpecLowerBound(Message, frozen=True):
     batch_size: int = 0
-    input: dict[str, GraphSpecShape] = {}  # noqa: RUF012
+    input: dict[str, GraphSpecShape] = {}
 
 
-class GraphSpec(Message):
+class GraphSpec(Message, frozen=True):
     batch_size: int = 0
-    input: dict[str, GraphSpecShape] = {}  # noqa: RUF012
+    input: dict[str, GraphSpecShape] = {}
     graph_lower_bound: GraphSpecLowerBound | None = None
 
 
-class OptimizationCuda(Message):
+class OptimizationCuda(Message, frozen=True):
     graphs: bool = False
     busy_wait_events: bool = False
     graph_spec: tuple[GraphSpec, ...] = ()
     output_copy_stream: bool = False
 
 
-class Accelerator(Message):
+class Accelerator(Message, frozen=True):
     name: str = ""
-    parameters: dict[str, str] = {}  # noqa: RUF012
+    parameters: dict[str, str] = {}
 
 
-class ExecutionAccelerators(Message):
+class ExecutionAccelerators(Message, frozen=True):
     gpu_execution_accelerator: tuple[Accelerator, ...] = ()
     cpu_execution_accelerator: tuple[Accelerator, ...] = ()
 
 
-class PinnedMemoryBuffer(Message):
+class PinnedMemoryBuffer(Message, frozen=True):
     enable: bool = False
 
 
-class ModelOptimizationPolicy(Message):
+class ModelOptimizationPolicy(Message, frozen=True):
     graph: OptimizationGraph | None = None
     priority: ModelPriority = ModelPriority.DEFAULT
     cuda: OptimizationCuda | None = None
@@ -291,7 +303,7 @@ class ModelOptimizationPolicy(Message):
     eager_batching: bool = False
 
 
-class WarmupInput(Message):
+class WarmupInput(Message, frozen=True):
     """Exactly one of `zero_data`, `random_data` and `input_data_file` is set."""
 
     data_type: DataType = DataType.INVALID
@@ -301,56 +313,56 @@ class WarmupInput(Message):
     input_data_file: str | None = None
 
 
-class ModelWarmup(Message):
+class ModelWarmup(Message, frozen=True):
     name: str = ""
     batch_size: int = 0
-    inputs: dict[str, WarmupInput] = {}  # noqa: RUF012
+    inputs: dict[str, WarmupInput] = {}
     count: int = 0
 
 
-class ModelOperations(Message):
+class ModelOperations(Message, frozen=True):
     op_library_filename: tuple[str, ...] = ()
 
 
-class ModelTransactionPolicy(Message):
+class ModelTransactionPolicy(Message, frozen=True):
     decoupled: bool = False
 
 
-class RepositoryAgent(Message):
+class RepositoryAgent(Message, frozen=True):
     name: str = ""
-    parameters: dict[str, str] = {}  # noqa: RUF012
+    parameters: dict[str, str] = {}
 
 
-class ModelRepositoryAgents(Message):
+class ModelRepositoryAgents(Message, frozen=True):
     agents: tuple[RepositoryAgent, ...] = ()
 
 
-class ModelResponseCache(Message):
+class ModelResponseCache(Message, frozen=True):
     enable: bool = False
 
 
-class MetricIdentifier(Message):
+class MetricIdentifier(Message, frozen=True):
     family: str = ""
 
 
-class HistogramOptions(Message):
+class HistogramOptions(Message, frozen=True):
     buckets: tuple[float, ...] = ()
 
 
-class MetricControl(Message):
+class MetricControl(Message, frozen=True):
     metric_identifier: MetricIdentifier | None = None
     histogram_options: HistogramOptions | None = None
 
 
-class ModelMetrics(Message):
+class ModelMetrics(Message, frozen=True):
     metric_control: tuple[MetricControl, ...] = ()
 
 
-class ModelParameter(Message):
+class ModelParameter(Message, frozen=True):
     string_value: str = ""
 
 
-class ModelConfig(Message):
+class ModelConfig(Message, frozen=True):
     """One model's configuration. At most one of the three scheduling fields is set; none means the default
     scheduler. `max_batch_size` 0 means that tensors have no batch dimension."""
 
@@ -370,9 +382,9 @@ class ModelConfig(Message):
     ensemble_scheduling: ModelEnsembling | None = None
     instance_group: tuple[ModelInstanceGroup, ...] = ()
     default_model_filename: str = ""
-    cc_model_filenames: dict[str, str] = {}  # noqa: RUF012
-    metric_tags: dict[str, str] = {}  # noqa: RUF012
-    parameters: dict[str, ModelParameter] = {}  # noqa: RUF012
+    cc_model_filenames: dict[str, str] = {}
+    metric_tags: dict[str, str] = {}
+    parameters: dict[str, ModelParameter] = {}
     model_warmup: tuple[ModelWarmup, ...] = ()
     model_operations: ModelOperations | None = None
     model_transaction_policy: ModelTransactionPolicy | None = None
@@ -384,6 +396,10 @@ class ModelConfig(Message):
     def is_batching(self) -> bool:
         """Whether the first dimension of every tensor is the batch."""
         return self.max_batch_size > 0
+
+    @property
+    def is_ensemble(self) -> bool:
+        return self.platform == ENSEMBLE_PLATFORM
 
     @property
     def is_decoupled(self) -> bool:

@@ -1,0 +1,116 @@
+"""Instance groups: how many instances of a model, and on which devices.
+
+Flow: configured groups -> [instance groups] with every default written in -> one placement per instance, for the
+model actor to start. Source: Triton's `ModelInstanceGroup`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from protocol.errors import InvalidArgument
+from repository.model_config import InstanceKind, ModelConfig, ModelInstanceGroup
+
+# Far above any real model, far below what would exhaust the machine before the first instance has loaded.
+MAX_INSTANCES_PER_GROUP = 1024
+MINIMUM_COMPUTE_CAPABILITY = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlacement:
+    """One instance to start. `kind` is CPU, GPU or MODEL; `device_id` is 0 for all but GPU."""
+
+    name: str
+    kind: InstanceKind
+    device_id: int
+
+
+def normalise_instance_groups(
+    config: ModelConfig, *, gpu_count: int, backend_default_cpu_count: int, backend_prefers_gpu: bool
+) -> tuple[ModelInstanceGroup, ...]:
+    """The groups with name, kind, count and GPUs filled in; one group named after the model where there is none.
+
+    KIND_AUTO goes to the GPUs if there are any, the group lists some or the backend prefers them, and all those
+    listed exist; else to the CPU.
+
+    Raises:
+        InvalidArgument: a group of KIND_GPU where there is no GPU, or none of the given number.
+    """
+    groups = config.instance_group or (ModelInstanceGroup(name=config.name),)
+    normal: list[ModelInstanceGroup] = []
+    for index, group in enumerate(groups):
+        kind = group.kind
+        if kind is InstanceKind.AUTO:
+            wants_gpu = backend_prefers_gpu or bool(group.gpus)
+            has_gpu = gpu_count > 0 and all(0 <= gpu < gpu_count for gpu in group.gpus)
+            kind = InstanceKind.GPU if wants_gpu and has_gpu else InstanceKind.CPU
+        default_count = backend_default_cpu_count if kind is InstanceKind.CPU else 1
+        group = msgspec.structs.replace(
+            group,
+            name=group.name or f"{config.name}_{index}",
+            kind=kind,
+            count=group.count if group.count > 0 else default_count,
+        )
+        if kind is InstanceKind.GPU:
+            _check_gpus(config, group, gpu_count)
+            group = msgspec.structs.replace(group, gpus=group.gpus or tuple(range(gpu_count)))
+        normal.append(group)
+    return tuple(normal)
+
+
+def validate_instance_groups(config: ModelConfig) -> None:
+    """Judge normalised groups.
+
+    Raises:
+        InvalidArgument: what is wrong with which group.
+    """
+    if not config.instance_group:
+        raise InvalidArgument(f"must specify one or more 'instance group's for {config.name}")
+    for group in config.instance_group:
+        where = f"instance group {group.name} of model {config.name}"
+        if group.kind in (InstanceKind.MODEL, InstanceKind.CPU) and group.gpus:
+            raise InvalidArgument(f"{where} has kind {group.kind.value} but specifies one or more GPUs")
+        if group.kind is InstanceKind.GPU and not group.gpus:
+            raise InvalidArgument(f"{where} has kind KIND_GPU but specifies no GPUs")
+        if group.profile and config.platform != "tensorrt_plan":
+            # The missing blank is Triton's.
+            raise InvalidArgument(
+                f"{where} and platform {config.platform}specifies profile field which is only supported for TensorRT "
+                "models"
+            )
+        for profile in group.profile:
+            if not (profile.isascii() and profile.isdigit()):
+                raise InvalidArgument(
+                    f"{where} and platform {config.platform} specifies invalid profile {profile}. The field should "
+                    "contain the string representation of a non-negative integer."
+                )
+        instances = group.count * max(1, len(group.gpus))
+        if instances > MAX_INSTANCES_PER_GROUP:
+            raise InvalidArgument(f"{where} has {instances} instances, at most {MAX_INSTANCES_PER_GROUP} are allowed")
+
+
+def resolve_instances(config: ModelConfig) -> tuple[InstancePlacement, ...]:
+    """The instances of a normalised configuration: `<group>_<n>`, n counting within the group over all its GPUs."""
+    placements: list[InstancePlacement] = []
+    for group in config.instance_group:
+        devices = group.gpus if group.kind is InstanceKind.GPU else (0,)
+        placements += (
+            InstancePlacement(f"{group.name}_{number}", group.kind, device)
+            for number, device in enumerate(devices * group.count)
+        )
+    return tuple(placements)
+
+
+def _check_gpus(config: ModelConfig, group: ModelInstanceGroup, gpu_count: int) -> None:
+    where = f"instance group {group.name} of model {config.name}"
+    if gpu_count == 0:
+        raise InvalidArgument(f"{where} has kind KIND_GPU but no GPUs are available")
+    for gpu in group.gpus:
+        if not 0 <= gpu < gpu_count:
+            available = ", ".join(map(str, range(gpu_count)))
+            raise InvalidArgument(
+                f"{where} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
+                f"compute compatibility of {MINIMUM_COMPUTE_CAPABILITY:f} are: {available}"
+            )

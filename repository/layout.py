@@ -1,0 +1,177 @@
+"""The layout of a model repository: `<repository>/<model>/<version>/<file>`.
+
+Flow: repository paths -> [layout] -> model directories, their versions, the versions that the policy selects.
+Reads directories only, no file. Source: Triton's model repository documentation.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protocol.errors import InvalidArgument, NotFound
+from repository.model_config import LatestPolicy, ModelVersionPolicy
+
+logger = logging.getLogger(__name__)
+
+DUPLICATE_MODEL = "model appears in two or more repositories"
+CONFIG_FILE = "config.pbtxt"
+
+# Directories beside the versions that have a meaning of their own.
+_RESERVED_DIRECTORIES = frozenset({"warmup", "initial_state", "configs"})
+_NUMBER = re.compile(r"[0-9]+")
+_LARGEST_VERSION = 2**63 - 1
+
+DEFAULT_VERSION_POLICY = ModelVersionPolicy(latest=LatestPolicy(num_versions=1))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDirectory:
+    """Where a model lies. `name` is the directory's name, which the configuration must repeat or leave out."""
+
+    name: str
+    path: Path
+    repository: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / CONFIG_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModels:
+    """The models of all repositories by name. A name in `duplicates` is not in `models`: none of it is served, for
+    the reason `DUPLICATE_MODEL`."""
+
+    models: Mapping[str, ModelDirectory] = field(default_factory=dict)
+    duplicates: Mapping[str, tuple[ModelDirectory, ...]] = field(default_factory=dict)
+
+
+def find_models(repositories: Sequence[Path]) -> FoundModels:
+    """Every subdirectory of a repository is a model, but for hidden ones; links to directories count.
+
+    Raises:
+        NotFound: a repository is no directory.
+    """
+    found: dict[str, list[ModelDirectory]] = {}
+    for repository in dict.fromkeys(repositories):
+        for path in sorted(_entries(repository)):
+            if _is_model(path):
+                found.setdefault(path.name, []).append(ModelDirectory(path.name, path, repository))
+    return FoundModels(
+        models={name: places[0] for name, places in found.items() if len(places) == 1},
+        duplicates={name: tuple(places) for name, places in found.items() if len(places) > 1},
+    )
+
+
+def find_model(repositories: Sequence[Path], name: str) -> FoundModels:
+    """Look one model up by its directory name, without listing the repositories. Found in none: both maps are empty.
+
+    Raises:
+        InvalidArgument: the name could lead out of a repository.
+    """
+    check_model_name(name)
+    places = tuple(
+        ModelDirectory(name, repository / name, repository)
+        for repository in dict.fromkeys(repositories)
+        if _is_model(repository / name)
+    )
+    if len(places) > 1:
+        return FoundModels(duplicates={name: places})
+    return FoundModels(models={place.name: place for place in places})
+
+
+def check_model_name(name: str) -> None:
+    """Refuse a name from a client that is empty or is more than the name of one directory.
+
+    Raises:
+        InvalidArgument: it is.
+    """
+    if not name:
+        raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
+    if ".." in name or "/" in name or "\\" in name or "\0" in name or name == ".":
+        raise InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")
+
+
+def version_directories(directory: ModelDirectory) -> tuple[int, ...]:
+    """The versions that lie in a model's directory, lowest first; other directories are skipped with a warning.
+
+    Raises:
+        NotFound: the model's directory is gone.
+    """
+    versions: list[int] = []
+    for name in _candidates(directory):
+        if not _NUMBER.fullmatch(name) or int(name) > _LARGEST_VERSION:
+            _warn_skipped(directory, name, "is no version number")
+        elif not _is_version(name):
+            _warn_skipped(directory, name, "has leading zeros")
+        else:
+            versions.append(int(name))
+    return tuple(sorted(versions))
+
+
+def first_version_directory(directory: ModelDirectory) -> Path | None:
+    """The version directory whose name sorts first as text: the one that tells what kind of model this is.
+
+    Raises:
+        NotFound: the model's directory is gone.
+    """
+    names = [name for name in _candidates(directory) if _is_version(name)]
+    return directory.path / min(names) if names else None
+
+
+def select_versions(policy: ModelVersionPolicy | None, available: Collection[int], *, model: str) -> tuple[int, ...]:
+    """The versions to serve, lowest first. No policy means the latest one.
+
+    Raises:
+        InvalidArgument: none of those available is selected.
+    """
+    if policy is None or policy == ModelVersionPolicy():
+        policy = DEFAULT_VERSION_POLICY
+    if policy.specific is not None:
+        wanted = set(policy.specific.versions)
+        for version in sorted(wanted - set(available)):
+            logger.warning("version %d of model '%s' is in its version policy but not in its directory", version, model)
+        selected = sorted(wanted & set(available))
+    elif policy.latest is not None:
+        selected = sorted(available, reverse=True)[: policy.latest.num_versions][::-1]
+    else:
+        selected = sorted(available)
+    if not selected:
+        raise InvalidArgument(f"at least one version must be available under the version policy of model '{model}'")
+    return tuple(selected)
+
+
+def _is_model(path: Path) -> bool:
+    if path.name.startswith(".") or not os.path.isdir(path):  # unlike Path.is_dir it never raises
+        return False
+    if not path.name.isprintable():  # also those that are not UTF-8, which no answer could carry
+        logger.warning("directory %r is skipped, its name is not printable text", str(path))
+        return False
+    return True
+
+
+def _candidates(directory: ModelDirectory) -> list[str]:
+    """The names of the subdirectories that may be versions."""
+    return [
+        path.name for path in _entries(directory.path) if path.name not in _RESERVED_DIRECTORIES and os.path.isdir(path)
+    ]
+
+
+def _is_version(name: str) -> bool:
+    return bool(_NUMBER.fullmatch(name)) and name == str(int(name)) and int(name) <= _LARGEST_VERSION
+
+
+def _entries(path: Path) -> list[Path]:
+    try:
+        return list(path.iterdir())
+    except OSError as exc:
+        raise NotFound(f"cannot list directory '{path}': {exc.strerror}") from None
+
+
+def _warn_skipped(directory: ModelDirectory, name: str, why: str) -> None:
+    logger.warning("model '%s': directory '%s' is skipped, its name %s", directory.name, name, why)

@@ -1,0 +1,58 @@
+"""`config.pbtxt`: protobuf text format to `ModelConfig` and back.
+
+Flow: file in a model directory -> [pbtxt] -> stage-1 fill, validation. Pure: the caller reads the file.
+"""
+
+from __future__ import annotations
+
+import re
+
+from google.protobuf import text_format
+
+from protocol.errors import InvalidArgument
+from repository.model_config import ModelConfig
+from repository.protobuf_form import config_from_message, message_from_config, new_message
+
+_POSITION = re.compile(r"\d+:\d+ : ")
+
+
+def parse_pbtxt(text: str, *, source: str) -> ModelConfig:
+    """Parse the text of a `config.pbtxt`; unknown fields are an error.
+
+    Args:
+        source: where the text came from, for the error's text.
+
+    Raises:
+        InvalidArgument: `<source>:<line>:<column>: <what is wrong>`, lines and columns counted from 1.
+    """
+    message = new_message()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as exc:
+        raise InvalidArgument(_describe(exc, text, source)) from None
+    try:
+        return config_from_message(message)
+    except InvalidArgument as exc:
+        raise InvalidArgument(f"{source}: {exc.message}") from None
+
+
+def format_pbtxt(config: ModelConfig) -> str:
+    """The configuration as text that `parse_pbtxt` reads back to an equal value.
+
+    Raises:
+        InvalidArgument: a value does not fit its field.
+    """
+    return text_format.MessageToString(message_from_config(config), as_utf8=True)
+
+
+def _describe(exc: text_format.ParseError, text: str, source: str) -> str:
+    what = str(exc)
+    line, column = exc.GetLine(), exc.GetColumn()
+    if line is None or column is None:
+        return f"{source}: {what}"
+    what = _POSITION.sub("", what, count=1)
+    # The parser quotes the whole line, which may be the whole file; the position says enough.
+    lines = text.split("\n")
+    if line <= len(lines):
+        what = what.removeprefix(f"'{lines[line - 1]}': ")
+    return f"{source}:{line}:{column}: {what}"

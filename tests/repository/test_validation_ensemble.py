@@ -1,0 +1,99 @@
+"""Rules that an ensemble's own configuration can break."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import InvalidArgument
+from repository.pbtxt import parse_pbtxt
+from repository.validation_ensemble import validate_ensemble
+
+
+def step(inputs: dict[str, str], outputs: dict[str, str], model: str = "x") -> str:
+    maps = [*(("input_map", *item) for item in inputs.items()), *(("output_map", *item) for item in outputs.items())]
+    entries = " ".join(f'{field} {{ key: "{key}" value: "{value}" }}' for field, key, value in maps)
+    return f'step {{ model_name: "{model}" {entries} }}'
+
+
+def ensemble(
+    *steps: str, inputs: tuple[str, ...] = ("IN",), outputs: tuple[str, ...] = ("OUT",), more: str = ""
+) -> str:
+    tensors = [
+        *(f'input {{ name: "{name}" }}' for name in inputs),
+        *(f'output {{ name: "{name}" }}' for name in outputs),
+    ]
+    return f'name: "e" platform: "ensemble" {" ".join(tensors)} ensemble_scheduling {{ {" ".join(steps)} }} {more}'
+
+
+PASS_ON = step({"I": "IN"}, {"O": "OUT"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'name: "e" platform: "x" ensemble_scheduling {}',
+            "ensemble scheduling cannot be set for model 'e' whose platform is not ensemble",
+        ),
+        (
+            'name: "e" platform: "ensemble"',
+            "ensemble scheduling must be set for ensemble e whose platform is ensemble",
+        ),
+        (
+            ensemble(PASS_ON, more="instance_group {}"),
+            "instance group should not be specified for ensemble 'e'",
+        ),
+        (ensemble(PASS_ON, more="optimization {}"), "optimization should not be specified for ensemble 'e'"),
+        (ensemble(PASS_ON, more="model_warmup {}"), "model_warmup can not be specified for ensemble 'e'"),
+        (ensemble(), "must specify 'step' for ensemble 'e'"),
+        (ensemble(step({}, {}, model="")), "must specify 'model_name' in step 0 of ensemble 'e'"),
+        (ensemble(PASS_ON, step({}, {"O": "T"})), "must specify 'input_map' in step 1 of ensemble 'e'"),
+        (ensemble(step({"I": "IN"}, {})), "must specify 'output_map' in step 0 of ensemble 'e'"),
+        (
+            ensemble(PASS_ON, PASS_ON),
+            "ensemble tensor 'OUT' can appear in an output map only once for ensemble 'e' step 1",
+        ),
+        (
+            ensemble(PASS_ON, inputs=("IN", "MORE")),
+            "ensemble input 'MORE' for ensemble e' is not used",
+        ),
+        (
+            ensemble(PASS_ON, outputs=("OUT", "MORE")),
+            "ensemble output 'MORE' for ensemble e' is not used",
+        ),
+        (
+            ensemble(step({"I": "IN", "J": "LOST"}, {"O": "OUT"})),
+            "output 'OUT' for ensemble 'e' is not written: at least one of its depending tensors, 'LOST', is not "
+            "connected",
+        ),
+        (
+            ensemble(step({"I": "IN", "J": "LATE"}, {"O": "T"}), outputs=("LATE",)),
+            "output 'LATE' for ensemble 'e' is not written",
+        ),
+        (
+            ensemble(step({"I": "IN", "J": "B"}, {"O": "A"}), step({"I": "A"}, {"O": "B"}), outputs=("B",)),
+            "output 'B' for ensemble 'e' is not written: at least one of its depending tensors, 'A', is not connected",
+        ),
+        (
+            ensemble(step({"I": "IN"}, {"O": "OUT", "P": "SPARE"})),
+            "ensemble tensor 'SPARE' is unused in ensemble 'e'",
+        ),
+    ],
+)
+def test_broken_rules(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        validate_ensemble(parse_pbtxt(text, source="test"))
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'name: "m" platform: "onnxruntime_onnx"',
+        ensemble(PASS_ON),
+        # Steps in any order; one tensor read twice; an output that is also read.
+        ensemble(step({"I": "OUT", "J": "IN"}, {"O": "LAST"}), PASS_ON, outputs=("OUT", "LAST")),
+    ],
+)
+def test_good_configurations_pass(text: str) -> None:
+    validate_ensemble(parse_pbtxt(text, source="test"))
