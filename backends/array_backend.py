@@ -1,0 +1,184 @@
+"""The base of most backends: arrays in, arrays out, blocking code welcome.
+
+A subclass says how to load, how to run one joined batch, and perhaps how to free and what its inputs and outputs
+are; this class does the rest of a batch's life. Everything a subclass writes runs in the instance's own thread:
+
+    model instance actor → execute → [thread: gather → run → scatter] → BatchResult
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from time import monotonic_ns
+from typing import Any, ClassVar, TypeAlias
+
+import trio
+from numpy.typing import NDArray
+
+from backends.array_batch import Arrays, BatchLayout
+from backends.instance_thread import InstanceThread
+from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource
+from backends.parameters import parse_int
+from backends.requirements import framework_missing
+from protocol.errors import ServerError
+from protocol.messages import InferenceRequest, InferenceResponse
+from repository.completion import DEFAULT_MAX_BATCH_SIZE, TensorSignature, complete_from_model
+from repository.model_config import ModelConfig
+
+# The inputs and the outputs of a model as its own file tells them.
+Signature: TypeAlias = tuple[Sequence[TensorSignature], Sequence[TensorSignature]]
+
+
+class ArrayBackend(Backend):
+    """A backend whose model maps named arrays to named arrays.
+
+    Subclasses must implement `load_model` and `run`. An ImportError that leaves `load_model` or `signature` becomes
+    the sentence that says what to install.
+    """
+
+    # BYTES inputs reach `run` as arrays of `str` instead of `bytes`; a request that is not UTF-8 fails alone.
+    text_strings: ClassVar[bool] = False
+
+    def __init__(self, spec: InstanceSpec) -> None:
+        super().__init__(spec)
+        self._thread = InstanceThread(spec.name)
+        self._layout = BatchLayout(
+            spec.config, version=spec.source.version, instance=spec.name, text_strings=self.text_strings
+        )
+        self._is_loaded = False
+
+    @abc.abstractmethod
+    def load_model(self) -> None:
+        """Load the model of `self.spec`. Called once, first, in the instance's thread."""
+
+    @abc.abstractmethod
+    def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Compute one batch.
+
+        `inputs` maps the configuration's names to C-contiguous, aligned arrays that must not be written to. Their
+        shape is `dims` (or `reshape`), with the batch as first dimension where `max_batch_size` > 0. BYTES are
+        object arrays of `bytes` (see `text_strings`), BF16 has dtype `ml_dtypes.bfloat16`. An optional input that
+        the requests leave out is not there.
+
+        The result holds every output of the configuration, with the datatype and shape that it says and at least as
+        many rows as the inputs. The server sends the returned memory, so it must not be written to later.
+
+        Raises:
+            ServerError: the inputs are or may be at fault (InvalidArgument says that they are), and the attempt
+                changed nothing. A batch of several requests is then run again one by one, so that one bad request
+                fails alone. Any other exception, and `InstanceDied`, fails the whole batch.
+        """
+
+    def close_model(self) -> None:
+        """Free what `load_model` made. Called once, last, in the instance's thread; not if `load_model` failed."""
+
+    @classmethod
+    def signature(cls, source: ModelSource) -> Signature | None:
+        """The inputs and outputs that the model's file declares; None if files of this framework do not say.
+
+        Called before any instance exists, in a thread of no instance, and only if the configuration lacks inputs
+        or outputs.
+        """
+        return None
+
+    @classmethod
+    async def complete_config(cls, source: ModelSource) -> ModelConfig:
+        """Complete inputs, outputs and batching from `signature`. Cancelled: leaves the reading to its thread."""
+        config = source.config
+        if config.input and config.output:
+            return config
+        found = await trio.to_thread.run_sync(cls._read_signature, source, abandon_on_cancel=True)
+        if found is None:
+            return config
+        inputs, outputs = found
+        return complete_from_model(
+            config, inputs=inputs, outputs=outputs, default_max_batch_size=_default_max_batch_size(source)
+        )
+
+    @classmethod
+    def _read_signature(cls, source: ModelSource) -> Signature | None:
+        try:
+            return cls.signature(source)
+        except ImportError as error:
+            raise framework_missing(source.config.backend, model=source.name, error=error) from error
+
+    async def load(self) -> None:
+        """Call `load_model` in the instance's thread. Cancelled: the thread loads on, and `unload` waits and frees."""
+        await self._thread.run(self._load)
+
+    def _load(self) -> None:
+        try:
+            self.load_model()
+        except ImportError as error:
+            raise framework_missing(self.spec.config.backend, model=self.spec.source.name, error=error) from error
+        self._is_loaded = True
+
+    async def unload(self) -> None:
+        """Call `close_model` after what the thread still does, and end the thread."""
+        await self._thread.aclose(self._close)
+
+    def _close(self) -> None:
+        if self._is_loaded:
+            self._is_loaded = False
+            self.close_model()
+
+    async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
+        """Gather, run and scatter in the instance's thread. Cancelled: the thread finishes the batch by itself."""
+        return await self._thread.run(self._execute, requests)
+
+    def _execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
+        results: list[InferenceResponse | ServerError | None] = [None] * len(requests)
+        watch = _Stopwatch()
+        arrays: dict[int, Arrays] = {}
+        for index, request in enumerate(requests):
+            try:
+                arrays[index] = self._layout.arrays(request)
+            except ServerError as error:
+                results[index] = error
+        groups = [list(arrays)] if self.spec.config.is_batching else [[index] for index in arrays]
+        for group in groups:  # grows while it is read: a refused group is tried again one by one
+            if not group:
+                continue
+            found = [arrays[index] for index in group]
+            rows = self._layout.rows(found)
+            inputs = self._layout.joined(found)
+            watch.lap("input")
+            try:
+                outputs = self.run(inputs)
+            except InstanceDied:
+                raise
+            except ServerError as error:
+                watch.lap("infer")
+                if len(group) > 1:
+                    groups.extend([index] for index in group)
+                else:
+                    results[group[0]] = error
+                continue
+            watch.lap("infer")
+            responses = self._layout.responses(outputs, [requests[index] for index in group], rows)
+            for index, response in zip(group, responses, strict=True):
+                results[index] = response
+            watch.lap("output")
+        return BatchResult([result for result in results if result is not None], watch.timing())
+
+
+class _Stopwatch:
+    """Adds the time since the last lap to one of the phases `input`, `infer` and `output`."""
+
+    def __init__(self) -> None:
+        self._last = monotonic_ns()
+        self._sums = {"input": 0, "infer": 0, "output": 0}
+
+    def lap(self, phase: str) -> None:
+        now = monotonic_ns()
+        self._sums[phase] += now - self._last
+        self._last = now
+
+    def timing(self) -> BatchTiming:
+        return BatchTiming(self._sums["input"], self._sums["infer"], self._sums["output"])
+
+
+def _default_max_batch_size(source: ModelSource) -> int:
+    value = source.settings.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))
+    return parse_int(value, place=f"model '{source.name}', backend-config 'default-max-batch-size'")

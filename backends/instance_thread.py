@@ -1,0 +1,136 @@
+"""One OS thread for one model instance.
+
+Frameworks keep state per thread (CUDA contexts, allocator caches, handles) and block while they work, so an instance
+makes all its calls from one thread of its own, never from a shared pool. Trio's side pays one queue put per call and
+one wake-up of the loop when the call has ended.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar, TypeVarTuple, cast
+
+import trio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class _Job(Generic[T]):
+    """One call. The thread writes `result` or `error`, then the loop wakes `task` if it still waits."""
+
+    def __init__(self, call: Callable[[], T], *, is_last: bool = False) -> None:
+        self.call = call
+        self.is_last = is_last
+        self.token = trio.lowlevel.current_trio_token()
+        self.task: trio.lowlevel.Task | None = None
+        self.is_abandoned = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """In the thread."""
+        try:
+            self.result = self.call()
+        except Exception as error:
+            self.error = error
+        except BaseException as error:  # a framework's sys.exit() must not end the server
+            self.error = RuntimeError(f"the model's code raised {type(error).__name__}: {error}")
+            self.error.__cause__ = error
+        with suppress(trio.RunFinishedError):  # the server ended while the call ran; nobody waits any more
+            self.token.run_sync_soon(self._wake)
+
+    def _wake(self) -> None:
+        """In the loop."""
+        if self.task is not None:
+            task, self.task = self.task, None
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self) -> T:
+        """Sleep until the call has ended; its result or its exception. Cancelled: leaves the call to the thread."""
+        self.task = trio.lowlevel.current_task()
+
+        def abandon(_: Callable[[], None]) -> trio.lowlevel.Abort:
+            self.task = None
+            self.is_abandoned = True
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abandon)
+        if self.error is not None:
+            try:
+                raise self.error
+            finally:
+                self.error = None  # breaks the cycle error -> traceback -> this frame -> error
+        return cast(T, self.result)
+
+
+class InstanceThread:
+    """Runs blocking calls one after the other, in the order of `run`, in one thread that starts with the first.
+
+    The thread is a daemon: a framework that hangs cannot keep the server from ending. Whoever makes an
+    InstanceThread closes it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # Each call is in exactly one place: this queue, or the thread's hands.
+        self._jobs: queue.SimpleQueue[_Job[object]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    async def run(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call `fn(*args)` in the thread and return what it returns, or raise what it raises.
+
+        If the caller is cancelled it leaves at once: a call that has begun goes on to its end in the thread, its
+        outcome is dropped, and the next call waits for it; a call that has not begun is never made.
+
+        Raises:
+            trio.ClosedResourceError: the thread was closed.
+        """
+        if self._is_closed:
+            raise trio.ClosedResourceError(f"the thread '{self.name}' is closed")
+        await trio.lowlevel.checkpoint_if_cancelled()
+        job = _Job(lambda: fn(*args))
+        self._submit(job)
+        return await job.wait()
+
+    async def aclose(self, final: Callable[[], object] | None = None) -> None:
+        """Make the last call and end the thread, after the calls that were asked for before; then return.
+
+        `final` frees what belongs to the thread; what it raises is raised here. It is made even if the caller is
+        cancelled, only later and unwatched. Closing again does nothing.
+        """
+        if self._is_closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._is_closed = True
+        if self._thread is None and final is None:
+            await trio.lowlevel.checkpoint()
+            return
+        last = _Job(final or _nothing, is_last=True)
+        self._submit(last)
+        await last.wait()
+
+    def _submit(self, job: _Job[T]) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=_work, args=(self._jobs,), name=self.name, daemon=True)
+            thread.start()
+            self._thread = thread
+        self._jobs.put(cast("_Job[object]", job))
+
+
+def _work(jobs: queue.SimpleQueue[_Job[object]]) -> None:
+    while True:
+        job = jobs.get()
+        if job.is_last or not job.is_abandoned:
+            job.run()
+        if job.is_last:
+            return
+        del job  # while idle the thread must not keep a batch's memory alive
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,117 @@
+"""The onnxruntime backend's class: one session per instance, called from the instance's own thread.
+
+The library releases the GIL while it runs. The CUDA and TensorRT providers are wired as its documentation says, but
+have not been seen running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+from numpy.typing import NDArray
+
+from backends.array_backend import ArrayBackend, Signature
+from backends.interface import InstanceSpec, ModelSource
+from backends.onnxruntime.errors import load_errors, run_errors
+from backends.onnxruntime.options import OnnxRuntimeOptions, read_options, run_options, session_options
+from backends.onnxruntime.ort_values import run_with_values
+from backends.onnxruntime.providers import CPU, Provider, check_started, is_gpu_package_installed, providers_for
+from backends.onnxruntime.signature import ModelSignature, read_signature
+from protocol.datatypes import DataType
+from protocol.errors import Unavailable, Unsupported
+from repository.completion import check_against_model
+
+MODEL_FILE = "model.onnx"
+
+
+class OnnxRuntimeBackend(ArrayBackend):
+    """Runs ONNX (and ORT-format) models; see docs/backends/onnxruntime.md."""
+
+    default_cpu_instance_count = 2
+    prefers_gpu = is_gpu_package_installed()
+    text_strings = True  # the library's Python interface takes text only
+
+    def __init__(self, spec: InstanceSpec) -> None:
+        super().__init__(spec)
+        self._session: Any = None
+        self._run_options: Any = None
+        self._output_names: list[str] = []
+        self._scalars: frozenset[str] = frozenset()
+        self._has_bf16 = False
+
+    @classmethod
+    def signature(cls, source: ModelSource) -> Signature | None:
+        # A session that is only looked at needs no pool and no GPU. It must optimise as the instances' will: folding
+        # constants sharpens the shapes of outputs, which are compared exactly when an instance loads.
+        options = replace(read_options(source.config), intra_op_thread_count=1, is_parallel=False)
+        path = model_path(source)
+        session = _open_session(source.name, path, options, [(CPU, {})])
+        return read_signature(session, path, source.config).for_completion(source.config)
+
+    def load_model(self) -> None:
+        source, config = self.spec.source, self.spec.config
+        options = read_options(config)
+        providers = providers_for(self.spec, onnxruntime.get_available_providers())
+        path = model_path(source)
+        session = _open_session(source.name, path, options, providers)
+        check_started(self.spec, providers, session.get_providers())
+        found = read_signature(session, path, config)
+        check_against_model(config, found.inputs, found.outputs)
+        self._has_bf16 = _uses_bf16(source.name, found)
+        self._session = session
+        self._run_options = run_options(options)
+        self._output_names = [entry.name for entry in config.output]
+        self._scalars = found.scalars
+
+    def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        feed = inputs
+        if self._scalars:
+            feed = {name: array.reshape(()) if name in self._scalars else array for name, array in inputs.items()}
+        with run_errors(self.spec.source.name):
+            if self._has_bf16:
+                arrays = run_with_values(self._session, self._output_names, feed, self._run_options)
+            else:
+                arrays = self._session.run(self._output_names, feed, self._run_options)
+        outputs = dict(zip(self._output_names, arrays, strict=True))
+        for entry in self.spec.config.output if self._scalars else ():
+            if entry.name in self._scalars:
+                outputs[entry.name] = outputs[entry.name].reshape(entry.backend_dims)
+        return outputs
+
+    def close_model(self) -> None:
+        self._session = None
+
+
+def model_path(source: ModelSource) -> Path:
+    """The model's file: the default model file, or `model.onnx` in it if that is a directory (with external weights).
+
+    Raises:
+        Unavailable: there is no such file.
+    """
+    named = source.version_directory / (source.config.default_model_filename or MODEL_FILE)
+    path = named / MODEL_FILE if named.is_dir() else named
+    if not path.is_file():
+        raise Unavailable(f"unable to find '{path}' for model instance '{source.name}'")
+    return path
+
+
+def _open_session(model: str, path: Path, options: OnnxRuntimeOptions, providers: Sequence[Provider]) -> Any:
+    with load_errors(model):
+        # Without fallback: a provider that cannot start is an error, not a slower model.
+        return onnxruntime.InferenceSession(
+            str(path), session_options(options), providers=list(providers), enable_fallback=0
+        )
+
+
+def _uses_bf16(model: str, signature: ModelSignature) -> bool:
+    inputs = {tensor.data_type for tensor in signature.inputs}
+    used = inputs | {tensor.data_type for tensor in signature.outputs}
+    if DataType.BF16 in used and DataType.BYTES in inputs:
+        raise Unsupported(
+            f"model '{model}' has string inputs beside BF16 tensors, which onnxruntime's Python interface cannot run"
+        )
+    return DataType.BF16 in used

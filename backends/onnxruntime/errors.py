@@ -1,0 +1,47 @@
+"""The library's exceptions as ours. They share no base class; each text opens with the library's code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from protocol.errors import Internal, InvalidArgument, ServerError
+
+_TEXT = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)
+_INVALID_ARGUMENT = 2
+
+
+@contextmanager
+def load_errors(model: str) -> Iterator[None]:
+    """Around the making of a session: what the library raises becomes Internal, as in Triton."""
+    try:
+        yield
+    except (ServerError, ImportError):
+        raise
+    except Exception as error:
+        raise Internal(f"{_translated(error)} (model '{model}')") from error
+
+
+@contextmanager
+def run_errors(model: str) -> Iterator[None]:
+    """Around a run: an invalid argument is the client's mistake, anything else the model's."""
+    try:
+        yield
+    except ServerError:
+        raise
+    except Exception as error:
+        kind = InvalidArgument if _code(error) == _INVALID_ARGUMENT else Internal
+        raise kind(f"{_translated(error)} (model '{model}')") from error
+
+
+def _code(error: Exception) -> int | None:
+    found = _TEXT.match(str(error))
+    return int(found["code"]) if found else None
+
+
+def _translated(error: Exception) -> str:
+    found = _TEXT.match(str(error))
+    if found is None:
+        return f"onnx runtime error: {error}"
+    return f"onnx runtime error {found['code']}: {found['text'].strip()}"

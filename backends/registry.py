@@ -1,0 +1,116 @@
+"""The backends this server knows, by name.
+
+A backend is an entry point of the group `trioton.backends`, so any installed package can add one:
+
+    [project.entry-points."trioton.backends"]
+    my_backend = "my_package.my_module:MyBackend"
+
+Nothing is imported before a model asks for it: a broken or missing framework concerns only the models that need it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+
+from backends.interface import Backend
+from backends.requirements import framework_missing
+from protocol.errors import Internal, InvalidArgument, Unavailable
+
+GROUP = "trioton.backends"
+
+# Backends of Triton that a repository may name and that nothing here serves yet, unless a package adds them.
+_NOT_BUILT = frozenset(
+    {
+        "dali",
+        "fil",
+        "identity",
+        "openvino",
+        "pytorch",
+        "repeat",
+        "square",
+        "stateful",
+        "tensorflow",
+        "tensorrt",
+        "tensorrtllm",
+        "vllm",
+    }
+)
+
+
+class BackendRegistry:
+    """Finds a backend's class by the name that a configuration gives it.
+
+    `extra` adds classes that need no entry point; they win over entry points of the same name.
+    """
+
+    def __init__(self, extra: Mapping[str, type[Backend]] | None = None) -> None:
+        self._extra = dict(extra or {})
+
+    @cached_property
+    def _entry_points(self) -> dict[str, list[EntryPoint]]:
+        found: dict[str, list[EntryPoint]] = {}
+        for entry_point in entry_points(group=GROUP):
+            found.setdefault(entry_point.name, []).append(entry_point)
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The backends that can be asked for, sorted; their packages may still miss a framework."""
+        return tuple(sorted({*self._extra, *self._entry_points}))
+
+    def find(self, name: str, *, model: str) -> type[Backend]:
+        """The class of backend `name`, imported now if it was not before; `model` is only for the texts.
+
+        Blocks for as long as the framework takes to import; may be called from any thread.
+
+        Raises:
+            InvalidArgument: no package offers a backend of this name, or two offer different ones.
+            Unavailable: its module needs a package that is not installed, or fails when imported.
+            Internal: the entry point does not name a `Backend`.
+        """
+        if (extra := self._extra.get(name)) is not None:
+            return extra
+        candidates = self._entry_points.get(name, [])
+        if not candidates:
+            raise InvalidArgument(self._unknown(name, model))
+        if len({candidate.value for candidate in candidates}) > 1:
+            offers = ", ".join(sorted(_origin(candidate) for candidate in candidates))
+            raise InvalidArgument(f"model '{model}': backend '{name}' is offered more than once: {offers}; keep one")
+        return _import(candidates[0], model)
+
+    def _unknown(self, name: str, model: str) -> str:
+        text = (
+            f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration. "
+            f"Model '{model}' asks for it; installed backends are: {', '.join(self.names) or 'none'}."
+        )
+        if name in _NOT_BUILT:
+            return f"{text} '{name}' is a backend of Triton that this server does not have yet."
+        nearest = difflib.get_close_matches(name, self.names, n=1)
+        return f"{text} Did you mean '{nearest[0]}'?" if nearest else text
+
+
+def _import(entry_point: EntryPoint, model: str) -> type[Backend]:
+    try:
+        found = entry_point.load()
+    except ImportError as error:
+        origin = _origin(entry_point)
+        raise framework_missing(entry_point.name, model=model, error=error, provided_by=origin) from error
+    except Exception as error:  # whatever a stranger's module does when imported concerns this model alone
+        raise Unavailable(
+            f"model '{model}': backend '{entry_point.name}' ({_origin(entry_point)}) failed when it was imported: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Backend)):
+        raise Internal(
+            f"model '{model}': backend '{entry_point.name}' ({_origin(entry_point)}) is no subclass of "
+            f"backends.interface.Backend, but {found!r}"
+        )
+    return found
+
+
+def _origin(entry_point: EntryPoint) -> str:
+    package = f" of package {entry_point.dist.name}" if entry_point.dist is not None else ""
+    return f"{entry_point.value}{package}"

@@ -1,0 +1,32 @@
+"""What to install when a model's framework is not there.
+
+The registry (which imports a backend's module) and `backends.array_backend` (whose subclasses may import while they
+load) turn an ImportError into the sentence made here.
+"""
+
+from __future__ import annotations
+
+from protocol.errors import Unavailable
+
+# Backend name -> what its model needs and the command that brings it.
+_INSTALL = {
+    "onnxruntime": (
+        "the onnxruntime package: pip install 'trioton[cpu]' (or 'trioton[gpu]' for NVIDIA GPUs, never both)"
+    ),
+}
+
+
+def framework_missing(backend: str, *, model: str, error: ImportError, provided_by: str = "") -> Unavailable:
+    """The load error of a model whose backend cannot be imported.
+
+    `provided_by` names the entry point (and its package) of a backend that is not one of ours.
+    """
+    needed = _INSTALL.get(backend)
+    if needed is not None:
+        return Unavailable(f"model '{model}' needs {needed} ({error})")
+    origin = f" from {provided_by}" if provided_by else ""
+    what = f"the Python package '{error.name}'" if error.name else "a Python package that cannot be imported"
+    return Unavailable(
+        f"model '{model}' needs {what}: its backend '{backend}'{origin} failed to import it ({error}); "
+        f"install it into the server's environment"
+    )
