@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Packages that carry real models; their own dependencies are not needed to read the files.
-MODEL_PACKAGES := rapidocr-onnxruntime silero-vad magika
+MODEL_PACKAGES := 'rapidocr-onnxruntime==1.4.*' 'silero-vad==6.*' 'magika==1.*'
 
 .PHONY: demo test check bench generate clean
 

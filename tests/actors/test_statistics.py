@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from actors.messages import BatchDone, Execute, InstanceAddress
+from actors.messages import BatchDone, Execute, InstanceAddress, Reply
 from actors.statistics import FailureReason, VersionStatistics
 from protocol.errors import Cancelled, Internal
 from protocol.messages import InferenceResponse
@@ -32,7 +32,7 @@ def test_failures_are_counted_by_reason_and_the_abandoned_only_once() -> None:
     gone = Caller()
     gone.item.is_cancelled = True
     batch = [Caller().item, Caller().item, gone.item]
-    replies = [Internal("no"), Cancelled("stopped"), RESPONSE]
+    replies: list[Reply] = [Internal("no"), Cancelled("stopped"), RESPONSE]
     statistics.count_batch(BatchDone(INSTANCE, batch, replies, 0.0, None), now=1.0)
     assert statistics.failures == {
         FailureReason.REJECTED: 0,

@@ -1,0 +1,197 @@
+"""Builds a model repository from real models that packages on PyPI carry inside them.
+
+    pip install --no-deps rapidocr-onnxruntime silero-vad magika
+    python examples/build_repository.py DIR
+
+The hand-written parts (`config.pbtxt`, `model.py`) lie in `models/`, one folder per model, as in the repository that
+comes out; this script adds the model files. Only files of the packages are read: none of them is imported, so what
+they depend on need not be installed. Running it again changes nothing but what is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import importlib.metadata
+import importlib.util
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+INSTALL = "pip install --no-deps rapidocr-onnxruntime silero-vad magika"
+HAND_WRITTEN = Path(__file__).resolve().parent / "models"
+VERSION = "1"
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model file inside an installed package."""
+
+    name: str
+    package: str  # import name
+    distribution: str  # name on PyPI
+    file: str  # inside the package; `*` stands for a version
+    purpose: str
+
+
+MODELS = (
+    PackagedModel(
+        "ocr_detection",
+        "rapidocr_onnxruntime",
+        "rapidocr-onnxruntime",
+        "models/ch_PP-OCRv*_det_infer.onnx",
+        "where is text in an image?",
+    ),
+    PackagedModel(
+        "ocr_direction",
+        "rapidocr_onnxruntime",
+        "rapidocr-onnxruntime",
+        "models/ch_ppocr_mobile_v*_cls_infer.onnx",
+        "is a line of text upside down?",
+    ),
+    PackagedModel(
+        "ocr_recognition",
+        "rapidocr_onnxruntime",
+        "rapidocr-onnxruntime",
+        "models/ch_PP-OCRv*_rec_infer.onnx",
+        "which characters stand in it?",
+    ),
+    PackagedModel("voice_activity", "silero_vad", "silero-vad", "data/silero_vad.onnx", "is somebody speaking?"),
+    PackagedModel("file_type", "magika", "magika", "models/standard_v*/model.onnx", "what type is a file?"),
+)
+PYTHON_MODELS = {
+    "ocr_text": "its characters as text",
+    "add_sub": "the sum and the difference of two vectors",
+}
+
+
+class MissingPackage(Exception):
+    """A package that carries a model, or the file in it, is not there."""
+
+
+def find_in_package(package: str, pattern: str) -> Path:
+    """The path of a file inside an installed package, found without importing the package.
+
+    Raises:
+        MissingPackage: the package is not installed, or this version of it has no such file.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingPackage(f"The package {package} is not installed. Get the models with:\n    {INSTALL}")
+    folder = Path(spec.submodule_search_locations[0])
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise MissingPackage(f"{folder} has no {pattern}. Get a version that has it with:\n    {INSTALL} --upgrade")
+    return found[-1]
+
+
+def build_repository(directory: Path) -> None:
+    """Write the model repository to `directory`, which is made if need be. Other models in it are left alone.
+
+    Raises:
+        MissingPackage: a model's package is not installed; nothing has been written then.
+        OSError: the directory cannot be written to.
+    """
+    files = {model.name: find_in_package(model.package, model.file) for model in MODELS}
+    file_type_config = find_in_package("magika", "models/standard_v*/config.min.json")
+    file_type_descriptions = find_in_package("magika", "config/content_types_kb.min.json")
+
+    parameters = {"file_type": file_type_parameters(file_type_config, file_type_descriptions)}
+    alphabet = read_alphabet(files["ocr_recognition"])
+
+    for name in [*files, *PYTHON_MODELS]:
+        write_hand_written(name, directory / name, parameters.get(name, ""))
+    for name, file in files.items():
+        copy_file(file, directory / name / VERSION / "model.onnx")
+    write(directory / "ocr_text" / VERSION / "characters.txt", alphabet.encode("utf-8"))
+
+
+def write_hand_written(name: str, destination: Path, parameters: str) -> None:
+    """What lies in `models/`, with `parameters` at the end of the configuration."""
+    for source in (HAND_WRITTEN / name).rglob("*"):
+        if source.suffix == ".pbtxt":
+            write(destination / source.name, source.read_bytes() + parameters.encode("utf-8"))
+        elif source.suffix == ".py":
+            copy_file(source, destination / source.relative_to(HAND_WRITTEN / name))
+
+
+def read_alphabet(recognition_model: Path) -> str:
+    """The characters that the recognition model knows, one per line, from the model file's own metadata."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingPackage(
+            "The package onnxruntime is not installed. Get it with:\n    pip install onnxruntime"
+        ) from None
+
+    session = onnxruntime.InferenceSession(recognition_model, providers=["CPUExecutionProvider"])
+    return session.get_modelmeta().custom_metadata_map["character"]
+
+
+def file_type_parameters(config: Path, descriptions: Path) -> str:
+    """What a client of `file_type` must know, as free parameters of the model: it then needs nothing but the server.
+
+    `model_config` says how a file becomes the model's input and which label each score stands for; `descriptions`
+    has the labels in words. Both are JSON.
+    """
+    model_config = json.loads(config.read_text(encoding="utf-8"))
+    known = json.loads(descriptions.read_text(encoding="utf-8"))
+    in_words = {label: known[label]["description"] or label for label in model_config["target_labels_space"]}
+    return text_format_parameter("model_config", model_config) + text_format_parameter("descriptions", in_words)
+
+
+def text_format_parameter(key: str, value: object) -> str:
+    """One entry of `parameters`, its value as JSON in the single quotes of protobuf's text format."""
+    text = json.dumps(value, separators=(",", ":")).replace("\\", "\\\\").replace("'", "\\'")
+    return f"parameters {{ key: \"{key}\" value: {{ string_value: '{text}' }} }}\n"
+
+
+def copy_file(source: Path, destination: Path) -> None:
+    """Copy what differs. The file appears whole or not at all, as a server may be looking."""
+    if destination.is_file() and filecmp.cmp(source, destination, shallow=False):
+        return
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = destination.with_name(destination.name + ".part")
+    shutil.copyfile(source, unfinished)
+    unfinished.replace(destination)
+
+
+def write(destination: Path, content: bytes) -> None:
+    """Write what differs, whole or not at all."""
+    if destination.is_file() and destination.read_bytes() == content:
+        return
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = destination.with_name(destination.name + ".part")
+    unfinished.write_bytes(content)
+    unfinished.replace(destination)
+
+
+def describe(directory: Path) -> list[str]:
+    """One line per model: its name, what it answers, the size of its files and where they come from."""
+    origins = {model.name: f"{model.distribution} {importlib.metadata.version(model.distribution)}" for model in MODELS}
+    purposes = {model.name: model.purpose for model in MODELS} | PYTHON_MODELS
+    lines = []
+    for name, purpose in purposes.items():
+        size = sum(file.stat().st_size for file in (directory / name).rglob("*") if file.is_file())
+        lines.append(f"  {name:16} {purpose:43} {size / 1e6:5.1f} MB  {origins.get(name, 'model.py, here')}")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Build a model repository from models inside installed packages.")
+    parser.add_argument("directory", type=Path, help="where to build it; made if it does not exist")
+    directory = parser.parse_args(arguments).directory
+    try:
+        build_repository(directory)
+    except (MissingPackage, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"Model repository {directory}:", *describe(directory), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

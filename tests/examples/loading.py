@@ -1,0 +1,48 @@
+"""Loads the example scripts, which are no package, as the modules that they are when they run."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+WORKER = ROOT / "backends" / "python" / "worker"  # where a Python model finds triton_python_backend_utils
+
+
+def load_example(name: str) -> ModuleType:
+    """A script of `examples/`, or with `clients/` before its name one of the clients."""
+    path = EXAMPLES / name
+    with import_path(path.parent):
+        return importlib.import_module(path.name)
+
+
+def load_backend_utils() -> ModuleType:
+    """The `triton_python_backend_utils` that models meet in their worker process."""
+    with import_path(WORKER):
+        return importlib.import_module("triton_python_backend_utils")
+
+
+def load_model(path: Path) -> ModuleType:
+    """A `model.py`, imported in this process."""
+    spec = importlib.util.spec_from_file_location(f"model_{path.parents[1].name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with import_path(WORKER):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def import_path(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
