@@ -84,7 +84,7 @@ class Tensor:
         if datatype is DataType.BYTES:
             return cls(name, datatype, array.shape, encode_bytes_elements(array.reshape(-1).tolist()))
         array = np.asarray(array, dtype=datatype.dtype.newbyteorder("<"), order="C")
-        data = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+        data = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
         return cls(name, datatype, array.shape, data)
 
 
@@ -107,8 +107,7 @@ def decode_bytes_elements(data: Buffer) -> list[bytes]:
         position = start + int.from_bytes(view[position:start], "little")
         if position > end:
             raise InvalidArgument(
-                f"string of length {position - start} at offset {start} extends past the end of the data "
-                f"({end} bytes)"
+                f"string of length {position - start} at offset {start} extends past the end of the data ({end} bytes)"
             )
         elements.append(bytes(view[start:position]))
     return elements
