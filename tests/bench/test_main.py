@@ -1,0 +1,76 @@
+"""The options of the benchmark, and the models that it measures."""
+
+from __future__ import annotations
+
+import pytest
+
+from repository.pbtxt import parse_pbtxt
+from tests.bench.__main__ import ROWS, parse
+from tests.bench.check import LARGE_ELEMENTS
+from tests.bench.load import Row
+from tests.bench.peers import MODELS
+
+
+def test_a_whole_run_is_five_rounds_of_every_row() -> None:
+    options = parse([])
+    assert (options.rounds, options.window_ms, options.only, options.write) == (5, 2500, None, False)
+    assert options.rows == list(ROWS)
+
+
+def test_the_rows_are_two_models_two_protocols_and_their_concurrencies() -> None:
+    assert len(set(ROWS)) == len(ROWS) == 12
+    assert {row.concurrency for row in ROWS if row.model == "add_sub"} == {1, 4, 16, 64}
+    assert {row.concurrency for row in ROWS if row.model == "large"} == {1, 8}
+
+
+def test_a_default_run_is_bounded() -> None:
+    """Two servers, three windows a turn: less than 25 minutes where nothing fails, 4 with --quick."""
+    for arguments, minutes in (([], 25), (["--quick"], 4)):
+        options = parse(arguments)
+        assert len(options.rows) * 2 * options.rounds * 3 * options.window_ms / 60_000 < 0.7 * minutes
+
+
+def test_quick_is_one_short_round_unless_told() -> None:
+    assert (parse(["--quick"]).rounds, parse(["--quick"]).window_ms) == (1, 1000)
+    assert (parse(["--quick", "--rounds", "2"]).rounds, parse(["--window-ms", "500"]).window_ms) == (2, 500)
+
+
+def test_rows_are_selected_part_by_part() -> None:
+    assert parse(["--select", "large/grpc"]).rows == [Row("large", "grpc", 1), Row("large", "grpc", 8)]
+    assert parse(["--select", "add_sub/http/1", "--select", "large/http/1"]).rows == [
+        Row("add_sub", "http", 1),
+        Row("large", "http", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--select", "unknown"], "the rows are add_sub/http/1"),
+        (["--select", "add"], "the rows are add_sub/http/1"),
+        (["--rounds", "0"], "--rounds"),
+        (["--only", "other"], "--only"),
+        (["--write", "--quick"], "--write takes a whole run"),
+        (["--write", "--only", "triton"], "--write takes a whole run"),
+        (["--write", "--select", "large"], "--write takes a whole run"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    assert says in capsys.readouterr().err
+
+
+def test_the_models_are_what_the_page_says() -> None:
+    """16 FP32 twice with batches up to 64, and 600 kB of FP32 without batching; one instance each."""
+    add_sub, large = (
+        parse_pbtxt((MODELS / name / "config.pbtxt").read_text(), source=name) for name in ("add_sub", "large")
+    )
+    assert add_sub.max_batch_size == 64
+    assert add_sub.dynamic_batching is not None
+    assert [tuple(tensor.dims) for tensor in add_sub.input] == [(16,), (16,)]
+    assert large.max_batch_size == 0
+    assert [tuple(tensor.dims) for tensor in large.input] == [(LARGE_ELEMENTS,)]
+    assert [group.count for config in (add_sub, large) for group in config.instance_group] == [1, 1]
