@@ -136,6 +136,8 @@ class ModelManager:
     async def load(self, name: str, parameters: LoadParameters) -> None:
         """Returns when the model serves; raises if it does not. Cancelled, the load goes on without its caller."""
         self._refuse_unless_explicit()
+        if parameters.files and parameters.config is None:
+            raise InvalidArgument("Load parameter 'config' must be specified for model file override")
         if parameters.files:
             raise Unsupported(f"failed to load '{name}': file overrides are not supported yet")
         await self._call(partial(Load, name, parameters))

@@ -216,6 +216,8 @@ async def test_a_config_override_counts_until_the_next_load(tmp_path: Path) -> N
         with pytest.raises(InvalidArgument, match="Invalid config override"):
             await core.load_model("m", LoadParameters(config='{"no_such_field": 1}'))
         with pytest.raises(Unsupported, match="file overrides"):
+            await core.load_model("m", LoadParameters(config=override, files={"1/model.py": b""}))
+        with pytest.raises(InvalidArgument, match="Load parameter 'config' must be specified"):
             await core.load_model("m", LoadParameters(files={"1/model.py": b""}))
 
 

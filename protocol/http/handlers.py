@@ -1,0 +1,61 @@
+"""Handlers that only look: health, metadata, configuration, statistics.
+
+Source: reference sections "Health", "Metadata and configuration", "Statistics".
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from protocol.core import ModelStatistics
+from protocol.errors import InvalidArgument, Unsupported
+from protocol.http.exchange import Handler, HttpRequest, Reply, json_reply
+
+
+async def server_live(request: HttpRequest) -> Reply:
+    return Reply(200 if request.core.is_live() else 400)
+
+
+async def server_ready(request: HttpRequest) -> Reply:
+    return Reply(200 if request.core.is_ready() else 400)
+
+
+async def model_ready(request: HttpRequest) -> Reply:
+    if not request.core.is_model_ready(request.model_name, request.model_version):
+        raise InvalidArgument("Model version not ready")
+    return Reply()
+
+
+async def server_metadata(request: HttpRequest) -> Reply:
+    return json_reply(request.core.server_metadata())
+
+
+async def model_metadata(request: HttpRequest) -> Reply:
+    return json_reply(request.core.model_metadata(request.model_name, request.model_version))
+
+
+async def model_config(request: HttpRequest) -> Reply:
+    return json_reply(request.core.model_config(request.model_name, request.model_version))
+
+
+async def all_statistics(request: HttpRequest) -> Reply:
+    return json_reply({"model_stats": [_statistics(entry) for entry in request.core.model_statistics()]})
+
+
+async def model_statistics(request: HttpRequest) -> Reply:
+    entries = request.core.model_statistics(request.model_name, request.model_version)
+    return json_reply({"model_stats": [_statistics(entry) for entry in entries]})
+
+
+def not_supported_yet(what: str) -> Handler:
+    """A handler for a path of the protocol whose function is still to come."""
+
+    async def refuse(request: HttpRequest) -> Reply:
+        raise Unsupported(f"{what} is not supported yet")
+
+    return refuse
+
+
+def _statistics(entry: ModelStatistics) -> object:
+    # Triton's answer has these two members as well; nothing is counted in them yet.
+    return {**msgspec.to_builtins(entry), "response_stats": {}, "memory_usage": []}

@@ -1,0 +1,64 @@
+"""The metrics listener: `GET /metrics` in Prometheus' text form, on a port of its own.
+
+Source: reference section "Metrics endpoint". One difference: a path that does not exist is answered 404, where
+Triton answers 200 with an empty body, which a scraper with a mistyped path would take for a server without metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+
+from protocol.errors import Internal, NotFound
+from protocol.http.connections import serve_app
+from protocol.http.errors import MethodNotAllowed, error_reply
+from protocol.http.exchange import Reply
+from protocol.http.settings import MetricsSettings
+from protocol.http.transport import has_body, send_early_reply, send_reply
+
+__all__ = ["MetricsSettings", "serve_metrics"]
+
+logger = logging.getLogger(__name__)
+
+_LINGER = 1.0  # seconds for a client that sends a body where none belongs
+
+
+async def serve_metrics(
+    render: Callable[[], bytes],
+    settings: MetricsSettings,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve what `render` returns, called anew for each request, until `stop` is set.
+
+    Started with the bound (host, port). Cancelling closes all connections.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+
+    async def app(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        reply = _answer(scope, render)
+        if has_body(scope, dict(scope["headers"])):
+            await send_early_reply(reply, scope, receive, send, linger=_LINGER)
+        else:
+            await send_reply(reply, send)
+
+    await serve_app(app, settings.host, settings.port, settings.connections, stop, task_status=task_status)
+
+
+def _answer(scope: HTTPScope, render: Callable[[], bytes]) -> Reply:
+    if scope["raw_path"] not in (b"/metrics", b"/metrics/"):
+        return error_reply(NotFound("Not Found"))
+    if scope["method"] not in ("GET", "HEAD"):
+        return error_reply(MethodNotAllowed(("GET", "HEAD")))
+    try:
+        text = render()
+    except Exception as exc:
+        logger.exception("rendering the metrics failed")
+        return error_reply(Internal(f"rendering the metrics failed: {exc}"))
+    return Reply(headers=((b"content-type", b"text/plain; charset=utf-8"),), body=text)

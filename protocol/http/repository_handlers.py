@@ -1,0 +1,96 @@
+"""Handlers of the model repository extension: index, load, unload.
+
+Source: reference section "Model repository".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+
+from protocol.core import LoadParameters, ModelIndex
+from protocol.errors import InvalidArgument, Unsupported
+from protocol.http.exchange import HttpRequest, Reply, json_reply
+from protocol.http.json_text import JsonReader
+
+_FILE_PREFIX = "file:"
+
+
+class IndexBody(msgspec.Struct):
+    ready: Any = False
+
+
+class ControlBody(msgspec.Struct):
+    """What load and unload take; unknown members are ignored."""
+
+    parameters: dict[str, Any] | None = None
+
+
+_INDEX_READER = JsonReader(IndexBody)
+_CONTROL_READER = JsonReader(ControlBody)
+
+
+async def repository_index(request: HttpRequest) -> Reply:
+    ready = _INDEX_READER.read(request.body).ready if request.body else False
+    if not isinstance(ready, bool):
+        raise InvalidArgument("Invalid value for 'ready': expected a boolean")
+    return json_reply([_index_entry(entry) for entry in await request.core.repository_index(ready=ready)])
+
+
+async def load_model(request: HttpRequest) -> Reply:
+    """Answers when the load has ended. A client that leaves earlier does not stop it."""
+    _refuse_repository_name(request)
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in _control_parameters(request).items():
+        if key == "config":
+            config = _string(key, value)
+        elif key.startswith(_FILE_PREFIX):
+            files[key.removeprefix(_FILE_PREFIX)] = _base64(key, _string(key, value))
+        else:
+            raise InvalidArgument(f"Unrecognized load parameter '{key}' with type '{type(value).__name__}'")
+    await request.core.load_model(request.model_name, LoadParameters(config, files))
+    return Reply()
+
+
+async def unload_model(request: HttpRequest) -> Reply:
+    _refuse_repository_name(request)
+    unload_dependents = _control_parameters(request).get("unload_dependents", False)
+    if not isinstance(unload_dependents, bool):
+        raise InvalidArgument(
+            "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean, "
+            f"got {unload_dependents!r:.40}"
+        )
+    await request.core.unload_model(request.model_name, unload_dependents=unload_dependents)
+    return Reply()
+
+
+def _index_entry(entry: ModelIndex) -> dict[str, str]:
+    """Members that are not known are left out."""
+    members = {"version": entry.version, "state": entry.state, "reason": entry.reason}
+    return {"name": entry.name, **{key: value for key, value in members.items() if value}}
+
+
+def _control_parameters(request: HttpRequest) -> dict[str, Any]:
+    return (_CONTROL_READER.read(request.body).parameters or {}) if request.body else {}
+
+
+def _refuse_repository_name(request: HttpRequest) -> None:
+    if "repository_name" in request.path_parameters:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def _string(key: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise InvalidArgument(f"Unable to parse '{key}': attempt to access JSON non-string as string, got {value!r:.40}")
+
+
+def _base64(key: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise InvalidArgument(f"Load parameter '{key}' must be the file's content in base64: {exc}") from None

@@ -1,0 +1,66 @@
+"""A server on loopback for the tests that need sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pytest
+import trio
+
+from protocol.http.server import HttpSettings, serve_http
+from tests.protocol.http.fake_core import FakeCore
+
+
+@dataclass
+class Served:
+    """A running server; `ended` is set when `serve_http` has returned."""
+
+    core: FakeCore
+    host: str
+    port: int
+    stop: trio.Event
+    scope: trio.CancelScope
+    ended: trio.Event
+    streams: list[trio.SocketStream] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    async def connect(self) -> trio.SocketStream:
+        """A plain connection, closed at the test's end if not before."""
+        stream = await trio.open_tcp_stream(self.host, self.port)
+        self.streams.append(stream)
+        return stream
+
+
+Serve: TypeAlias = Callable[..., Awaitable[Served]]
+
+
+@pytest.fixture
+async def serve(nursery: trio.Nursery) -> AsyncIterator[Serve]:
+    """Starts servers on free ports of loopback; the test's end cancels them."""
+
+    async def start(core: FakeCore | None = None, settings: HttpSettings | None = None) -> Served:
+        core = core or FakeCore()
+        stop, scope, ended = trio.Event(), trio.CancelScope(), trio.Event()
+
+        async def run(*, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
+            with scope:
+                await serve_http(
+                    core, settings or HttpSettings(host="127.0.0.1", port=0), stop, task_status=task_status
+                )
+            ended.set()
+
+        host, port = await nursery.start(run)
+        server = Served(core, host, port, stop, scope, ended)
+        servers.append(server)
+        return server
+
+    servers: list[Served] = []
+    yield start
+    for server in servers:
+        for stream in server.streams:
+            await trio.aclose_forcefully(stream)

@@ -1,0 +1,112 @@
+"""A small core behind the HTTP edge: models that echo, wait or fail, and a record of what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from protocol.core import (
+    LoadParameters,
+    ModelIndex,
+    ModelMetadata,
+    ModelStatistics,
+    ServerMetadata,
+    TensorMetadata,
+)
+from protocol.errors import NotFound, ServerError, Unavailable
+from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
+
+DEFAULT_PARAMETERS = LoadParameters()
+
+
+@dataclass
+class FakeCore:
+    """Implements `protocol.core.InferenceCore`. The model `echo` answers each input as an output of the same name
+    with `OUT_` before it, `wait` never answers, `gate` answers when `gate` is set, `broken` raises `failure`."""
+
+    live: bool = True
+    ready: bool = True
+    exiting: bool = False
+    failure: Exception = field(default_factory=lambda: ServerError("failed"))
+    respond: Callable[[InferenceRequest], InferenceResponse] | None = None
+    gate: trio.Event = field(default_factory=trio.Event)
+    started: trio.Event = field(default_factory=trio.Event)
+    cancelled: trio.Event = field(default_factory=trio.Event)
+    requests: list[InferenceRequest] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def is_live(self) -> bool:
+        if self.exiting:
+            raise Unavailable("Server exiting")
+        return self.live
+
+    def is_ready(self) -> bool:
+        if self.exiting:
+            raise Unavailable("Server exiting")
+        return self.ready
+
+    def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        self._check(name, version)
+        return name != "wait"
+
+    def server_metadata(self) -> ServerMetadata:
+        return ServerMetadata("trioton", "0.1", ("binary_tensor_data", "statistics"))
+
+    def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata:
+        self._check(name, version)
+        inputs = (TensorMetadata("IN", "FP32", (-1, 4)),)
+        outputs = (TensorMetadata("OUT_IN", "FP32", (-1, 4)),)
+        return ModelMetadata(name, ("1", "2"), "python", inputs, outputs)
+
+    def model_config(self, name: str, version: int = LATEST_VERSION) -> dict[str, Any]:
+        self._check(name, version)
+        return {"name": name, "max_batch_size": 8, "backend": "python"}
+
+    def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
+        if name:
+            self._check(name, version)
+        return [ModelStatistics(name or "echo", "1", inference_count=3)]
+
+    async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
+        self.calls.append(("index", ready))
+        entries = [ModelIndex("echo", "1", "READY"), ModelIndex("bad", "1", "UNAVAILABLE", "unloaded")]
+        return [entry for entry in entries if not ready or entry.state == "READY"] + [ModelIndex("never")] * (not ready)
+
+    async def load_model(self, name: str, parameters: LoadParameters = DEFAULT_PARAMETERS) -> None:
+        self.calls.append(("load", name, parameters))
+
+    async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
+        self.calls.append(("unload", name, unload_dependents))
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        self._check(request.model_name, request.model_version)
+        self.requests.append(request)
+        self.started.set()
+        try:
+            match request.model_name:
+                case "wait":
+                    await trio.sleep_forever()
+                case "gate":
+                    await self.gate.wait()
+                case "broken":
+                    raise self.failure
+        except trio.Cancelled:
+            self.cancelled.set()
+            raise
+        return self.respond(request) if self.respond else echo(request)
+
+    def _check(self, name: str, version: int) -> None:
+        if name not in ("echo", "wait", "gate", "broken", "stats", "with space", "größe"):
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        if version not in (LATEST_VERSION, 1):
+            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+
+
+def echo(request: InferenceRequest) -> InferenceResponse:
+    outputs = [Tensor(f"OUT_{t.name}", t.datatype, t.shape, t.data) for t in request.inputs]
+    if request.requested_outputs:
+        outputs = [output for output in outputs if output.name in request.requested_outputs]
+    return InferenceResponse(request.model_name, 1, outputs, request.id)

@@ -1,0 +1,114 @@
+"""What the looking handlers answer, called through the application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protocol.http.app import HttpApp
+from protocol.http.settings import HttpSettings
+from tests.protocol.http.asgi import call
+from tests.protocol.http.fake_core import FakeCore
+
+
+def make_app(**core: Any) -> HttpApp:
+    return HttpApp(FakeCore(**core), HttpSettings())
+
+
+@pytest.mark.parametrize("what", ["live", "ready"])
+async def test_health(what: str) -> None:
+    """200 or 400, without a body; 503 with the reason while the server stops."""
+    path = f"/v2/health/{what}"
+    answer = await call(make_app(), "GET", path)
+    assert (answer.status, answer.body) == (200, b"")
+    answer = await call(make_app(**{what: False}), "GET", path)
+    assert (answer.status, answer.body) == (400, b"")
+    answer = await call(make_app(exiting=True), "GET", path)
+    assert (answer.status, answer.error) == (503, "Server exiting")
+
+
+async def test_model_ready() -> None:
+    app = make_app()
+    for path in ("/v2/models/echo/ready", "/v2/models/echo/versions/1/ready"):
+        answer = await call(app, "GET", path)
+        assert (answer.status, answer.body) == (200, b"")
+    answer = await call(app, "GET", "/v2/models/wait/ready")
+    assert (answer.status, answer.error) == (400, "Model version not ready")
+    answer = await call(app, "GET", "/v2/models/echo/versions/7/ready")
+    assert (answer.status, answer.error) == (404, "Request for unknown model: 'echo' version 7 is not found")
+
+
+async def test_server_metadata() -> None:
+    answer = await call(make_app(), "GET", "/v2")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json == {
+        "name": "trioton",
+        "version": "0.1",
+        "extensions": ["binary_tensor_data", "statistics"],
+    }
+
+
+async def test_model_metadata() -> None:
+    answer = await call(make_app(), "GET", "/v2/models/echo")
+    assert answer.json == {
+        "name": "echo",
+        "versions": ["1", "2"],
+        "platform": "python",
+        "inputs": [{"name": "IN", "datatype": "FP32", "shape": [-1, 4]}],
+        "outputs": [{"name": "OUT_IN", "datatype": "FP32", "shape": [-1, 4]}],
+    }
+
+
+async def test_model_config() -> None:
+    answer = await call(make_app(), "GET", "/v2/models/echo/versions/1/config")
+    assert answer.json == {"name": "echo", "max_batch_size": 8, "backend": "python"}
+
+
+@pytest.mark.parametrize("path", ["/v2/models/stats", "/v2/models/echo/stats", "/v2/models/echo/versions/1/stats"])
+async def test_statistics(path: str) -> None:
+    """Every member that Triton's answer has, each leaf a count and nanoseconds."""
+    (entry,) = (await call(make_app(), "GET", path)).json["model_stats"]
+    zero = {"count": 0, "ns": 0}
+    names = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+    assert entry == {
+        "name": "echo",
+        "version": "1",
+        "last_inference": 0,
+        "inference_count": 3,
+        "execution_count": 0,
+        "inference_stats": dict.fromkeys(names, zero),
+        "batch_stats": [],
+        "response_stats": {},
+        "memory_usage": [],
+    }
+
+
+@pytest.mark.parametrize("suffix", ["", "/ready", "/config", "/stats"])
+async def test_unknown_models(suffix: str) -> None:
+    answer = await call(make_app(), "GET", f"/v2/models/none{suffix}")
+    assert (answer.status, answer.error) == (404, "Request for unknown model: 'none' is not found")
+
+
+async def test_names_with_other_characters() -> None:
+    assert (await call(make_app(), "GET", "/v2/models/with%20space/config")).json["name"] == "with space"
+    assert (await call(make_app(), "GET", "/v2/models/gr%C3%B6%C3%9Fe/config")).json["name"] == "größe"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "text"),
+    [
+        ("POST", "/v2/models/echo/generate", "'generate' is not supported yet"),
+        ("POST", "/v2/models/echo/versions/1/generate_stream", "'generate_stream' is not supported yet"),
+        ("GET", "/v2/trace/setting", "the trace extension is not supported yet"),
+        ("POST", "/v2/models/echo/trace/setting", "the trace extension is not supported yet"),
+        ("POST", "/v2/logging", "the logging extension is not supported yet"),
+        ("GET", "/v2/systemsharedmemory/status", "system shared memory is not supported yet"),
+        ("POST", "/v2/systemsharedmemory/region/r/register", "system shared memory is not supported yet"),
+        ("POST", "/v2/cudasharedmemory/unregister", "CUDA shared memory is not supported yet"),
+        ("GET", "/v2/cudasharedmemory/region/r/status", "CUDA shared memory is not supported yet"),
+    ],
+)
+async def test_paths_to_come(method: str, path: str, text: str) -> None:
+    answer = await call(make_app(), method, path, b"{}" if method == "POST" else b"")
+    assert (answer.status, answer.error) == (501, text)

@@ -1,0 +1,77 @@
+"""The metrics listener on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+import trio
+
+from protocol.http.metrics import MetricsSettings, serve_metrics
+
+
+@dataclass
+class Renderer:
+    text: bytes = b"nv_inference_count 1\n"
+    calls: int = 0
+    stop: trio.Event = field(default_factory=trio.Event)
+
+    def __call__(self) -> bytes:
+        self.calls += 1
+        if not self.text:
+            raise ValueError("a defect")
+        return self.text
+
+
+@pytest.fixture
+def renderer() -> Renderer:
+    return Renderer()
+
+
+@pytest.fixture
+async def client(nursery: trio.Nursery, renderer: Renderer) -> AsyncIterator[httpx.AsyncClient]:
+    host, port = await nursery.start(serve_metrics, renderer, MetricsSettings("127.0.0.1", 0), renderer.stop)
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
+        yield client
+
+
+async def test_metrics_are_rendered_for_each_request(client: httpx.AsyncClient, renderer: Renderer) -> None:
+    """Under either form of the path; a query is no part of it."""
+    for path in ("/metrics", "/metrics/", "/metrics?name=x"):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.content) == (200, renderer.text)
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert renderer.calls == 3
+
+
+async def test_other_methods_and_paths(client: httpx.AsyncClient, renderer: Renderer) -> None:
+    answer = await client.post("/metrics", content=b"x" * 500_000)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert answer.json() == {"error": "Method Not Allowed"}
+    answer = await client.get("/")
+    assert (answer.status_code, answer.json()) == (404, {"error": "Not Found"})
+    assert renderer.calls == 0
+    answer = await client.head("/metrics")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+async def test_a_defect_in_rendering(
+    client: httpx.AsyncClient, renderer: Renderer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is answered, logged, and gone with the next request."""
+    good, renderer.text = renderer.text, b""
+    answer = await client.get("/metrics")
+    assert (answer.status_code, answer.json()) == (500, {"error": "rendering the metrics failed: a defect"})
+    assert "rendering the metrics failed" in caplog.text
+    renderer.text = good
+    assert (await client.get("/metrics")).status_code == 200
+
+
+async def test_stopping(nursery: trio.Nursery, renderer: Renderer) -> None:
+    async with trio.open_nursery() as serving:
+        await serving.start(serve_metrics, renderer, MetricsSettings("127.0.0.1", 0), renderer.stop)
+        renderer.stop.set()
+        serving.cancel_scope.deadline = trio.current_time() + 10
+    assert not serving.cancel_scope.cancelled_caught

@@ -1,0 +1,126 @@
+"""Index, load and unload, called through the application."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from protocol.core import LoadParameters
+from protocol.http.app import HttpApp
+from protocol.http.settings import HttpSettings
+from tests.protocol.http.asgi import Answer, call
+from tests.protocol.http.fake_core import FakeCore
+
+LOAD = "/v2/repository/models/m/load"
+UNLOAD = "/v2/repository/models/m/unload"
+
+
+async def post(core: FakeCore, path: str, body: Any = None) -> Answer:
+    text = b"" if body is None else json.dumps(body).encode()
+    return await call(HttpApp(core, HttpSettings()), "POST", path, text)
+
+
+@pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/anything/index"])
+async def test_the_index_leaves_out_what_is_not_known(path: str) -> None:
+    answer = await post(FakeCore(), path)
+    assert answer.json == [
+        {"name": "echo", "version": "1", "state": "READY"},
+        {"name": "bad", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"},
+        {"name": "never"},
+    ]
+
+
+@pytest.mark.parametrize(("body", "ready"), [(None, False), ({}, False), ({"ready": True}, True)])
+async def test_the_index_of_ready_models(body: Any, ready: bool) -> None:
+    core = FakeCore()
+    answer = await post(core, "/v2/repository/index", body)
+    assert core.calls == [("index", ready)]
+    assert len(answer.json) == (1 if ready else 3)
+
+
+@pytest.mark.parametrize("value", [1, "true", None])
+async def test_an_index_with_another_ready(value: Any) -> None:
+    answer = await post(FakeCore(), "/v2/repository/index", {"ready": value})
+    assert (answer.status, answer.error) == (400, "Invalid value for 'ready': expected a boolean")
+
+
+@pytest.mark.parametrize("body", [None, {}, {"parameters": {}}, {"parameters": None, "other": 1}])
+async def test_a_plain_load(body: Any) -> None:
+    core = FakeCore()
+    answer = await post(core, LOAD, body)
+    assert (answer.status, answer.body) == (200, b"")
+    assert core.calls == [("load", "m", LoadParameters())]
+
+
+async def test_a_load_with_overrides() -> None:
+    """Files come as base64 and arrive as bytes, under their paths."""
+    core = FakeCore()
+    content = bytes(range(256))
+    parameters = {
+        "config": '{"backend":"python"}',
+        "file:1/model.py": base64.b64encode(content).decode(),
+        "file:1/empty": "",
+    }
+    assert (await post(core, LOAD, {"parameters": parameters})).status == 200
+    expected = LoadParameters('{"backend":"python"}', {"1/model.py": content, "1/empty": b""})
+    assert core.calls == [("load", "m", expected)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"config": 5}, "Unable to parse 'config': attempt to access JSON non-string as string, got 5"),
+        (
+            {"file:1/x": {"a": 1}},
+            "Unable to parse 'file:1/x': attempt to access JSON non-string as string, got {'a': 1}",
+        ),
+        ({"file:1/x": "abc"}, "Load parameter 'file:1/x' must be the file's content in base64: Incorrect padding"),
+        ({"file:1/x": "a b="}, "Load parameter 'file:1/x' must be the file's content in base64: "),
+        ({"file:1/x": "größe"}, "Load parameter 'file:1/x' must be the file's content in base64: "),
+        ({"x": "y"}, "Unrecognized load parameter 'x' with type 'str'"),
+        ([], "Unable to parse 'parameters': attempt to access JSON non-object as object, got array"),
+    ],
+)
+async def test_wrong_load_parameters(parameters: Any, text: str) -> None:
+    core = FakeCore()
+    answer = await post(core, LOAD, {"parameters": parameters})
+    assert answer.status == 400
+    assert answer.error.startswith(text)
+    assert core.calls == []
+
+
+@pytest.mark.parametrize(
+    ("body", "dependents"),
+    [(None, False), ({"parameters": {}}, False), ({"parameters": {"unload_dependents": True}}, True)],
+)
+async def test_unload(body: Any, dependents: bool) -> None:
+    core = FakeCore()
+    answer = await post(core, UNLOAD, body)
+    assert (answer.status, answer.body) == (200, b"")
+    assert core.calls == [("unload", "m", dependents)]
+
+
+async def test_unload_with_another_flag() -> None:
+    answer = await post(FakeCore(), UNLOAD, {"parameters": {"unload_dependents": "yes"}})
+    assert (answer.status, answer.error) == (
+        400,
+        "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean, got 'yes'",
+    )
+
+
+@pytest.mark.parametrize("verb", ["load", "unload"])
+async def test_a_repository_name_is_refused(verb: str) -> None:
+    answer = await post(FakeCore(), f"/v2/repository/r/models/m/{verb}")
+    assert (answer.status, answer.error) == (501, "'repository_name' specification is not supported")
+
+
+@pytest.mark.parametrize("path", [LOAD, UNLOAD, "/v2/repository/index"])
+async def test_broken_json(path: str) -> None:
+    answer = await call(HttpApp(FakeCore(), HttpSettings()), "POST", path, b'{"parameters":')
+    assert (answer.status, answer.error) == (
+        400,
+        "failed to parse the request JSON buffer: Input data was truncated at 14",
+    )

@@ -1,0 +1,132 @@
+"""The route table: every path of the reference, and none that only looks like one."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import InvalidArgument, NotFound
+from protocol.http import handlers, repository_handlers
+from protocol.http.errors import MethodNotAllowed
+from protocol.http.exchange import Handler, HttpRequest
+from protocol.http.infer_handler import infer
+from protocol.http.routes import ROUTES, RouteTable
+from protocol.http.settings import HttpSettings
+from tests.protocol.http.fake_core import FakeCore
+
+TABLE = RouteTable()
+M = {"model_name": "m"}
+MV = {"model_name": "m", "model_version": "12"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "handler", "parameters"),
+    [
+        ("GET", "/v2", handlers.server_metadata, {}),
+        ("GET", "/v2/health/live", handlers.server_live, {}),
+        ("GET", "/v2/health/ready", handlers.server_ready, {}),
+        ("GET", "/v2/models/m", handlers.model_metadata, M),
+        ("GET", "/v2/models/m/versions/12", handlers.model_metadata, MV),
+        ("GET", "/v2/models/m/ready", handlers.model_ready, M),
+        ("GET", "/v2/models/m/versions/12/ready", handlers.model_ready, MV),
+        ("GET", "/v2/models/m/config", handlers.model_config, M),
+        ("GET", "/v2/models/m/versions/12/config", handlers.model_config, MV),
+        ("GET", "/v2/models/stats", handlers.all_statistics, {}),
+        ("GET", "/v2/models/m/stats", handlers.model_statistics, M),
+        ("GET", "/v2/models/m/versions/12/stats", handlers.model_statistics, MV),
+        ("POST", "/v2/models/m/infer", infer, M),
+        ("POST", "/v2/models/m/versions/12/infer", infer, MV),
+        ("POST", "/v2/repository/index", repository_handlers.repository_index, {}),
+        ("POST", "/v2/repository/r/index", repository_handlers.repository_index, {"repository_name": "r"}),
+        ("POST", "/v2/repository/models/m/load", repository_handlers.load_model, M),
+        ("POST", "/v2/repository/r/models/m/load", repository_handlers.load_model, {**M, "repository_name": "r"}),
+        ("POST", "/v2/repository/models/m/unload", repository_handlers.unload_model, M),
+        # A literal part goes first, but does not hide a longer path.
+        ("POST", "/v2/models/stats/infer", infer, {"model_name": "stats"}),
+        ("GET", "/v2/models/stats/stats", handlers.model_statistics, {"model_name": "stats"}),
+        ("GET", "/v2/models/versions", handlers.model_metadata, {"model_name": "versions"}),
+        ("POST", "/v2/repository/models/models/load", repository_handlers.load_model, {"model_name": "models"}),
+        ("POST", "/v2/repository/models/index", repository_handlers.repository_index, {"repository_name": "models"}),
+        # Names are percent-decoded, part by part.
+        ("POST", "/v2/models/a%20b%2Fc%C3%A9/infer", infer, {"model_name": "a b/cé"}),
+        ("GET", "/v2/models/%ff", handlers.model_metadata, {"model_name": "\ufffd"}),
+        # HEAD is answered as GET.
+        ("HEAD", "/v2", handlers.server_metadata, {}),
+    ],
+)
+def test_paths(method: str, path: str, handler: Handler, parameters: dict[str, str]) -> None:
+    route, found = TABLE.find(method, path.encode())
+    assert route.handler is handler
+    assert found == parameters
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "",
+        "*",
+        "/v2/",
+        "/v1",
+        "/v2/models",
+        "/v2/models/",
+        "/v2/models//infer",
+        "/v2/models/m/",
+        "/v2/models/m/infer/",
+        "/v2/models/m/versions",
+        "/v2/models/m/versions/",
+        "/v2/models/m/versions/x",
+        "/v2/models/m/versions/-1/infer",
+        "/v2/models/m/versions/1.0/infer",
+        "/v2/models/m/versions/%C2%B2/infer",
+        "/v2/models/m/versions/1/trace/setting",
+        "/v2/health",
+        "/v2/health/LIVE",
+        "/v2/repository/models/m",
+        "/v2/systemsharedmemory/register",
+        "/metrics",
+        "http://host/v2",
+    ],
+)
+def test_unknown_paths(path: str) -> None:
+    with pytest.raises(NotFound, match=r"^Not Found$"):
+        TABLE.find("GET", path.encode())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/v2", ("GET", "HEAD")),
+        ("GET", "/v2/models/m/infer", ("POST",)),
+        ("HEAD", "/v2/models/m/infer", ("POST",)),
+        ("DELETE", "/v2/logging", ("GET", "POST", "HEAD")),
+        ("get", "/v2", ("GET", "HEAD")),
+    ],
+)
+def test_wrong_methods(method: str, path: str, allowed: tuple[str, ...]) -> None:
+    with pytest.raises(MethodNotAllowed) as caught:
+        TABLE.find(method, path.encode())
+    assert caught.value.allowed == allowed
+    assert caught.value.message == "Method Not Allowed"
+
+
+def test_the_table_is_free_of_repetition() -> None:
+    """Method and path name a route; each has a line for people."""
+    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES) == 40
+    assert all(route.summary for route in ROUTES)
+
+
+@pytest.mark.parametrize(("text", "version"), [(None, -1), ("0", 0), ("007", 7), ("9223372036854775807", 2**63 - 1)])
+def test_versions(text: str | None, version: int) -> None:
+    parameters = {} if text is None else {"model_version": text}
+    assert HttpRequest(FakeCore(), HttpSettings(), parameters, {}, b"").model_version == version
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "9" * 20, "9" * 10_000])
+def test_versions_past_64_bits(text: str) -> None:
+    request = HttpRequest(FakeCore(), HttpSettings(), {"model_version": text}, {}, b"")
+    with pytest.raises(InvalidArgument) as caught:
+        _ = request.model_version
+    assert caught.value.message == (
+        f"failed to get model version from specified version string '{text[:64]}' (details: out of the range of a "
+        f"64-bit integer), version should be an integral value > 0"
+    )
