@@ -25,6 +25,7 @@ from protocol.core import (
     ModelIndex,
     ModelMetadata,
     ModelStatistics,
+    Respond,
     ServerMetadata,
     TensorMetadata,
 )
@@ -154,6 +155,17 @@ class ServerCore:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
         return await self._manager.find(request.model_name, request.model_version).infer(request)
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
+        if self._is_stopping or self._manager is None:
+            raise self._not_running()
+        return await self._manager.find(request.model_name, request.model_version).infer_stream(request, respond)
+
+    def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._running().find(name, version).is_decoupled
+
+    def labels(self, name: str, version: int, output: str) -> Sequence[str]:
+        return self._running().find(name, version).labels.get(output, ())
 
     def _running(self) -> ModelManager:
         if self._manager is None:

@@ -21,7 +21,8 @@ ShapeKey: TypeAlias = tuple[tuple[int, ...] | None, ...] | None
 class QueuedRequest:
     """A request on its way through a model. `arrival` is in seconds of Trio's clock.
 
-    Its caller sets `is_cancelled` when it gives up; whoever holds the request then may drop it.
+    Its caller sets `is_cancelled` when it gives up; whoever holds the request then may drop it. `failure` is why a
+    stream of responses ended early.
     """
 
     request: InferenceRequest
@@ -30,9 +31,10 @@ class QueuedRequest:
     arrival: float
     reply: trio.MemorySendChannel[Reply]
     is_cancelled: bool = False
+    failure: ServerError | None = None
 
     def answer(self, reply: Reply) -> None:
-        """Hand the answer to the caller, if it is still there. Never waits: the reply channel holds one item."""
+        """Hand the only answer to the caller, if it is still there. Never waits: the reply channel has room for it."""
         if not self.is_cancelled:
             self.reply.send_nowait(reply)
 
@@ -84,14 +86,23 @@ class InstanceGone:
 @dataclass(frozen=True, slots=True)
 class BatchDone:
     """To a scheduler: the instance has run its batch, and is idle or (`is_alive` false) takes no more. `timing` is None
-    where the batch as a whole failed; `started` is when the instance took it, in seconds of Trio's clock."""
+    where the batch as a whole failed; `started` is when the instance took it, in seconds of Trio's clock. A decoupled
+    model's requests are answered by their streams, and `replies` is None."""
 
     instance: InstanceAddress
     batch: Sequence[QueuedRequest]
-    replies: Sequence[Reply]
+    replies: Sequence[Reply] | None
     started: float
     timing: BatchTiming | None
     is_alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """To a scheduler: a request to a decoupled model has had its last response, or its error."""
+
+    item: QueuedRequest
+    error: ServerError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,7 @@ class Drain:
     """To a scheduler: accept no more requests, finish those that are here, then end."""
 
 
-SchedulerMessage: TypeAlias = Submit | Abandon | InstanceReady | InstanceGone | BatchDone | Drain
+SchedulerMessage: TypeAlias = Submit | Abandon | InstanceReady | InstanceGone | BatchDone | StreamEnded | Drain
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Started and owned by the model actor; knows only its backend and where to say th
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -20,7 +21,9 @@ from actors.messages import (
     InstanceReady,
     Reply,
     SchedulerAddress,
+    StreamEnded,
 )
+from actors.response_stream import ResponseStream
 from backends.interface import Backend, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable
 
@@ -37,6 +40,8 @@ class ModelInstance:
     name: str
     backend: Backend
     scheduler: SchedulerAddress
+    is_decoupled: bool = False
+    _streams: set[ResponseStream] = field(default_factory=set, init=False)
     _is_executing: bool = field(default=False, init=False)
     _has_died: bool = field(default=False, init=False)
 
@@ -57,13 +62,15 @@ class ModelInstance:
                 task_status.started()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._watch, nursery.cancel_scope)
+                    execute = self._execute_decoupled if self.is_decoupled else self._execute
                     async for message in inbox:
-                        await self._execute(address, message)
+                        await execute(address, message)
                         if self._has_died:
                             break
                     nursery.cancel_scope.cancel()
             finally:
                 self._report(InstanceGone(address))
+                self._close_streams(self._streams, InstanceDied(f"model instance '{self.name}' was stopped"))
 
     async def _watch(self, serving: trio.CancelScope) -> None:
         """End the instance when its backend dies while idle; during a batch `execute` sees the death itself."""
@@ -81,7 +88,7 @@ class ModelInstance:
         if unloading.cancelled_caught:
             logger.error("model instance '%s' did not unload within %g s", self.name, UNLOAD_GRACE_SECONDS)
 
-    def _report(self, message: BatchDone | InstanceGone) -> None:
+    def _report(self, message: BatchDone | InstanceGone | StreamEnded) -> None:
         with suppress(Unavailable):  # a scheduler that has ended has answered for all that it had given out
             self.scheduler.tell(message)
 
@@ -101,14 +108,39 @@ class ModelInstance:
                     )
                 replies = list(result.responses)
                 timing = result.timing
-        except InstanceDied as error:
-            replies = [error] * len(batch)
-            self._has_died = True
-        except ServerError as error:
-            replies = [error] * len(batch)
         except Exception as error:  # never BaseException: Cancelled must pass
-            logger.exception("model instance '%s' failed", self.name)
-            replies = [Internal(f"model instance '{self.name}' failed: {type(error).__name__}: {error}")] * len(batch)
+            replies = [self._as_reply(error)] * len(batch)
         finally:
             self._is_executing = False
             self._report(BatchDone(address, batch, replies, started, timing, is_alive=not self._has_died))
+
+    async def _execute_decoupled(self, address: InstanceAddress, message: Execute) -> None:
+        """Hand a batch over and report it on every path; its responses come by their streams, also later."""
+        streams = [ResponseStream(item, self._end_stream) for item in message.batch]
+        self._streams.update(streams)
+        timing: BatchTiming | None = None
+        started = trio.current_time()
+        self._is_executing = True
+        try:
+            timing = await self.backend.execute_decoupled([item.request for item in message.batch], streams)
+        except Exception as error:
+            self._close_streams(streams, self._as_reply(error))
+        finally:
+            self._is_executing = False
+            self._report(BatchDone(address, message.batch, None, started, timing, is_alive=not self._has_died))
+
+    def _as_reply(self, error: Exception) -> ServerError:
+        if isinstance(error, InstanceDied):
+            self._has_died = True
+        if isinstance(error, ServerError):
+            return error
+        logger.error("model instance '%s' failed", self.name, exc_info=error)
+        return Internal(f"model instance '{self.name}' failed: {type(error).__name__}: {error}")
+
+    def _close_streams(self, streams: Iterable[ResponseStream], error: ServerError) -> None:
+        for stream in list(streams):
+            stream.close(error)
+
+    def _end_stream(self, stream: ResponseStream, error: ServerError | None) -> None:
+        self._streams.discard(stream)
+        self._report(StreamEnded(stream.item, error))

@@ -5,7 +5,7 @@ Reads and completes the configuration, refuses what is not built, picks the vers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,7 +15,8 @@ from actors.model import Model
 from backends.interface import Backend, InstanceSpec, ModelSource
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, Unsupported
+from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
 from repository.loader import read_config
 from repository.model_config import ModelConfig
@@ -54,7 +55,9 @@ class ModelLoader:
             refuse_unbuilt(config)
             config = self._normalise(config, backend)
         validate(config)
-        return tuple(self._model(directory, config, version, backend) for version in versions)
+        _refuse_decoupled(config, backend)
+        labels = await in_thread(read_labels, directory, config)
+        return tuple(self._model(directory, config, version, backend, labels) for version in versions)
 
     def _normalise(self, config: ModelConfig, backend: type[Backend]) -> ModelConfig:
         return normalise(
@@ -73,13 +76,35 @@ class ModelLoader:
             {**self.backend_config.get("", {}), **self.backend_config.get(config.backend, {})},
         )
 
-    def _model(self, directory: ModelDirectory, config: ModelConfig, version: int, backend: type[Backend]) -> Model:
+    def _model(
+        self,
+        directory: ModelDirectory,
+        config: ModelConfig,
+        version: int,
+        backend: type[Backend],
+        labels: Mapping[str, Sequence[str]],
+    ) -> Model:
         source = self._source(directory, config, version)
         specs = [
             InstanceSpec(source, placement.name, placement.kind, placement.device_id)
             for placement in resolve_instances(config)
         ]
-        return Model(config, version, backend, specs)
+        return Model(config, version, backend, specs, labels)
+
+
+def _refuse_decoupled(config: ModelConfig, backend: type[Backend]) -> None:
+    if not config.is_decoupled:
+        return
+    if not backend.can_be_decoupled:
+        raise Unsupported(
+            f"model '{config.name}' has 'model_transaction_policy.decoupled', which backend '{config.backend}' does "
+            "not support"
+        )
+    if config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering:
+        raise Unsupported(
+            f"model '{config.name}' is decoupled and has 'dynamic_batching.preserve_ordering', which cannot be used "
+            "together yet"
+        )
 
 
 def with_reason(error: Exception) -> str:

@@ -27,6 +27,7 @@ from actors.messages import (
     Reply,
     SchedulerAddress,
     SchedulerMessage,
+    StreamEnded,
     Submit,
     stopped_accepting,
 )
@@ -44,9 +45,11 @@ class Scheduler:
     policy: BatchingPolicy
     statistics: VersionStatistics
     ordered: OrderedReplies | None = None
+    is_decoupled: bool = False
     _live: set[InstanceAddress] = field(default_factory=set)
     _idle: deque[InstanceAddress] = field(default_factory=deque)
     _running: dict[InstanceAddress, Sequence[QueuedRequest]] = field(default_factory=dict)
+    _streaming: set[QueuedRequest] = field(default_factory=set)
     _is_draining: bool = False
 
     @property
@@ -73,7 +76,7 @@ class Scheduler:
                 self._fail_all(inbox)
 
     def _is_drained(self) -> bool:
-        return self._is_draining and not self._running and not len(self.policy)
+        return self._is_draining and not self._running and not self._streaming and not len(self.policy)
 
     def _handle_waiting(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
         """Take all messages that are there already: one wake-up for a burst of requests, not one for each."""
@@ -95,6 +98,9 @@ class Scheduler:
                 self.statistics.count_failure(FailureReason.CANCELED, trio.current_time() - item.arrival)
                 if self.ordered is not None:
                     self.ordered.answer(())
+            case StreamEnded(item, error):
+                self._streaming.discard(item)
+                self.statistics.count_stream(item, error, now=trio.current_time())
             case InstanceReady(instance):
                 self._live.add(instance)
                 self._idle.append(instance)
@@ -122,7 +128,8 @@ class Scheduler:
     def _finish(self, done: BatchDone) -> None:
         self._running.pop(done.instance, None)
         self.statistics.count_batch(done, now=trio.current_time())
-        self._answer(done.batch, done.replies)
+        if done.replies is not None:
+            self._answer(done.batch, done.replies)
         if done.is_alive:
             self._idle.append(done.instance)
         else:
@@ -141,6 +148,7 @@ class Scheduler:
             self._idle.remove(instance)
         unseen = self._running.pop(instance, None)
         if unseen is not None:  # handed over in the moment in which it died
+            self._streaming.difference_update(unseen)
             self._fail(unseen, Unavailable(f"model instance '{instance.name}' has died"))
         if not self._live:  # nobody is left to run them, and a restart may take long or fail
             self._fail(self.policy.clear(), self._no_instance())
@@ -155,6 +163,8 @@ class Scheduler:
                 return
             instance = self._idle.popleft()
             self._running[instance] = batch
+            if self.is_decoupled:
+                self._streaming.update(batch)
             instance.inbox.send_nowait(Execute(batch))
 
     def _fail(self, items: Sequence[QueuedRequest], error: Unavailable) -> None:
@@ -170,7 +180,10 @@ class Scheduler:
         error = Unavailable(f"model '{self.name}' was stopped before the request was finished")
         self._fail(self.policy.clear(), error)
         for batch in self._running.values():
-            self._fail(batch, error)
+            self._fail([item for item in batch if item not in self._streaming], error)
+        for item in self._streaming:
+            item.failure = error
+            item.reply.close()
         self._running.clear()
         for instance in self._live:
             instance.inbox.close()

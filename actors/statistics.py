@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from actors.messages import BatchDone
+from actors.messages import BatchDone, QueuedRequest, Reply
+from backends.interface import BatchTiming
 from protocol.core import InferBatchStatistics, InferStatistics, ModelStatistics, StatisticDuration
 from protocol.errors import Cancelled, ServerError
 
@@ -76,14 +77,25 @@ class VersionStatistics:
 
     def count_batch(self, done: BatchDone, *, now: float) -> None:
         """Count an executed batch, whose replies leave `now` (seconds of Trio's clock)."""
+        if not done.batch:
+            return
+        if done.replies is None:  # each stream counts for itself when it ends
+            requests = len(done.batch)
+            self._queue.add(int(sum(done.started - item.arrival for item in done.batch) * NANOSECONDS), requests)
+        else:
+            requests = self._count_replies(done, done.replies, now)
+        if done.timing is not None:
+            self._count_timing(done.timing, requests, batch_size=sum(item.batch_size for item in done.batch))
+
+    def _count_replies(self, done: BatchDone, replies: Sequence[Reply], now: float) -> int:
+        """The number of requests that succeeded."""
         successes = inferences = 0
         queued_seconds = success_seconds = 0.0
-        for item, reply in zip(done.batch, done.replies, strict=True):
+        for item, reply in zip(done.batch, replies, strict=True):
             if item.is_cancelled:  # counted when it was abandoned
                 continue
             if isinstance(reply, ServerError):
-                reason = FailureReason.CANCELED if isinstance(reply, Cancelled) else FailureReason.BACKEND
-                self.count_failure(reason, now - item.arrival)
+                self.count_failure(_reason(reply), now - item.arrival)
                 continue
             successes += 1
             inferences += item.batch_size
@@ -93,17 +105,28 @@ class VersionStatistics:
         self.inference_count += inferences
         self._success.add(int(success_seconds * NANOSECONDS), successes)
         self._queue.add(int(queued_seconds * NANOSECONDS), successes)
-        if done.timing is not None:
-            self.execution_count += 1
-            size = sum(item.batch_size for item in done.batch)
-            by_size = self._by_batch_size.get(size)
-            if by_size is None:
-                by_size = self._by_batch_size[size] = _BatchSums()
-            timing = done.timing
-            for sums, count in ((self._compute, successes), (by_size, 1)):
-                sums.compute_input.add(timing.compute_input_ns * count, count)
-                sums.compute_infer.add(timing.compute_infer_ns * count, count)
-                sums.compute_output.add(timing.compute_output_ns * count, count)
+        return successes
+
+    def _count_timing(self, timing: BatchTiming, requests: int, *, batch_size: int) -> None:
+        self.execution_count += 1
+        by_size = self._by_batch_size.get(batch_size)
+        if by_size is None:
+            by_size = self._by_batch_size[batch_size] = _BatchSums()
+        for sums, count in ((self._compute, requests), (by_size, 1)):
+            sums.compute_input.add(timing.compute_input_ns * count, count)
+            sums.compute_infer.add(timing.compute_infer_ns * count, count)
+            sums.compute_output.add(timing.compute_output_ns * count, count)
+
+    def count_stream(self, item: QueuedRequest, error: ServerError | None, *, now: float) -> None:
+        """Count a request to a decoupled model, which has ended `now`."""
+        if item.is_cancelled:
+            return
+        if error is not None:
+            self.count_failure(_reason(error), now - item.arrival)
+            return
+        self.last_inference_ms = time.time_ns() // 1_000_000
+        self.inference_count += item.batch_size
+        self._success.add(int((now - item.arrival) * NANOSECONDS))
 
     def count_failure(self, reason: FailureReason, seconds: float) -> None:
         self.failures[reason] += 1
@@ -139,3 +162,7 @@ class VersionStatistics:
             )
             for size, batch in sums
         )
+
+
+def _reason(error: ServerError) -> FailureReason:
+    return FailureReason.CANCELED if isinstance(error, Cancelled) else FailureReason.BACKEND

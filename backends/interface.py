@@ -4,7 +4,7 @@ A *backend* is a class: one subclass of `Backend` per framework, found by name t
 `trioton.backends` (see `backends.registry`). One object of it is one *model instance*: a loaded copy of one version
 on one device, driven by a model instance actor, one batch at a time:
 
-    complete_config (once per load) → load → execute* → unload
+    complete_config (once per load) → load → execute* or execute_decoupled* → unload
 
 All methods are awaited on the server's Trio loop, so they must not block it: a framework that blocks runs in a
 thread of its own (`backends.array_backend.ArrayBackend` does that and the batching of arrays; most backends want
@@ -17,6 +17,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -79,6 +80,21 @@ class BatchResult:
     timing: BatchTiming
 
 
+class Responder(Protocol):
+    """The way back of one request to a decoupled model: any number of responses, then the end."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone; what is sent then is dropped."""
+
+    async def send(self, response: InferenceResponse) -> None:
+        """Give one response; waits while the client is slow to take them. One with `is_final` is the last, and ends
+        the request."""
+
+    def close(self, error: ServerError | None = None) -> None:
+        """End the request, well or with an error. What comes after is ignored."""
+
+
 class InstanceDied(Unavailable):
     """The instance is gone (its process ended, its device was lost): it must be loaded again to serve."""
 
@@ -92,6 +108,8 @@ class Backend(abc.ABC):
 
     # The number of instances that KIND_CPU gets where the configuration gives no count.
     default_cpu_instance_count: int = 1
+    # Whether models with `model_transaction_policy { decoupled: true }` can be served.
+    can_be_decoupled: bool = False
     # Whether a group of KIND_AUTO goes to the GPU where there is one.
     prefers_gpu: bool = False
 
@@ -117,6 +135,16 @@ class Backend(abc.ABC):
         An exception fails the whole batch; `InstanceDied` also ends the instance. If the caller is cancelled the
         work may go on, but the instance must then be able to take the next batch or raise `InstanceDied`.
         """
+
+    async def execute_decoupled(
+        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
+    ) -> BatchTiming:
+        """Run one batch of a decoupled model; each request has its responder, in order.
+
+        Returns when the instance can take the next batch; responders may be used after that, until each is closed. An
+        exception closes those of the batch that are open.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no decoupled models")
 
     async def wait_died(self) -> None:
         """Sleep until the instance has died by itself, then return. The default never returns."""

@@ -7,11 +7,15 @@ nothing behind: the request is dropped wherever it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+
+
+# Takes one response of a stream; awaited before the next one is given, so a slow reader slows its model down.
+Respond: TypeAlias = Callable[[InferenceResponse], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +133,19 @@ class InferenceCore(Protocol):
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         """Returns when unloading has begun; requests in flight finish."""
 
+    def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
+        """Whether a model answers a request with any number of responses, so that `infer` cannot serve it."""
+
+    def labels(self, name: str, version: int, output: str) -> Sequence[str]:
+        """The labels of an output's classes by index; empty where the configuration gives no label file."""
+
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Run a request on a model that gives exactly one response."""
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
+        """Run a request on any model; hand over its responses in order, and return after the last.
+
+        Returns whether the last response was marked final (`InferenceResponse.is_final`). False means that the model
+        ended with nothing but a final flag, which a client may ask to be told by an empty response. An error of the
+        model is raised, also after responses.
+        """

@@ -78,6 +78,27 @@ class PayloadTooLarge(InvalidArgument):
     kind = "PAYLOAD_TOO_LARGE"
 
 
+class Unauthenticated(ServerError):
+    """No valid key came with the call; the edges answer 401 with `WWW-Authenticate: Bearer`, and UNAUTHENTICATED."""
+
+    kind = "UNAUTHENTICATED"
+    label = "Unauthenticated"
+
+
+class Forbidden(ServerError):
+    """The caller is known and may not make this call; the edges answer 403 and PERMISSION_DENIED."""
+
+    kind = "FORBIDDEN"
+    label = "Forbidden"
+
+
+class Restricted(Forbidden):
+    """The header that the call's category needs is missing or has another value; the edges answer 403 as for its
+    base, but UNAVAILABLE in gRPC, as Triton does."""
+
+    kind = "RESTRICTED"
+
+
 KINDS: dict[str, type[ServerError]] = {
     cls.kind: cls
     for cls in (
@@ -91,5 +112,8 @@ KINDS: dict[str, type[ServerError]] = {
         Cancelled,
         DeadlineExceeded,
         PayloadTooLarge,
+        Unauthenticated,
+        Forbidden,
+        Restricted,
     )
 }

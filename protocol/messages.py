@@ -148,10 +148,12 @@ class InferenceRequest:
 
 @dataclass(slots=True, eq=False)
 class InferenceResponse:
-    """One answer. `model_version` is the version that ran; `id` repeats the request's."""
+    """One answer. `model_version` is the version that ran; `id` repeats the request's. `is_final` is false where the
+    model may send more for the same request."""
 
     model_name: str
     model_version: int
     outputs: list[Tensor]
     id: str = ""
     parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    is_final: bool = True

@@ -16,6 +16,9 @@ from protocol.errors import InvalidArgument
 from protocol.proto import message_class
 from repository.model_config import ModelConfig
 
+# msgspec learns a type at its first use; models load in threads, and two that teach it at once crash the process.
+msgspec.convert({}, ModelConfig)
+
 
 def new_message() -> ProtobufMessage:
     """An empty `inference.ModelConfig`."""

@@ -71,7 +71,6 @@ REFUSED = (
         "['TRITON_BATCH_STRATEGY_PATH']",
     ),
     Refusal("model_warmup"),
-    Refusal("model_transaction_policy.decoupled"),
     Refusal("model_repository_agents.agents"),
     Refusal("response_cache.enable"),
     Refusal("model_metrics.metric_control"),
@@ -121,6 +120,7 @@ SUPPORTED = frozenset(
         "parameters",
         "parameters.string_value",
         "model_operations.op_library_filename",
+        "model_transaction_policy.decoupled",  # by those backends that can
     }
 )
 

@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "protocol.http": ("protocol",),
     "protocol.grpc": ("protocol", "protocol.proto"),
     "repository": ("protocol", "protocol.proto"),
-    "backends": ("protocol", "repository"),
+    "backends": ("protocol", "repository", "backends.python.worker"),
     "backends.python.worker": (),
     "actors": ("protocol", "repository", "backends"),
     "trioton": ("protocol", "protocol.http", "protocol.grpc", "repository", "backends", "actors"),

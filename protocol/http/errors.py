@@ -10,11 +10,13 @@ import msgspec
 
 from protocol.errors import (
     DeadlineExceeded,
+    Forbidden,
     Internal,
     InvalidArgument,
     NotFound,
     PayloadTooLarge,
     ServerError,
+    Unauthenticated,
     Unavailable,
     Unsupported,
 )
@@ -46,6 +48,8 @@ STATUS: dict[type[ServerError], int] = {
     Unsupported: 501,
     DeadlineExceeded: 504,
     PayloadTooLarge: 413,
+    Unauthenticated: 401,
+    Forbidden: 403,
     MethodNotAllowed: 405,
     BodyTimeout: 408,
 }
@@ -62,6 +66,8 @@ def error_reply(error: ServerError) -> Reply:
     headers: Headers = JSON_CONTENT
     if isinstance(error, MethodNotAllowed):
         headers = (*headers, (b"allow", ", ".join(error.allowed).encode()))
+    elif isinstance(error, Unauthenticated):
+        headers = (*headers, (b"www-authenticate", b"Bearer"))
     elif isinstance(error, UnsupportedCompression):
         headers = (*headers, (b"accept-encoding", b"gzip, deflate"))
     return Reply(status_of(error), headers, msgspec.json.encode({"error": text}))

@@ -13,6 +13,7 @@ from protocol.core import (
     ModelIndex,
     ModelMetadata,
     ModelStatistics,
+    Respond,
     ServerMetadata,
     TensorMetadata,
 )
@@ -80,6 +81,16 @@ class FakeCore:
 
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         self.calls.append(("unload", name, unload_dependents))
+
+    def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return False
+
+    def labels(self, name: str, version: int, output: str) -> Sequence[str]:
+        return ()
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
+        await respond(await self.infer(request))
+        return True
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         self._check(request.model_name, request.model_version)

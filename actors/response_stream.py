@@ -1,0 +1,45 @@
+"""The responses of one request to a decoupled model, on their way from the backend to the request's caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from actors.messages import QueuedRequest
+from protocol.errors import ServerError
+from protocol.messages import InferenceResponse
+
+# Responses that wait for a slow client before its model does.
+BUFFERED_RESPONSES = 64
+
+
+@dataclass(eq=False, slots=True)
+class ResponseStream:
+    """Implements `backends.interface.Responder`. `ended` is told once, when the stream ends for whatever reason."""
+
+    item: QueuedRequest
+    ended: Callable[[ResponseStream, ServerError | None], None]
+    _is_open: bool = field(default=True, init=False)
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.item.is_cancelled
+
+    async def send(self, response: InferenceResponse) -> None:
+        if not self._is_open:
+            return
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the caller has gone, or the stream ended
+            await self.item.reply.send(response)
+        if response.is_final:
+            self.close()
+
+    def close(self, error: ServerError | None = None) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self.item.failure = error  # not sent: there may be no room for it, and it must not be lost
+        self.item.reply.close()
+        self.ended(self, error)

@@ -1,0 +1,65 @@
+"""One server for most tests, started once, and a client for each of the two protocols.
+
+The tests are plain synchronous functions: they drive the server from outside, with clients that have loops of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.client import Client
+from tests.e2e.repository import build_repository
+from tests.e2e.server_process import ServerProcess
+
+# Small, so that the tests need not send much to pass it.
+MAX_INPUT_SIZE = 1_000_000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models")
+    build_repository(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def server(repository: Path) -> Iterator[ServerProcess]:
+    """In explicit mode with everything loaded; a test that changes a model's state has one of its own."""
+    flags = (
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        f"--http-max-input-size={MAX_INPUT_SIZE}",
+        "--log-verbose=1",
+    )
+    with ServerProcess(*flags, repository=repository) as process:
+        assert len(process.addresses) == 3
+        yield process
+
+
+@pytest.fixture(scope="session", params=["http", "grpc"])
+def client(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Client]:
+    with Client(request.param, server.addresses[request.param]) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def http(server: ServerProcess) -> Iterator[Client]:
+    with Client("http", server.addresses["http"]) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def grpc(server: ServerProcess) -> Iterator[Client]:
+    with Client("grpc", server.addresses["grpc"]) as made:
+        yield made

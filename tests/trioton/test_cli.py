@@ -1,0 +1,107 @@
+"""The command line: how words become settings, and how usage errors look. No server is started here."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from trioton.cli import ESCAPE_VARIABLE, main, settings_from
+from trioton.flags import UsageError
+from trioton.settings import BackendSetting
+
+
+def test_flags_win_over_the_environment() -> None:
+    environment = {"TRIOTON_HTTP_PORT": "1234", "TRIOTON_GRPC_PORT": "1235", "TRIOTON_MODEL_REPOSITORY": "/a;/b"}
+    settings = settings_from(["--http-port=99", "--model-store=/c"], environment)
+    assert (settings.http_port, settings.grpc_port) == (99, 1235)
+    assert settings.model_repository == (Path("/c"),)
+    assert settings_from([], environment).model_repository == (Path("/a"), Path("/b"))
+
+
+def test_a_whole_command_line() -> None:
+    """As people write it for Triton."""
+    settings = settings_from(
+        [
+            "--model-repository=/a",
+            "--model-repository",
+            "/b",
+            "--model-control-mode=explicit",
+            "--load-model=x",
+            "--load-model=y",
+            "--backend-config=python,shm-default-byte-size=1048576",
+            "--disable-auto-complete-config",
+            "--strict-readiness=false",
+            "--exit-timeout-secs=5",
+            "--log-verbose=1",
+        ],
+        {},
+    )
+    assert settings.model_repository == (Path("/a"), Path("/b"))
+    assert (settings.model_control_mode, settings.load_model) == ("explicit", ("x", "y"))
+    assert settings.backend_config == (BackendSetting("python", "shm-default-byte-size", "1048576"),)
+    assert settings.disable_auto_complete_config
+    assert not settings.strict_readiness
+    assert (settings.exit_timeout_secs, settings.log_verbose) == (5, 1)
+
+
+def test_triton_s_variable_for_escapes() -> None:
+    arguments = ["--model-repository=/a"]
+    assert settings_from(arguments, {}).log_escape
+    assert settings_from(arguments, {ESCAPE_VARIABLE: "1"}).log_escape
+    assert not settings_from(arguments, {ESCAPE_VARIABLE: "0"}).log_escape
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "--model-repository is required"),
+        (["serve"], "--model-repository is required"),
+        (["--model-repsitory=/a"], 'Bad option: "--model-repsitory". Did you mean --model-repository?'),
+        (["sreve"], "Unexpected argument: sreve; the commands are serve and demo"),
+        (
+            ["--model-repository=/a", "--load-model=x"],
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+        (["--cache-config=local,size=1"], "--cache-config is a flag of Triton's that Trioton does not have yet"),
+        (["--strict-model-config=true"], "--disable-auto-complete-config does what"),
+        (["--model-control-mode=poll"], "'poll' is not supported yet"),
+        (["demo", "--twice"], 'Bad option: "--twice".'),
+        (["demo", "--http-port=x"], "--http-port: expected a whole number"),
+    ],
+)
+def test_usage_errors(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Usage and reason on stderr, nothing on stdout, exit code 1."""
+    assert main(arguments) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("usage: trioton")
+    assert text in shown.err
+    assert ("trioton demo" in shown.err.splitlines()[0]) == (arguments[:1] == ["demo"])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["-h"], ["--http-port=x", "--help"]])
+def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert "--model-repository=<path>" in shown.out
+    assert shown.err == ""
+
+
+def test_help_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--once" in shown
+    assert "--model-repository" not in shown
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"trioton {metadata.version('trioton')}\n"
+
+
+def test_wrong_flags_are_found_before_anything_is_loaded() -> None:
+    """The settings are whole and right before a server is made of them."""
+    with pytest.raises(UsageError):
+        settings_from(["--model-repository=/a", "--http-port=8001"], {})

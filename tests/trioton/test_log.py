@@ -1,0 +1,145 @@
+"""Log lines: both layouts, escapes, which stream, which level."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trioton.log import VERBATIM, TritonFormatter, logging_to, verbose_level
+from trioton.settings import Settings
+
+# 2024-02-03 04:05:06.007008 UTC
+CREATED = 1706933106.007008
+
+
+def settings(**values: Any) -> Settings:
+    return Settings(model_repository=(Path("/models"),), **values)
+
+
+def record(level: int, message: str, **extra: Any) -> logging.LogRecord:
+    made = logging.LogRecord("trioton.x", level, "/somewhere/file.py", 12, message, None, None)
+    made.created = CREATED
+    made.process = 77
+    made.__dict__.update(extra)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("level", "letter"),
+    [
+        (verbose_level(2), "I"),
+        (logging.INFO, "I"),
+        (logging.WARNING, "W"),
+        (logging.ERROR, "E"),
+        (logging.CRITICAL, "E"),
+    ],
+)
+def test_the_default_layout(level: int, letter: str) -> None:
+    """`LMMDD hh:mm:ss.uuuuuu <pid> <file>:<line>] <message>`, in UTC."""
+    line = TritonFormatter("default").format(record(level, "hello"))
+    assert line == f'{letter}0203 04:05:06.007008 77 file.py:12] "hello"'
+
+
+def test_the_iso8601_layout() -> None:
+    line = TritonFormatter("ISO8601").format(record(logging.WARNING, "hello"))
+    assert line == '2024-02-03T04:05:06Z W 77 file.py:12] "hello"'
+
+
+def test_a_message_cannot_forge_a_line() -> None:
+    """What a client sent may hold anything; by default it is quoted and escaped."""
+    hostile = 'a"b\\\nE0203 04:05:06.007008 1 x.py:1] "all is lost" \u00fc\x1b \udc80'
+    quoted = TritonFormatter("default").format(record(logging.INFO, hostile))
+    assert "\n" not in quoted
+    assert "\x1b" not in quoted
+    assert r"a\"b\\\nE0203" in quoted
+    assert "ü" in quoted
+    quoted.encode()
+    plain = TritonFormatter("default", escape=False).format(record(logging.INFO, "a\nb"))
+    assert plain.endswith("] a\nb")
+
+
+def test_tables_are_shown_as_they_are() -> None:
+    line = TritonFormatter("default").format(record(logging.INFO, "+--+\n|  |", **VERBATIM))
+    assert line.splitlines()[1:] == ["+--+", "|  |"]
+
+
+def test_a_traceback_is_indented() -> None:
+    """No line of it can be taken for a line of the log."""
+    try:
+        raise ValueError("E0203 04:05:06.007008\nE0203")
+    except ValueError as error:
+        made = record(logging.ERROR, "failed", exc_info=(type(error), error, error.__traceback__))
+    first, *rest = TritonFormatter("default").format(made).splitlines()
+    assert first.endswith('] "failed"')
+    assert rest
+    assert all(line.startswith("    ") for line in rest)
+
+
+def say_all(name: str = "trioton.some_module") -> None:
+    logger = logging.getLogger(name)
+    logger.log(verbose_level(2), "verbose two")
+    logger.log(verbose_level(1), "verbose one")
+    logger.info("info")
+    logger.warning("warning")
+    logger.error("error")
+
+
+@pytest.mark.parametrize(
+    ("values", "out", "err"),
+    [
+        ({}, ["info"], ["warning", "error"]),
+        ({"log_verbose": 1}, ["verbose one", "info"], ["warning", "error"]),
+        ({"log_verbose": 2}, ["verbose two", "verbose one", "info"], ["warning", "error"]),
+        ({"log_info": False}, [], ["warning", "error"]),
+        ({"log_info": False, "log_verbose": 1}, ["verbose one"], ["warning", "error"]),
+        ({"log_warning": False}, ["info"], ["error"]),
+        ({"log_error": False}, ["info"], ["warning"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["trioton.some_module", "backends.python.worker"])
+def test_levels_and_streams(
+    values: dict[str, Any], out: list[str], err: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Info and verbose messages to stdout, warnings and errors to stderr, each level by its own flag."""
+    with logging_to(settings(**values)):
+        say_all(name)
+    shown = capsys.readouterr()
+    said: Callable[[str], list[str]] = lambda text: [line.split("] ")[1].strip('"') for line in text.splitlines()]  # noqa: E731
+    assert said(shown.out) == out
+    assert said(shown.err) == err
+
+
+def test_other_packages_speak_only_of_trouble(capsys: pytest.CaptureFixture[str]) -> None:
+    """A library's debug messages are not the server's verbose messages."""
+    with logging_to(settings(log_verbose=9)):
+        say_all("hpack.hpack")
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) == 2
+
+
+def test_a_log_file_takes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is appended to, and the console stays silent."""
+    file = tmp_path / "server.log"
+    file.write_text("before\n")
+    with logging_to(settings(log_file=str(file))):
+        say_all()
+    lines = file.read_text().splitlines()
+    assert lines[0] == "before"
+    assert [line[0] for line in lines[1:]] == ["I", "W", "E"]
+    assert f" {os.getpid()} test_log.py:" in lines[1]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_logging_is_put_back() -> None:
+    """Afterwards the process logs as before."""
+    root, ours = logging.getLogger(), logging.getLogger("trioton")
+    before = list(root.handlers), ours.level
+    with logging_to(settings(log_verbose=3)):
+        assert (list(root.handlers), ours.level) != before
+    assert (list(root.handlers), ours.level) == before

@@ -1,0 +1,65 @@
+"""Readings of the machine, from a /proc of our own making."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trioton.machine import Machine, MachineReading
+
+MEMINFO = "MemTotal:        1000 kB\nMemFree:          100 kB\nMemAvailable:     400 kB\nHugePages_Total:       0\n"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def write_stat(proc: Path, *, busy: int, idle: int) -> None:
+    (proc / "stat").write_text(f"cpu  {busy} 0 0 {idle} 0 0 0 0 7 7\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, clock: Clock) -> Machine:
+    write_stat(tmp_path, busy=50, idle=50)
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    return Machine(2.0, tmp_path, clock)
+
+
+def test_the_first_reading_is_since_the_machine_started(machine: Machine) -> None:
+    """There is no earlier one to compare with."""
+    assert machine.reading() == MachineReading(0.5, 1000 * 1024, 600 * 1024)
+
+
+def test_utilization_is_since_the_reading_before(machine: Machine, clock: Clock, tmp_path: Path) -> None:
+    machine.reading()
+    write_stat(tmp_path, busy=75, idle=125)
+    clock.now = 2.0
+    assert machine.reading().cpu_utilization == 0.25
+
+
+def test_readings_are_kept_for_the_interval(machine: Machine, clock: Clock, tmp_path: Path) -> None:
+    first = machine.reading()
+    write_stat(tmp_path, busy=1000, idle=50)
+    clock.now = 1.9
+    assert machine.reading() is first
+
+
+@pytest.mark.parametrize("text", ["", "cpu\n", "cpu a b c d e\n", "intr 1 2 3 4 5 6 7 8\n"])
+def test_what_cannot_be_read_is_left_out(machine: Machine, tmp_path: Path, text: str) -> None:
+    (tmp_path / "stat").write_text(text)
+    (tmp_path / "meminfo").write_text(text)
+    assert machine.reading() == MachineReading()
+
+
+def test_a_machine_without_proc(tmp_path: Path) -> None:
+    assert Machine(2.0, tmp_path / "absent").reading() == MachineReading()

@@ -1,0 +1,123 @@
+"""The metrics text: Triton's names to the letter, labels, values, and nothing that prometheus-client adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from actors.statistics import VersionSnapshot
+from protocol.core import InferStatistics, ModelStatistics, StatisticDuration
+from trioton.exposition import render_text
+from trioton.metrics import Metrics
+
+STATISTICS = ModelStatistics(
+    name="m",
+    version="3",
+    inference_count=12,
+    execution_count=5,
+    inference_stats=InferStatistics(
+        success=StatisticDuration(7, 7_000_999),
+        fail=StatisticDuration(2, 1),
+        queue=StatisticDuration(7, 1_000_000),
+        compute_input=StatisticDuration(7, 2_000_000),
+        compute_infer=StatisticDuration(7, 3_000_000),
+        compute_output=StatisticDuration(7, 4_000_000),
+    ),
+)
+SNAPSHOT = VersionSnapshot(
+    model="m",
+    version=3,
+    metric_tags={"team-name": 'a"b\\c\nd'},
+    statistics=STATISTICS,
+    pending_requests=4,
+    load_seconds=1.5,
+    failures={"REJECTED": 2, "CANCELED": 0, "BACKEND": 1, "OTHER": 0},
+)
+TAG = {"_team_name": 'a"b\\c\nd'}
+LABELS = {"model": "m", "version": "3", **TAG}
+
+EXPECTED = {
+    "nv_inference_request_success": ("counter", 7),
+    "nv_inference_count": ("counter", 12),
+    "nv_inference_exec_count": ("counter", 5),
+    "nv_inference_request_duration_us": ("counter", 7000),
+    "nv_inference_queue_duration_us": ("counter", 1000),
+    "nv_inference_compute_input_duration_us": ("counter", 2000),
+    "nv_inference_compute_infer_duration_us": ("counter", 3000),
+    "nv_inference_compute_output_duration_us": ("counter", 4000),
+    "nv_inference_pending_request_count": ("gauge", 4),
+    "nv_model_load_duration_secs": ("gauge", 1.5),
+}
+
+
+def samples(text: str) -> Iterable[Sample]:
+    return (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+
+
+def without_suffix(name: str) -> str:
+    return name.removesuffix("_total")  # which the parser, too, appends to counters
+
+
+def test_every_metric_of_a_model() -> None:
+    """Name, type, labels and value of each; microseconds are whole."""
+    text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    for name, (kind, value) in EXPECTED.items():
+        assert f"# TYPE {name} {kind}\n" in text
+        assert f"\n{name}{{" in text
+        found = [(s.labels, s.value) for s in samples(text) if without_suffix(s.name) == name]
+        assert found == [(LABELS, value)], name
+
+
+def test_failures_by_reason() -> None:
+    text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    assert "# TYPE nv_inference_request_failure counter\n" in text
+    found = {s.labels["reason"]: s for s in samples(text) if without_suffix(s.name) == "nv_inference_request_failure"}
+    assert {reason: sample.value for reason, sample in found.items()} == SNAPSHOT.failures
+    assert found["BACKEND"].labels == {**LABELS, "reason": "BACKEND"}
+
+
+def test_no_names_but_triton_s() -> None:
+    """No `_total`, no `_created`, and the help texts are there."""
+    text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+    assert names >= {*EXPECTED, "nv_inference_request_failure"}
+    assert all(name.startswith("nv_") and not name.endswith(("_total", "_created")) for name in names)
+    assert "# HELP nv_inference_count Number of inferences performed (does not include cached requests)\n" in text
+
+
+def test_without_models_the_families_are_still_described() -> None:
+    text = Metrics(list, interval=1).render().decode()
+    assert "# TYPE nv_inference_count counter\n" in text
+    assert "\nnv_inference_count" not in text
+
+
+def test_values_are_read_when_they_are_asked_for() -> None:
+    """And two servers do not share them."""
+    loaded: list[VersionSnapshot] = []
+    one, other = Metrics(lambda: loaded, interval=1), Metrics(list, interval=1)
+    assert b'model="m"' not in one.render()
+    loaded.append(SNAPSHOT)
+    assert b'model="m"' in one.render()
+    assert b'model="m"' not in other.render()
+
+
+def test_other_kinds_of_metrics_are_written_too() -> None:
+    """Everything that a registry can hold reads back as it was; only the names of counters are left alone."""
+    registry = CollectorRegistry()
+    Gauge("a_gauge", "Up and\ndown", registry=registry).set(float("-inf"))
+    Gauge("another", "Not a number", registry=registry).set(float("nan"))
+    histogram = Histogram("a_histogram", "H", ["l"], buckets=[1, 2], registry=registry)
+    histogram.labels("x").observe(1.5)
+    Counter("a_counter", "C", registry=registry).inc(3)
+    text = render_text(registry).decode()
+    assert "# HELP a_gauge Up and\\ndown\n" in text
+    assert "_created" not in text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families["a_gauge"].samples[0].value == float("-inf")
+    assert "another NaN\n" in text
+    buckets = {s.labels["le"]: s.value for s in families["a_histogram"].samples if s.name.endswith("_bucket")}
+    assert buckets == {"1.0": 0, "2.0": 1, "+Inf": 1}
+    assert "\na_counter_total 3.0\n" in text

@@ -1,0 +1,217 @@
+"""The in-process server: two in one program, failed starts that leave nothing, an orderly end."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import trio
+import tritonclient.grpc
+
+from actors.core import ServerCore
+from protocol.errors import Unavailable
+from protocol.messages import InferenceRequest, Tensor
+from tests.e2e.repository import add_add_sub, copy_python_model
+from trioton.server import Server, StartError, address_text, open_server
+from trioton.settings import Settings
+
+LOCAL = "127.0.0.1"
+
+
+def settings(repository: Path, **values: Any) -> Settings:
+    anywhere = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    addresses = {"http_address": LOCAL, "grpc_address": LOCAL}
+    return Settings(model_repository=(repository,), **{**anywhere, **addresses, **values})
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    add_add_sub(tmp_path / "one" / "first", versions=(1,))
+    return tmp_path / "one"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    add_add_sub(tmp_path / "other" / "second", versions=(1,))
+    return tmp_path / "other"
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    (tmp_path / "broken" / "bad" / "1").mkdir(parents=True)
+    (tmp_path / "broken" / "bad" / "config.pbtxt").write_text("nonsense: 1\n")
+    return tmp_path / "broken"
+
+
+async def get(server: Server, path: str, *, service: str = "http") -> httpx.Response:
+    async with httpx.AsyncClient(base_url=f"http://{address_text(server.addresses[service])}") as client:
+        return await client.get(path)
+
+
+def add_sub_request(model: str) -> InferenceRequest:
+    row = np.ones((1, 16), np.float32)
+    return InferenceRequest(model, [Tensor.from_numpy(name, row) for name in ("INPUT0", "INPUT1")])
+
+
+def is_ready_over_grpc(address: str, model: str) -> bool:
+    with tritonclient.grpc.InferenceServerClient(address) as client:
+        return bool(client.is_model_ready(model))
+
+
+async def test_two_servers_in_one_process(one: Path, other: Path) -> None:
+    """Each has its own models, addresses, name and metrics; the end of one is nothing to the other."""
+    async with open_server(settings(one, id="one")) as first:
+        async with open_server(settings(other, id="other")) as second:
+            assert not set(first.addresses.values()) & set(second.addresses.values())
+            await first.core.infer(add_sub_request("first"))
+            for server, name, mine, not_mine in (
+                (first, "one", "first", "second"),
+                (second, "other", "second", "first"),
+            ):
+                assert (await get(server, "/v2")).json()["name"] == name
+                assert (await get(server, f"/v2/models/{mine}/ready")).status_code == 200
+                assert (await get(server, f"/v2/models/{not_mine}/ready")).status_code == 404
+                address = address_text(server.addresses["grpc"])
+                assert await trio.to_thread.run_sync(is_ready_over_grpc, address, mine)
+            assert (
+                'nv_inference_count{_team="e2e",model="first",version="1"} 1\n'
+                in (await get(first, "/metrics", service="metrics")).text
+            )
+            assert "first" not in (await get(second, "/metrics", service="metrics")).text
+        assert (await get(first, "/v2/health/ready")).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            await get(second, "/v2")
+
+
+async def test_an_embedded_server_leaves_logging_alone(one: Path) -> None:
+    """That is the program's own affair."""
+    root, ours = logging.getLogger(), logging.getLogger("trioton")
+    before = list(root.handlers), root.level, list(ours.handlers), ours.level
+    async with open_server(settings(one)):
+        assert (list(root.handlers), root.level, list(ours.handlers), ours.level) == before
+
+
+async def test_services_can_be_switched_off(one: Path) -> None:
+    async with open_server(settings(one, allow_grpc=False, allow_metrics=False)) as server:
+        assert list(server.addresses) == ["http"]
+    async with open_server(settings(one, allow_grpc=False, allow_metrics=False, allow_http=False)) as server:
+        assert server.addresses == {}
+        response = await server.core.infer(add_sub_request("first"))
+        assert response.outputs[0].as_numpy().tolist() == [[2.0] * 16]
+
+
+async def test_a_stopping_server_is_not_ready_and_ends(one: Path) -> None:
+    """From the moment of `stop` it says so, and refuses work."""
+    server = Server(settings(one))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        assert server.core.is_ready()
+        server.stop()
+        with pytest.raises(Unavailable):
+            server.core.is_live()
+        with pytest.raises(Unavailable):
+            server.core.is_ready()
+        with pytest.raises(Unavailable):
+            await server.core.infer(add_sub_request("first"))
+        server.stop()  # once more changes nothing
+
+
+async def test_what_was_accepted_is_answered_after_stop(tmp_path: Path) -> None:
+    """Requests that wait when the server is stopped are run before the models are unloaded."""
+    copy_python_model("slow", tmp_path)
+    server = Server(settings(tmp_path))
+    answers: list[int] = []
+
+    async def ask(value: int) -> None:
+        inputs = [
+            Tensor.from_numpy("SECONDS", np.array([0.1], np.float32)),
+            Tensor.from_numpy("VALUE", np.array([value], np.int64)),
+        ]
+        response = await server.core.infer(InferenceRequest("slow", inputs))
+        answers.append(int(response.outputs[0].as_numpy()[0]))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        for value in range(6):
+            nursery.start_soon(ask, value)
+        await trio.testing.wait_all_tasks_blocked()
+        server.stop()
+    assert sorted(answers) == list(range(6))
+
+
+async def test_a_failed_model_fails_the_start(broken: Path) -> None:
+    """With the reason, and without a service ever having listened."""
+    server = Server(settings(broken))
+    with pytest.raises(StartError, match=r"failed to load all models \(bad: .*nonsense") as raised:
+        await server.run()
+    assert "--exit-on-error=false" in str(raised.value)
+    assert server.addresses == {}
+
+
+async def test_a_failed_model_can_be_tolerated(broken: Path) -> None:
+    """The server lives, is not ready, and shows the reason."""
+    async with open_server(settings(broken, exit_on_error=False)) as server:
+        assert server.core.is_live()
+        assert not server.core.is_ready()
+        assert "nonsense" in await server.model_table()
+    async with open_server(settings(broken, exit_on_error=False, strict_readiness=False)) as server:
+        assert server.core.is_ready()
+
+
+async def test_in_explicit_mode_only_what_was_asked_for_can_fail(broken: Path) -> None:
+    """A bad model that nobody asked for is no reason not to start; one that was asked for is."""
+    async with open_server(settings(broken, model_control_mode="explicit")) as server:
+        assert server.core.is_ready()
+        assert "not loaded" in await server.model_table()
+    for wanted in ("bad", "*", "absent"):
+        with pytest.raises(StartError):
+            await Server(settings(broken, model_control_mode="explicit", load_model=(wanted,))).run()
+
+
+@pytest.mark.parametrize("word", ["grpc", "http", "metrics"])
+async def test_a_port_that_is_taken(one: Path, word: str) -> None:
+    """The services that were open are closed again, the models unloaded."""
+    with socket.create_server((LOCAL, 0)) as taken:
+        port = taken.getsockname()[1]
+        server = Server(settings(one, **{f"{word}_port": port}))
+        with pytest.raises(StartError, match=rf"{LOCAL}:{port} for .*: Address already in use; .*--{word}-port"):
+            await server.run()
+    for host, opened in server.addresses.values():
+        socket.create_server((host, opened)).close()
+
+
+async def test_an_address_that_is_none(one: Path) -> None:
+    with pytest.raises(StartError, match=r"cannot listen on no\.such\.host\.invalid:0 for HTTPService"):
+        await Server(settings(one, http_address="no.such.host.invalid", metrics_address=LOCAL)).run()
+
+
+async def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="is not a directory; see --model-repository"):
+        await Server(settings(tmp_path / "absent")).run()
+
+
+async def test_stop_while_loading_ends_the_server(one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load is given up at once."""
+    loading = trio.Event()
+
+    async def load_for_ever(self: ServerCore, *, task_status: object) -> None:
+        loading.set()
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(ServerCore, "run", load_for_ever)
+    server = Server(settings(one))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        await loading.wait()
+        server.stop()
+    assert server.addresses == {}
+
+
+def test_addresses_as_text() -> None:
+    assert address_text((LOCAL, 80)) == "127.0.0.1:80"
+    assert address_text(("::1", 80)) == "[::1]:80"

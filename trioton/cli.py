@@ -1,0 +1,83 @@
+"""The command line: words to settings, and settings to a running server or the demo.
+
+`trioton serve …` and `trioton …` are the same, as people type `tritonserver …`. Usage errors go to stderr with exit
+code 1, as Triton's do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+from trioton.flags import UsageError, read_arguments, read_environment, rows
+from trioton.help import command_help
+from trioton.settings import UNBUILT_FLAGS, DemoSettings, Settings
+
+USAGE = """\
+usage: trioton [serve] --model-repository=<path> [flags]
+       trioton demo [--once] [flags]
+       trioton --help | --version"""
+DEMO_USAGE = "usage: trioton demo [--once] [flags]"
+# Triton's own variable: 0 shows log messages as they are, without quotes and escapes.
+ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; answers the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = words.pop(0) if words and not words[0].startswith("-") else "serve"
+    try:
+        match command:
+            case "serve":
+                return _serve(words)
+            case "demo":
+                return _demo(words)
+        raise UsageError(f"Unexpected argument: {command}; the commands are serve and demo")
+    except UsageError as error:
+        usage = DEMO_USAGE if command == "demo" else USAGE
+        print(usage, error, sep="\n", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # before the server listens for signals
+        return 130
+
+
+def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Settings from flags and environment; flags win.
+
+    Raises:
+        UsageError: see `trioton.flags` and `Settings`.
+    """
+    table = rows(Settings)
+    given = read_arguments(table, arguments, UNBUILT_FLAGS)
+    values = {"log_escape": environment.get(ESCAPE_VARIABLE) != "0", **read_environment(table, environment), **given}
+    return Settings(**values)
+
+
+def _serve(words: Sequence[str]) -> int:
+    if _asks_for(words, "--help", "-h"):
+        print(command_help(USAGE, rows(Settings)))
+        return 0
+    if _asks_for(words, "--version"):
+        print(f"trioton {metadata.version('trioton')}")
+        return 0
+    settings = settings_from(words, os.environ)
+    from trioton.process import run_process  # not before it is needed: it brings the whole server with it
+
+    return run_process(settings)
+
+
+def _demo(words: Sequence[str]) -> int:
+    table = rows(DemoSettings)
+    if _asks_for(words, "--help", "-h"):
+        print(command_help(DEMO_USAGE, table, epilogue=""))
+        return 0
+    settings = DemoSettings(**read_arguments(table, words, {}))
+    from trioton.demo import run_demo
+
+    return run_demo(settings)
+
+
+def _asks_for(words: Sequence[str], *names: str) -> bool:
+    return any(word in names for word in words)

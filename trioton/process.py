@@ -1,0 +1,77 @@
+"""A server as a process: signals and exit codes around one `Server`.
+
+The first SIGINT or SIGTERM drains; a second one, or the end of the exit timeout, ends the process at once. Source:
+Triton, "Start and exit".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import NoReturn
+
+import trio
+
+from trioton.log import logging_to
+from trioton.server import ExitTimeoutExpired, Server, StartError
+from trioton.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# After the exit timeout everything is cancelled; what does not even end then (a thread that hangs in a framework) gets
+# this much longer.
+CANCEL_GRACE_SECONDS = 2.0
+
+
+def run_process(settings: Settings) -> int:
+    """Serve until a signal; answers the exit code. Ends the process itself where an orderly end is not to be had."""
+    try:
+        with logging_to(settings):
+            return trio.run(_serve, settings)
+    except OSError as error:  # only the log file is opened out here
+        print(f"cannot write the log to '{settings.log_file}': {error.strerror}", file=sys.stderr)
+        return 1
+
+
+async def _serve(settings: Settings) -> int:
+    server = Server(settings)
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signals, server, signals)
+            code = await _exit_code(server)
+            nursery.cancel_scope.cancel()
+    return code
+
+
+async def _exit_code(server: Server) -> int:
+    try:
+        await server.run()
+    except (StartError, ExitTimeoutExpired) as error:
+        logger.error("%s", error)
+        return 1
+    except Exception:
+        logger.exception("the server has failed")
+        return 1
+    return 0
+
+
+async def _stop_on_signals(server: Server, signals: AsyncIterator[int]) -> None:
+    first = await anext(signals)
+    logger.info("Signal (%d) received.", first)
+    server.stop()
+    with trio.move_on_after(server.settings.exit_timeout_secs + CANCEL_GRACE_SECONDS):
+        second = await anext(signals)
+        logger.error("Signal (%d) received again. Exiting immediately.", second)
+        end_process(1)
+    logger.error("%s", ExitTimeoutExpired())
+    end_process(1)
+
+
+def end_process(code: int) -> NoReturn:
+    """End now, running no clean-up: worker processes notice that their server is gone and end too."""
+    logging.shutdown()
+    os._exit(code)

@@ -1,0 +1,224 @@
+"""The server: the composition root that starts the actors and the edges, and stops them in order.
+
+    Settings → [Server] → ServerCore (the models), then gRPC, HTTP and metrics in front of it
+
+`trioton.process` runs one as a process of its own. A program may also hold one, or several, beside its other work:
+
+    async with open_server(Settings(model_repository=(Path("models"),), http_port=0)) as server:
+        print(server.addresses["http"])
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from actors.core import ControlMode, CoreSettings, ServerCore
+from backends.registry import BackendRegistry
+from protocol.core import ModelIndex
+from protocol.grpc.server import GrpcSettings, serve_grpc
+from protocol.http.metrics import MetricsSettings, serve_metrics
+from protocol.http.server import HttpSettings, serve_http
+from trioton.log import VERBATIM
+from trioton.metrics import Metrics
+from trioton.settings import Address, Settings
+from trioton.tables import model_table
+
+logger = logging.getLogger(__name__)
+
+# Triton's words for the services, as its log has them.
+SERVICE_NAMES = {"grpc": "GRPCInferenceService", "http": "HTTPService", "metrics": "Metrics Service"}
+
+
+class StartError(Exception):
+    """The server could not start, and nothing of it is left. The text says why and what to change."""
+
+
+class ExitTimeoutExpired(Exception):
+    """The server was stopped, and what it had accepted did not end within `exit_timeout_secs`."""
+
+    def __init__(self) -> None:
+        super().__init__("Exit timeout expired. Exiting immediately.")
+
+
+class Edge(Protocol):
+    """One of the three services: starts with its bound address, ends by itself when it was told to stop."""
+
+    def __call__(self, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> Awaitable[None]: ...
+
+
+class Server:
+    """One server, good for one `run`.
+
+    Attributes:
+        core: the models; may be called without going through an edge.
+        addresses: where the services listen, by "grpc", "http" and "metrics"; complete when the server has started.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.core = ServerCore(_core_settings(settings), BackendRegistry())
+        self.addresses: dict[str, Address] = {}
+        self._metrics = Metrics(self.core.snapshots, interval=settings.metrics_interval_ms / 1000)
+        self._stop = trio.Event()
+        self._has_started = False
+        self._scope = trio.CancelScope()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Load the models, open the edges, and serve until `stop`.
+
+        Started when every edge listens. Cancelling it stops everything now, and still unloads.
+
+        Raises:
+            StartError: no such repository, a model that failed to load (with `exit_on_error`), a port that cannot be
+                opened.
+            ExitTimeoutExpired: see `stop`.
+        """
+        failure: StartError | None = None
+        with self._scope:
+            await self._check_repositories()
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.core.run)
+                try:
+                    await self._start_serving(nursery)
+                except StartError as error:  # raised below, outside the nursery, after an orderly end
+                    failure = error
+                else:
+                    task_status.started()
+                    await self._stop.wait()
+                self._stop.set()
+                self.core.stop()
+        if failure is not None:
+            raise failure
+        if self._scope.cancelled_caught and self._has_started:
+            raise ExitTimeoutExpired
+
+    def stop(self) -> None:
+        """Refuse new work, finish what was accepted, unload the models, and return from `run`.
+
+        It takes `exit_timeout_secs` at most; what is left then is cancelled. A server that is still loading gives up
+        at once.
+        """
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        if self._has_started:
+            self.core.stop()  # from now on, not only when `run` gets its turn
+            self._scope.deadline = trio.current_time() + self.settings.exit_timeout_secs
+        else:
+            self._scope.cancel()
+
+    async def model_table(self) -> str:
+        """The models, their versions and how they fare, as a table."""
+        return model_table(await self.core.repository_index())
+
+    async def _check_repositories(self) -> None:
+        for path in self.settings.model_repository:
+            if not await trio.Path(path).is_dir():
+                raise StartError(f"model repository '{path}' is not a directory; see --model-repository")
+
+    async def _start_serving(self, nursery: trio.Nursery) -> None:
+        logger.info("%s", await self.model_table(), extra=VERBATIM)
+        if self.settings.exit_on_error:
+            _refuse_failed(_asked_for(await self.core.repository_index(), self.settings))
+        for word, edge in self._edges().items():
+            self.addresses[word] = await self._open(word, edge, nursery)
+            logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(self.addresses[word]))
+        self._has_started = True
+
+    async def _open(self, word: str, edge: Edge, nursery: trio.Nursery) -> Address:
+        try:
+            # Only the two that a client sees matter; an IPv6 address has more parts.
+            host, port, *_ = await nursery.start(edge, self._stop)
+        except OSError as error:
+            wanted = address_text(self.settings.services()[word])
+            raise StartError(
+                f"cannot listen on {wanted} for {SERVICE_NAMES[word]}: {_reason(error)}; "
+                f"choose another address with --{word}-address or --{word}-port"
+            ) from None
+        return host, port
+
+    def _edges(self) -> dict[str, Edge]:
+        """The services that are switched on, in the order in which they open."""
+        wanted: dict[str, Edge] = {}
+        for word, (host, port) in self.settings.services().items():
+            match word:
+                case "grpc":
+                    wanted[word] = partial(serve_grpc, self.core, GrpcSettings(host=host, port=port))
+                case "http":
+                    http = HttpSettings(
+                        host,
+                        port,
+                        max_input_size=self.settings.http_max_input_size,
+                        max_body_size=self.settings.http_max_body_size,
+                    )
+                    wanted[word] = partial(serve_http, self.core, http)
+                case "metrics":
+                    wanted[word] = partial(serve_metrics, self._metrics.render, MetricsSettings(host, port))
+        return wanted
+
+
+@asynccontextmanager
+async def open_server(settings: Settings) -> AsyncIterator[Server]:
+    """A running server; at the end of the block it is stopped in order, see `Server.stop`.
+
+    Raises:
+        StartError, ExitTimeoutExpired: as from `Server.run`; like whatever the block raises, in an ExceptionGroup.
+    """
+    server = Server(settings)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        yield server
+        server.stop()
+
+
+def address_text(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reason(error: OSError) -> str:
+    """Why an address cannot be had, in the system's words."""
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
+def _core_settings(settings: Settings) -> CoreSettings:
+    backend_config: dict[str, dict[str, str]] = {}
+    for setting in settings.backend_config:
+        backend_config.setdefault(setting.backend, {})[setting.key] = setting.value
+    return CoreSettings(
+        repositories=settings.model_repository,
+        server_id=settings.id,
+        control_mode=ControlMode(settings.model_control_mode),
+        load_models=settings.load_model,
+        strict_readiness=settings.strict_readiness,
+        auto_complete_config=not settings.disable_auto_complete_config,
+        backend_config=backend_config,
+        model_load_thread_count=settings.model_load_thread_count,
+    )
+
+
+def _asked_for(index: Sequence[ModelIndex], settings: Settings) -> list[ModelIndex]:
+    """What the server was to load: everything, or in explicit mode the models named."""
+    if settings.model_control_mode == "none" or "*" in settings.load_model:
+        return list(index)
+    return [entry for entry in index if entry.name in settings.load_model]
+
+
+def _refuse_failed(index: Sequence[ModelIndex]) -> None:
+    failed = [entry for entry in index if entry.state == "UNAVAILABLE"]
+    if failed:
+        reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in failed)
+        raise StartError(
+            f"creating server: Internal - failed to load all models ({reasons}). "
+            "Mend them, or serve the others with --exit-on-error=false"
+        )
