@@ -23,10 +23,11 @@ from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
 from actors.statistics import VersionSnapshot
 from protocol.core import LoadParameters, ModelIndex
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION
 from repository.fingerprint import fingerprint
-from repository.layout import DUPLICATE_MODEL, FoundModels, ModelDirectory, find_model, find_models
+from repository.layout import DUPLICATE_MODEL, FoundModels, ModelDirectory, check_model_name, find_model, find_models
+from repository.override_files import OverrideFiles
 
 logger = logging.getLogger("trioton.model_manager")
 
@@ -138,8 +139,6 @@ class ModelManager:
         self._refuse_unless_explicit()
         if parameters.files and parameters.config is None:
             raise InvalidArgument("Load parameter 'config' must be specified for model file override")
-        if parameters.files:
-            raise Unsupported(f"failed to load '{name}': file overrides are not supported yet")
         await self._call(partial(Load, name, parameters))
 
     async def unload(self, name: str) -> None:
@@ -202,6 +201,9 @@ class ModelManager:
                 logger.error("%s", error)
 
     async def _load(self, name: str, parameters: LoadParameters, models: trio.Nursery) -> None:
+        if parameters.files:
+            await self._load_files(name, parameters, models)
+            return
         directory = await self._find_directory(name)
         entry = self._table.entry(name)
         async with entry.lock:
@@ -212,6 +214,20 @@ class ModelManager:
                 await self._replace(entry, directory, parameters, models)
             entry.loaded_from = seen
 
+    async def _load_files(self, name: str, parameters: LoadParameters, models: trio.Nursery) -> None:
+        """Load a model from what the call brought; no repository needs to have it. The next load without files goes
+        back to the repository."""
+        check_model_name(name)
+        files = await trio.to_thread.run_sync(OverrideFiles, name, parameters.files)
+        entry = self._table.entry(name)
+        async with entry.lock:
+            try:
+                async with self._load_limit:
+                    await self._replace(entry, files.directory, parameters, models, files)
+                entry.loaded_from = None
+            finally:
+                await _release(files)
+
     async def _find_directory(self, name: str) -> ModelDirectory:
         """Raises what a client is told of a name that no repository has, or that more than one has."""
         found: FoundModels = await trio.to_thread.run_sync(find_model, self._repositories, name)
@@ -221,7 +237,12 @@ class ModelManager:
         raise InvalidArgument(f"failed to load '{name}', {reason}")
 
     async def _replace(
-        self, entry: ModelEntry, directory: ModelDirectory, parameters: LoadParameters, models: trio.Nursery
+        self,
+        entry: ModelEntry,
+        directory: ModelDirectory,
+        parameters: LoadParameters,
+        models: trio.Nursery,
+        files: OverrideFiles | None = None,
     ) -> None:
         """Load the model as it is now beside what serves, then swap."""
         logger.info("loading: %s", entry.name)
@@ -229,7 +250,7 @@ class ModelManager:
             prepared = await self._loader.prepare(directory, parameters)
         except Exception as error:
             raise self._failed(entry, error) from None
-        new = {model.version: VersionEntry(model.version, model) for model in prepared}
+        new = {model.version: VersionEntry(model.version, model, files) for model in prepared}
         old = entry.versions
         if not entry.ready_versions:
             entry.versions, entry.failure = new, ""
@@ -273,6 +294,8 @@ class ModelManager:
     async def _run(self, name: str, version: VersionEntry, *, task_status: trio.TaskStatus[None]) -> None:
         """One model actor, from its load to its end. Once it serves, a failure of it is not the server's."""
         assert version.model is not None
+        if version.files is not None:
+            version.files.share()
         try:
             await version.model.run(task_status=task_status)
         except ServerError as error:
@@ -280,6 +303,9 @@ class ModelManager:
                 raise
             logger.error("model '%s' version %d has failed: %s", name, version.version, error)
             version.reason = with_reason(error)
+        finally:
+            if version.files is not None:
+                await _release(version.files)
         version.state, version.model = ModelState.UNAVAILABLE, None
         version.reason = version.reason or UNLOADED
         logger.info("successfully unloaded '%s' version %d", name, version.version)
@@ -298,3 +324,8 @@ class ModelManager:
         async with entry.lock:
             entry.loaded_from, entry.failure = None, ""
             self._retire(entry.versions.values())
+
+
+async def _release(files: OverrideFiles) -> None:
+    with trio.CancelScope(shield=True):  # a few files to remove
+        await trio.to_thread.run_sync(files.release)

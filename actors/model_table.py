@@ -16,6 +16,7 @@ from protocol.core import ModelIndex
 from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.messages import LATEST_VERSION
 from repository.fingerprint import Fingerprint
+from repository.override_files import OverrideFiles
 
 # The reason in the index after an unload that was asked for.
 UNLOADED = "unloaded"
@@ -32,10 +33,12 @@ class ModelState(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class VersionEntry:
-    """One version. `model` serves while the state is READY, and finishes its requests while it is UNLOADING."""
+    """One version. `model` serves while the state is READY, and finishes its requests while it is UNLOADING.
+    `files` are those that the load call brought, needed as long as an instance may be started again."""
 
     version: int
     model: Model | None
+    files: OverrideFiles | None = None
     state: ModelState = ModelState.LOADING
     reason: str = ""
     load_seconds: float = 0.0

@@ -13,11 +13,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from actors.core import ControlMode, CoreSettings, ServerCore
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters, ModelIndex
-from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
+from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.messages import InferenceRequest
 from repository.pbtxt import format_pbtxt
 from tests.actors.fakes import CONFIG, FakeBackend, fake_backend, request
 
+OVERRIDE = """{"backend": "fake", "max_batch_size": 2,
+    "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [2]}],
+    "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [2]}]}"""
 PBTXT = format_pbtxt(CONFIG).replace('name: "m"\n', "")
 
 
@@ -205,20 +208,44 @@ async def test_a_failed_load_leaves_the_old_one_serving(tmp_path: Path) -> None:
 async def test_a_config_override_counts_until_the_next_load(tmp_path: Path) -> None:
     add_model(tmp_path, "m")
     async with running(tmp_path, mode=ControlMode.EXPLICIT, load=["m"]) as core:
-        override = (
-            '{"backend": "fake", "max_batch_size": 2, "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [2]}]'
-        )
-        override += ', "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [2]}]}'
-        await core.load_model("m", LoadParameters(config=override))
+        await core.load_model("m", LoadParameters(config=OVERRIDE))
         assert core.model_config("m")["max_batch_size"] == 2
         await core.load_model("m")
         assert core.model_config("m")["max_batch_size"] == 4
         with pytest.raises(InvalidArgument, match="Invalid config override"):
             await core.load_model("m", LoadParameters(config='{"no_such_field": 1}'))
-        with pytest.raises(Unsupported, match="file overrides"):
-            await core.load_model("m", LoadParameters(config=override, files={"1/model.py": b""}))
         with pytest.raises(InvalidArgument, match="Load parameter 'config' must be specified"):
             await core.load_model("m", LoadParameters(files={"1/model.py": b""}))
+
+
+async def test_a_model_can_be_brought_by_the_load_call(tmp_path: Path) -> None:
+    """Its files are there while it serves, and the next plain load goes back to the repository."""
+    add_model(tmp_path, "m")
+    seen: dict[Path, bytes] = {}
+
+    def look(backend: FakeBackend) -> None:
+        files = (path for path in backend.spec.source.model_directory.rglob("*") if path.is_file())
+        seen.update({path: path.read_bytes() for path in files})
+
+    def left() -> list[Path]:
+        return [path for path in seen if path.exists() and tmp_path not in path.parents]
+
+    parameters = LoadParameters(config=OVERRIDE, files={"5/weights": b"x", "5/deep/more": b"y"})
+    async with running(tmp_path, backend=fake_backend(on_load=look), mode=ControlMode.EXPLICIT) as core:
+        await core.load_model("m", parameters)
+        assert core.model_metadata("m").versions == ("5",)
+        assert {path.name: contents for path, contents in seen.items()} == {"more": b"y", "weights": b"x"}
+        assert len(left()) == 2
+        await core.load_model("brought", parameters)
+        assert core.is_model_ready("brought"), "no repository needs to have it"
+        await core.load_model("m")
+        assert core.model_metadata("m").versions == ("1",)
+        for path in ("../x", "/etc/x", "1/../../x", "."):
+            with pytest.raises(InvalidArgument, match="must stay within model directory"):
+                await core.load_model("m", LoadParameters(config=OVERRIDE, files={path: b""}))
+        with pytest.raises(InvalidArgument, match="failed to write the override files"):
+            await core.load_model("m", LoadParameters(config=OVERRIDE, files={"1": b"", "1/x": b""}))
+    assert left() == []
 
 
 async def test_stopping_refuses_new_work_and_finishes_the_accepted(tmp_path: Path, autojump_clock: MockClock) -> None:

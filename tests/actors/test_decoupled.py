@@ -109,6 +109,7 @@ async def test_a_caller_that_leaves_is_seen_by_the_model(model: Model, autojump_
     got: list[str] = []
     assert not await collect(model, "1", got)
     assert got == ["1:0"]
+    await wait_all_tasks_blocked()
     assert model.statistics.failures[FailureReason.CANCELED] == 1
     assert model.statistics.frozen("m", 1).inference_count == 1
 
