@@ -1,0 +1,59 @@
+"""From errors to gRPC statuses, and a status' text on the wire."""
+
+from __future__ import annotations
+
+import logging
+
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+from grpclib.metadata import encode_grpc_message
+
+from protocol.errors import ServerError
+
+logger = logging.getLogger(__name__)
+
+_STATUS_OF_KIND = {
+    "UNKNOWN": Status.UNKNOWN,
+    "INTERNAL": Status.INTERNAL,
+    "NOT_FOUND": Status.NOT_FOUND,
+    "INVALID_ARG": Status.INVALID_ARGUMENT,
+    "UNAVAILABLE": Status.UNAVAILABLE,
+    "UNSUPPORTED": Status.UNIMPLEMENTED,
+    "ALREADY_EXISTS": Status.ALREADY_EXISTS,
+    "CANCELLED": Status.CANCELLED,
+    "DEADLINE_EXCEEDED": Status.DEADLINE_EXCEEDED,
+    "PAYLOAD_TOO_LARGE": Status.RESOURCE_EXHAUSTED,
+    "UNAUTHENTICATED": Status.UNAUTHENTICATED,
+    "FORBIDDEN": Status.PERMISSION_DENIED,
+    "RESTRICTED": Status.UNAVAILABLE,
+}
+
+UNEXPECTED = "the server failed unexpectedly; its log has the details"
+
+# Clients drop a response whose headers are large (8 KiB by default), and the whole text with them.
+MAX_STATUS_MESSAGE = 4096
+
+
+def status_of(error: Exception, where: str) -> tuple[Status, str]:
+    """The status and text for an error; one that is not ours is a defect, logged with its traceback.
+
+    `where` names the call for the log.
+    """
+    match error:
+        case ServerError():
+            return _STATUS_OF_KIND.get(error.kind, Status.UNKNOWN), error.message
+        case GRPCError():
+            return error.status, error.message or error.status.name
+        case _:
+            logger.error("%s failed unexpectedly", where, exc_info=error)
+            return Status.INTERNAL, UNEXPECTED
+
+
+def encode_status_message(message: str) -> str:
+    """Percent-encoded as `grpc-message` wants it, and shortened where it would not fit a client's header limit."""
+    message = message.encode(errors="replace").decode()  # lone surrogates of file names have no encoding
+    encoded = encode_grpc_message(message)
+    while len(encoded) > MAX_STATUS_MESSAGE:
+        message = message[: len(message) * MAX_STATUS_MESSAGE // len(encoded) - 16] + " ..."
+        encoded = encode_grpc_message(message)
+    return encoded

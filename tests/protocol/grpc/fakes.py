@@ -1,0 +1,155 @@
+"""A small core for the gRPC edge's tests: its models echo, wait, or fail as their names say."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from protocol.core import (
+    InferBatchStatistics,
+    InferStatistics,
+    LoadParameters,
+    ModelIndex,
+    ModelMetadata,
+    ModelStatistics,
+    ServerMetadata,
+    StatisticDuration,
+    TensorMetadata,
+)
+from protocol.errors import InvalidArgument, NotFound, Unavailable
+from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+
+CONFIG: dict[str, Any] = {
+    "name": "echo",
+    "backend": "python",
+    "max_batch_size": 8,
+    "version_policy": {"latest": {"num_versions": 1}},
+    "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "output": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "instance_group": [{"name": "echo_0", "kind": "KIND_CPU", "count": 2}],
+    "dynamic_batching": {"preferred_batch_size": [8], "max_queue_delay_microseconds": 100},
+    "parameters": {"key": {"string_value": "value"}},
+}
+
+
+@dataclass(slots=True, eq=False)
+class FakeCore:
+    """Answers `infer` by the model's name.
+
+    `echo` gives its inputs back, `wait` does so once `gate` is set, `forever` never answers, `unavailable` and
+    `unknown` and `defect` fail. `requests` are those that came, `cancelled` the names of those that were given up.
+    """
+
+    is_up: bool = True
+    is_complete: bool = True
+    gate: trio.Event = field(default_factory=trio.Event)
+    came: trio.Event = field(default_factory=trio.Event)
+    requests: list[InferenceRequest] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    cancellation: trio.Event = field(default_factory=trio.Event)
+    loaded: list[tuple[str, LoadParameters]] = field(default_factory=list)
+    unloaded: list[tuple[str, bool]] = field(default_factory=list)
+    in_flight: int = 0
+    _arrivals: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+    most_in_flight: int = 0
+
+    def is_live(self) -> bool:
+        return True
+
+    def is_ready(self) -> bool:
+        if not self.is_up:
+            raise Unavailable("Server exiting")
+        return self.is_complete
+
+    def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        if name != "echo":
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        return version in (LATEST_VERSION, 1)
+
+    def server_metadata(self) -> ServerMetadata:
+        return ServerMetadata("trioton", "0.1.0", ("classification", "model_repository"))
+
+    def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata:
+        self.is_model_ready(name, version)
+        tensor = TensorMetadata("x", "FP32", (-1, -1))
+        return ModelMetadata(name, ("1", "2"), "python", (tensor,), (tensor,))
+
+    def model_config(self, name: str, version: int = LATEST_VERSION) -> dict[str, Any]:
+        self.is_model_ready(name, version)
+        return CONFIG
+
+    def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
+        if name not in ("", "echo"):
+            raise InvalidArgument(f"requested model '{name}' is not available")
+        duration = StatisticDuration(3, 4_000_000_000)
+        return [
+            ModelStatistics(
+                "echo",
+                "1",
+                last_inference=1_700_000_000_000,
+                inference_count=3,
+                execution_count=2,
+                inference_stats=InferStatistics(success=duration, queue=duration),
+                batch_stats=(InferBatchStatistics(2, duration, duration, duration),),
+            )
+        ]
+
+    async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
+        entries = [ModelIndex("echo", "1", "READY"), ModelIndex("broken", "1", "UNAVAILABLE", "Internal: no file")]
+        return entries[:1] if ready else [*entries, ModelIndex("never loaded")]
+
+    async def load_model(self, name: str, parameters: LoadParameters = LoadParameters()) -> None:  # noqa: B008
+        self.loaded.append((name, parameters))
+
+    async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
+        self.unloaded.append((name, unload_dependents))
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        self.requests.append(request)
+        self.came.set()
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self._arrivals.unpark_all()
+        try:
+            await self._behave(request)
+        except trio.Cancelled:
+            self.cancelled.append(request.id)
+            self.cancellation.set()
+            raise
+        finally:
+            self.in_flight -= 1
+        return InferenceResponse(request.model_name, 1, request.inputs, request.id, {"steps": 1})
+
+    async def infer_stream(
+        self, request: InferenceRequest, respond: Callable[[InferenceResponse], Awaitable[None]]
+    ) -> bool:
+        await respond(await self.infer(request))
+        return True
+
+    def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return False
+
+    def labels(self, name: str, version: int, output: str) -> Sequence[str]:
+        return ()
+
+    async def wait_for_in_flight(self, count: int) -> None:
+        while self.in_flight < count:
+            await self._arrivals.park()
+
+    async def _behave(self, request: InferenceRequest) -> None:
+        match request.model_name:
+            case "wait":
+                await self.gate.wait()
+            case "forever":
+                await trio.sleep_forever()
+            case "unavailable":
+                raise Unavailable("model 'unavailable' is restarting")
+            case "unknown":
+                raise NotFound("Request for unknown model: 'unknown' is not found")
+            case "defect":
+                raise RuntimeError("a defect of the test")
+            case _:
+                await trio.lowlevel.checkpoint()

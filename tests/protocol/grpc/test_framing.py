@@ -1,0 +1,137 @@
+"""Message framing: whole, byte by byte, truncated, with trailing bytes, compressed."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import InvalidArgument, PayloadTooLarge, Unsupported
+from protocol.grpc.framing import MessageDeframer, check_encoding, decompress, frame
+from tests.protocol.grpc.client import framed
+
+LIMIT = 100_000
+
+
+def deframe(chunks: Sequence[bytes], limit: int = LIMIT) -> tuple[list[tuple[bool, bytes]], int]:
+    """All messages in the chunks, and how many bytes are left over."""
+    deframer = MessageDeframer(limit)
+    messages = []
+    for chunk in chunks:
+        deframer.feed(chunk)
+        while (found := deframer.next_frame()) is not None:
+            messages.append((found.is_compressed, bytes(found.payload)))
+    return messages, deframer.buffered
+
+
+@given(st.lists(st.tuples(st.booleans(), st.binary(max_size=3000)), max_size=8), st.lists(st.integers(1, 4000)))
+def test_messages_come_out_as_they_went_in(messages: list[tuple[bool, bytes]], sizes: list[int]) -> None:
+    """However the bytes are cut into chunks."""
+    data = b"".join(framed(payload, flag) for flag, payload in messages)
+    chunks, position = [], 0
+    for size in sizes:
+        chunks.append(data[position : position + size])
+        position += size
+    assert deframe([*chunks, data[position:]]) == (messages, 0)
+
+
+def test_byte_by_byte() -> None:
+    data = framed(b"hello") + framed(b"") + framed(b"x", 1)
+    messages = [(False, b"hello"), (False, b""), (True, b"x")]
+    assert deframe([data[index : index + 1] for index in range(len(data))]) == (messages, 0)
+
+
+@pytest.mark.parametrize("length", range(1, 10))
+def test_a_truncated_message_stays_buffered(length: int) -> None:
+    assert deframe([framed(b"hello")[:length]]) == ([], length)
+
+
+def test_trailing_bytes_stay_buffered() -> None:
+    assert deframe([framed(b"hello") + b"\0\0"]) == ([(False, b"hello")], 2)
+
+
+def test_a_payload_stays_as_it_is_while_more_comes() -> None:
+    """Payloads are views; what is fed later must not change them."""
+    deframer = MessageDeframer(LIMIT)
+    for byte in framed(b"abc") + b"\0":
+        deframer.feed(bytes([byte]))
+    found = deframer.next_frame()
+    assert found is not None
+    for byte in (framed(b"defgh") * 50)[1:]:
+        deframer.feed(bytes([byte]))
+    assert bytes(found.payload) == b"abc"
+    following = deframer.next_frame()
+    assert following is not None
+    assert bytes(following.payload) == b"defgh"
+
+
+@pytest.mark.parametrize("flag", [2, 7, 255])
+def test_a_flag_other_than_0_and_1_is_refused(flag: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"must be 0 or 1, got {flag}"):
+        deframe([framed(b"x", flag)])
+
+
+@pytest.mark.parametrize("size", [LIMIT + 1, 2**31, 2**32 - 1])
+def test_a_message_over_the_limit_is_refused_at_its_prefix(size: int) -> None:
+    with pytest.raises(PayloadTooLarge, match=f"{size} bytes is larger than the server's limit of {LIMIT} bytes"):
+        deframe([b"\0" + size.to_bytes(4, "big")])
+
+
+def test_a_message_of_the_limit_is_taken() -> None:
+    assert deframe([framed(bytes(LIMIT))]) == ([(False, bytes(LIMIT))], 0)
+
+
+def test_small_chunks_are_gathered() -> None:
+    """One object per byte would cost many times the message's size."""
+    deframer = MessageDeframer(LIMIT)
+    for byte in framed(bytes(10_000)):
+        deframer.feed(bytes([byte]))
+    assert len(deframer._chunks) < 10
+
+
+@given(st.binary(max_size=1000))
+def test_what_is_framed_can_be_deframed(message: bytes) -> None:
+    assert deframe([frame(message)]) == ([(False, message)], 0)
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip", "deflate"])
+def test_encodings_that_are_taken(encoding: str) -> None:
+    check_encoding(encoding)
+
+
+@pytest.mark.parametrize("encoding", ["snappy", "", "GZIP"])
+def test_encodings_that_are_not(encoding: str) -> None:
+    with pytest.raises(Unsupported, match="expected one of: identity, gzip, deflate"):
+        check_encoding(encoding)
+
+
+@given(st.binary(max_size=2000), st.sampled_from(["gzip", "deflate"]))
+def test_decompression(message: bytes, encoding: str) -> None:
+    compressed = gzip.compress(message) if encoding == "gzip" else zlib.compress(message)
+    assert decompress(memoryview(compressed), encoding, LIMIT) == message
+
+
+PACKED = gzip.compress(b"hello")
+NOT_DECOMPRESSED: list[tuple[bytes, str, type[Exception], str]] = [
+    (PACKED, "identity", InvalidArgument, "grpc-encoding is 'identity'"),
+    (PACKED, "deflate", InvalidArgument, "could not be decompressed as deflate"),
+    (b"no gzip", "gzip", InvalidArgument, "could not be decompressed as gzip"),
+    (b"", "gzip", InvalidArgument, "cut off"),
+    (PACKED[:-1], "gzip", InvalidArgument, "cut off"),
+    (PACKED + b"ab", "gzip", InvalidArgument, "2 bytes follow its end"),
+    (gzip.compress(bytes(LIMIT + 1)), "gzip", PayloadTooLarge, f"limit of {LIMIT} bytes"),
+]
+
+
+@pytest.mark.parametrize(("data", "encoding", "error", "message"), NOT_DECOMPRESSED)
+def test_what_cannot_be_decompressed(data: bytes, encoding: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        decompress(memoryview(data), encoding, LIMIT)
+
+
+def test_a_message_that_inflates_to_the_limit_is_taken() -> None:
+    assert decompress(memoryview(zlib.compress(bytes(LIMIT))), "deflate", LIMIT) == bytes(LIMIT)

@@ -1,0 +1,65 @@
+"""The writer joins what is put in a burst, and tells when it has written."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from protocol.grpc.writer import Writer
+
+
+async def test_what_is_put_while_a_write_is_under_way_leaves_together(nursery: trio.Nursery) -> None:
+    client_end, server_end = trio.testing.lockstep_stream_pair()
+    progress: list[int] = []
+    writer = Writer(server_end, lambda: progress.append(writer.backlog), send_timeout=60)
+    nursery.start_soon(writer.run)
+    writer.put(b"a")
+    writer.put(b"b")
+    await trio.testing.wait_all_tasks_blocked()
+    writer.put(b"c")
+    writer.put(b"d")
+    assert writer.backlog == 4
+    assert await client_end.receive_some() == b"ab"
+    assert await client_end.receive_some() == b"cd"
+    await trio.testing.wait_all_tasks_blocked()
+    assert progress == [2, 0]
+
+
+async def test_finish_waits_until_all_is_written(nursery: trio.Nursery) -> None:
+    client_end, server_end = trio.testing.lockstep_stream_pair()
+    writer = Writer(server_end, lambda: None, send_timeout=60)
+    nursery.start_soon(writer.run)
+    writer.put(b"last")
+    finished = trio.Event()
+
+    async def finish() -> None:
+        await writer.finish()
+        finished.set()
+
+    nursery.start_soon(finish)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not finished.is_set()
+    assert await client_end.receive_some() == b"last"
+    await finished.wait()
+
+
+async def test_a_lost_peer_ends_it(nursery: trio.Nursery) -> None:
+    """With the transport's error, and whoever waits for the end goes on."""
+    client_end, server_end = trio.testing.memory_stream_pair()
+    await client_end.aclose()
+    writer = Writer(server_end, lambda: None, send_timeout=60)
+    writer.put(b"x")
+    with pytest.raises(trio.BrokenResourceError):
+        await writer.run()
+    await writer.finish()
+
+
+async def test_a_peer_that_reads_nothing_ends_it(autojump_clock: trio.testing.MockClock) -> None:
+    client_end, server_end = trio.testing.lockstep_stream_pair()
+    writer = Writer(server_end, lambda: None, send_timeout=60)
+    writer.put(b"x")
+    with pytest.raises(trio.TooSlowError):
+        await writer.run()
+    assert trio.current_time() == pytest.approx(60)
+    await client_end.aclose()
