@@ -25,7 +25,8 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One row of the table. `parse` raises ValueError with what was expected; a switch takes no value."""
+    """One row of the table. `parse` raises ValueError with what was expected; a switch takes no value; what a secret
+    one was given is never shown."""
 
     name: str
     group: str
@@ -36,6 +37,7 @@ class Flag:
     aliases: tuple[str, ...] = ()
     is_repeatable: bool = False
     is_switch: bool = False
+    is_secret: bool = False
 
     @property
     def field_name(self) -> str:
@@ -62,11 +64,18 @@ def flag(
 
 
 def repeatable(
-    parse: Callable[[str], T], *, group: str, help: str, metavar: str, aliases: Sequence[str] = ()
+    parse: Callable[[str], T],
+    *,
+    group: str,
+    help: str,
+    metavar: str,
+    aliases: Sequence[str] = (),
+    is_secret: bool = False,
 ) -> tuple[T, ...]:
     """A field that is a flag which may be given several times."""
     row = {"group": group, "help": help, "parse": parse, "metavar": metavar, "aliases": tuple(aliases)}
-    made: tuple[T, ...] = field(default=(), metadata={"flag": {**row, "is_repeatable": True}})
+    more = {"is_repeatable": True, "is_secret": is_secret}
+    made: tuple[T, ...] = field(default=(), metadata={"flag": {**row, **more}})
     return made
 
 
@@ -178,7 +187,8 @@ def _parsed(row: Flag, text: str, source: str) -> object:
     try:
         return row.parse(text)
     except ValueError as exc:
-        raise UsageError(f"{source}: {exc}, got '{text}'") from None
+        got = "" if row.is_secret else f", got '{text}'"
+        raise UsageError(f"{source}: {exc}{got}") from None
 
 
 def _unknown(name: str, known: Iterable[str], unbuilt: Mapping[str, str]) -> str:

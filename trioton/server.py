@@ -13,19 +13,18 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Protocol
 
 import trio
 
 from actors.core import ControlMode, CoreSettings, ServerCore
 from backends.registry import BackendRegistry
+from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
-from protocol.grpc.server import GrpcSettings, serve_grpc
-from protocol.http.metrics import MetricsSettings, serve_metrics
-from protocol.http.server import HttpSettings, serve_http
+from protocol.limits import LimitCounter
+from protocol.shared_memory.table import SharedMemoryTable
+from trioton.edges import Edge, FixedLog, NoTrace, Shared, edges
 from trioton.log import VERBATIM
 from trioton.metrics import Metrics
 from trioton.settings import Address, Settings
@@ -48,12 +47,6 @@ class ExitTimeoutExpired(Exception):
         super().__init__("Exit timeout expired. Exiting immediately.")
 
 
-class Edge(Protocol):
-    """One of the three services: starts with its bound address, ends by itself when it was told to stop."""
-
-    def __call__(self, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> Awaitable[None]: ...
-
-
 class Server:
     """One server, good for one `run`.
 
@@ -67,6 +60,8 @@ class Server:
         self.core = ServerCore(_core_settings(settings), BackendRegistry())
         self.addresses: dict[str, Address] = {}
         self._metrics = Metrics(self.core.snapshots, interval=settings.metrics_interval_ms / 1000)
+        self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
+        self._limits = LimitCounter()
         self._stop = trio.Event()
         self._has_started = False
         self._scope = trio.CancelScope()
@@ -84,17 +79,20 @@ class Server:
         failure: StartError | None = None
         with self._scope:
             await self._check_repositories()
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self.core.run)
-                try:
-                    await self._start_serving(nursery)
-                except StartError as error:  # raised below, outside the nursery, after an orderly end
-                    failure = error
-                else:
-                    task_status.started()
-                    await self._stop.wait()
-                self._stop.set()
-                self.core.stop()
+            async with trio.open_nursery() as background:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self.core.run)
+                    try:
+                        await self._start_serving(nursery, background)
+                    except StartError as error:  # raised below, outside the nursery, after an orderly end
+                        failure = error
+                    else:
+                        task_status.started()
+                        await self._stop.wait()
+                    self._stop.set()
+                    self.core.stop()
+                background.cancel_scope.cancel()  # helpers without an end of their own
+        self._shared_memory.close()
         if failure is not None:
             raise failure
         if self._scope.cancelled_caught and self._has_started:
@@ -124,14 +122,33 @@ class Server:
             if not await trio.Path(path).is_dir():
                 raise StartError(f"model repository '{path}' is not a directory; see --model-repository")
 
-    async def _start_serving(self, nursery: trio.Nursery) -> None:
+    async def _start_serving(self, nursery: trio.Nursery, background: trio.Nursery) -> None:
         logger.info("%s", await self.model_table(), extra=VERBATIM)
         if self.settings.exit_on_error:
             _refuse_failed(_asked_for(await self.core.repository_index(), self.settings))
-        for word, edge in self._edges().items():
+        shared = await self._shared(background)
+        for word, edge in edges(self.settings, shared).items():
             self.addresses[word] = await self._open(word, edge, nursery)
             logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(self.addresses[word]))
         self._has_started = True
+
+    async def _shared(self, background: trio.Nursery) -> Shared:
+        keys: KeysFile | None = None
+        if self.settings.auth_keys_file is not None:
+            try:
+                keys = await trio.to_thread.run_sync(KeysFile, self.settings.auth_keys_file)
+            except ValueError as error:
+                raise StartError(f"--auth-keys-file: {error}") from None
+            background.start_soon(keys.watch)
+        return Shared(
+            core=self.core,
+            shared_memory=self._shared_memory,
+            limits=self._limits,
+            log=FixedLog(),
+            trace=NoTrace(),
+            keys=keys,
+            render_metrics=self._metrics.render,
+        )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery) -> Address:
         try:
@@ -144,25 +161,6 @@ class Server:
                 f"choose another address with --{word}-address or --{word}-port"
             ) from None
         return host, port
-
-    def _edges(self) -> dict[str, Edge]:
-        """The services that are switched on, in the order in which they open."""
-        wanted: dict[str, Edge] = {}
-        for word, (host, port) in self.settings.services().items():
-            match word:
-                case "grpc":
-                    wanted[word] = partial(serve_grpc, self.core, GrpcSettings(host=host, port=port))
-                case "http":
-                    http = HttpSettings(
-                        host,
-                        port,
-                        max_input_size=self.settings.http_max_input_size,
-                        max_body_size=self.settings.http_max_body_size,
-                    )
-                    wanted[word] = partial(serve_http, self.core, http)
-                case "metrics":
-                    wanted[word] = partial(serve_metrics, self._metrics.render, MetricsSettings(host, port))
-        return wanted
 
 
 @asynccontextmanager

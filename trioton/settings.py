@@ -8,9 +8,12 @@ server what it needs of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
+from protocol.access.forwarding import HeaderForwarding
+from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Restriction
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, switch
 
 Address: TypeAlias = tuple[str, int]
@@ -123,6 +126,20 @@ class Settings:
         metavar="<backend>,<setting>=<value>",
         help="A setting for a backend. May be given several times.",
     )
+    allow_client_shm: bool = flag(
+        False,
+        boolean,
+        group=SERVER,
+        metavar=_BOOL,
+        help="Let clients on this machine register shared memory and pass tensors in it.",
+    )
+    auth_keys_file: Path | None = flag(  # noqa: RUF009 (a field, as its neighbours)
+        None,
+        Path,
+        group=SERVER,
+        metavar="<path>",
+        help="A TOML file of bearer keys; every call then needs one that allows it. Read again when it changes.",
+    )
     exit_timeout_secs: int = flag(
         30, integer(0), group=SERVER, metavar=_INT, help="How long requests in flight may take to end at exit."
     )
@@ -144,10 +161,38 @@ class Settings:
         metavar=_INT,
         help="The most bytes of a whole request body, binary tensors included.",
     )
+    http_restricted_api: tuple[Restriction, ...] = repeatable(
+        partial(Restriction.parse, dialect=HTTP_API),
+        group=HTTP,
+        metavar="<api>[,<api>]:<header>=<value>",
+        help="Calls that need a header with this value. May be given several times.",
+        is_secret=True,
+    )
+    http_header_forward_pattern: HeaderForwarding = flag(  # noqa: RUF009 (a field, as its neighbours)
+        HeaderForwarding(),
+        HeaderForwarding,
+        group=HTTP,
+        metavar="<regular expression>",
+        help="Request headers whose names it matches become parameters of the inference request.",
+    )
 
     allow_grpc: bool = flag(True, boolean, group=GRPC, metavar=_BOOL, help="Serve gRPC.")
     grpc_address: str = flag("0.0.0.0", str, group=GRPC, metavar=_TEXT, help="The address to listen on.")
     grpc_port: int = flag(8001, _PORT, group=GRPC, metavar=_INT, help="The port to listen on.")
+    grpc_restricted_protocol: tuple[Restriction, ...] = repeatable(
+        partial(Restriction.parse, dialect=GRPC_PROTOCOL),
+        group=GRPC,
+        metavar="<protocol>[,<protocol>]:<key>=<value>",
+        help="Calls that need the metadata triton-grpc-protocol-<key> with this value. May be given several times.",
+        is_secret=True,
+    )
+    grpc_header_forward_pattern: HeaderForwarding = flag(  # noqa: RUF009 (a field, as its neighbours)
+        HeaderForwarding(),
+        HeaderForwarding,
+        group=GRPC,
+        metavar="<regular expression>",
+        help="Request metadata whose keys it matches become parameters of the inference request.",
+    )
 
     allow_metrics: bool = flag(True, boolean, group=METRICS, metavar=_BOOL, help="Serve metrics.")
     metrics_address: str = flag(
@@ -221,13 +266,13 @@ def _refuse_shared_ports(services: dict[str, Address]) -> None:
 UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     """
     repository-poll-secs model-config-name model-load-retry-count model-namespacing enable-peer-access
-    reuse-http-port http-header-forward-pattern http-thread-count http-restricted-api
+    reuse-http-port http-thread-count
     reuse-grpc-port grpc-infer-thread-count grpc-infer-allocation-pool-size grpc-max-response-pool-size
     grpc-infer-response-compression-level grpc-use-ssl grpc-use-ssl-mutual grpc-server-cert grpc-server-key
     grpc-root-cert grpc-keepalive-time grpc-keepalive-timeout grpc-keepalive-permit-without-calls
     grpc-http2-max-pings-without-data grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
-    grpc-max-connection-age grpc-max-connection-age-grace grpc-header-forward-pattern grpc-restricted-protocol
-    allow-gpu-metrics allow-cpu-metrics metrics-config allow-client-shm
+    grpc-max-connection-age grpc-max-connection-age-grace
+    allow-gpu-metrics allow-cpu-metrics metrics-config
     trace-config trace-file trace-level trace-rate trace-count trace-log-frequency
     cache-config cache-directory response-cache-byte-size rate-limit rate-limit-resource
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size

@@ -1,0 +1,25 @@
+"""What the composition root gives an edge: the core and what both edges share beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.access.control import AccessControl
+from protocol.access.forwarding import HeaderForwarding
+from protocol.core import InferenceCore
+from protocol.limits import LimitCounter
+from protocol.server_settings import LogControl, TraceControl
+from protocol.shared_memory.table import SharedMemoryTable
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeServices:
+    """`access` and `forwarding` are the edge's own, the rest is shared."""
+
+    core: InferenceCore
+    shared_memory: SharedMemoryTable
+    access: AccessControl
+    forwarding: HeaderForwarding
+    limits: LimitCounter
+    log: LogControl
+    trace: TraceControl

@@ -1,0 +1,192 @@
+"""System shared memory: POSIX segments of clients, opened by key, read and written through a descriptor.
+
+Nothing is mapped. A client can truncate its segment whenever it likes, and touching a mapped page beyond the end is
+SIGBUS, which ends the process; `preadv` then only comes back short, and `pwritev` is safe too. The price, for 600 kB
+on one core of a 2-core x86-64 machine: 33 us for a read (0.3 us for a view of a mapping, 14 us for a copy out of one)
+and 42 us for a write (13 us for a copy into a mapping). In return the data of a running request cannot change.
+Source: Triton's system shared memory extension.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import stat
+import sys
+
+import numpy as np
+
+from protocol.errors import InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.messages import Buffer
+from protocol.shared_memory.regions import shown
+
+if sys.platform != "win32":
+    import resource
+
+# Segments of Triton's own Python backend, which no client may reach.
+RESERVED_PREFIX = "triton_python_backend_shm_region_"
+_SEGMENTS = "/dev/shm"  # where Linux keeps POSIX segments
+_MAX_KEY_LENGTH = 1024  # the name in it has 255 bytes at most, but slashes before it cost nothing
+_NO_DESCRIPTOR_LEFT = (errno.EMFILE, errno.ENFILE)
+
+
+def segment_name(key: str, *, region: str) -> str:
+    """The key without its leading slashes: the name of one segment, never a path out of their namespace.
+
+    Raises:
+        InvalidArgument: the key is empty, too long, holds `/` or NUL, is `.` or `..`, is no text, or has the reserved
+            prefix.
+    """
+    name = key.lstrip("/")
+    if name.startswith(RESERVED_PREFIX):
+        raise InvalidArgument(
+            f"cannot register shared memory region '{region}' with key '{shown(key)}' as the key contains the "
+            f"reserved prefix '{RESERVED_PREFIX}'"
+        )
+    if len(key) > _MAX_KEY_LENGTH or name in ("", ".", "..") or "/" in name or "\0" in name or not is_text(name):
+        raise InvalidArgument(f"cannot register shared memory region '{region}' - invalid shm key '{shown(key)}'")
+    return name
+
+
+def is_text(value: str) -> bool:
+    """Whether the value can be encoded; JSON can spell lone surrogates, which can not."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def descriptor_limit() -> int:
+    """How many descriptors the process may have open."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+class Segment:
+    """An open segment, for one region. Its file lives until `close`, also when the client unlinks it.
+
+    `read` and `write` check anew what the segment holds. They raise InvalidArgument where it has become too small for
+    what was registered, and Unavailable where memory for the copy or room in the file system is lacking.
+    """
+
+    def __init__(self, descriptor: int, *, region: str, key: str) -> None:
+        self._descriptor = descriptor
+        self._region = region
+        self._key = key
+
+    def read(self, position: int, size: int) -> Buffer:
+        self._check_holds(position, size)
+        done = 0
+        try:
+            buffer = np.empty(size, np.uint8).data
+            while done < size:  # one call gives 2 GiB at most
+                count = os.preadv(self._descriptor, [buffer[done:]], position + done)
+                if count == 0:
+                    raise self._truncated(position, size, position + done)
+                done += count
+        except (OSError, MemoryError) as error:
+            raise Unavailable(
+                f"unable to read {size} bytes of shared memory region '{self._region}': {_reason(error)}"
+            ) from None
+        return buffer.toreadonly()
+
+    def write(self, position: int, data: Buffer) -> None:
+        """A segment that was truncated is not written to, and so does not grow again, unless its client truncates it
+        between this check and the write: then it takes back what it once had, at the client's cost."""
+        view = memoryview(data)
+        size = view.nbytes
+        self._check_holds(position, size)
+        if not size:
+            return
+        view = view.cast("B")
+        done = 0
+        try:
+            while done < size:
+                count = os.pwritev(self._descriptor, [view[done:]], position + done)
+                if count == 0:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                done += count
+        except OSError as error:
+            raise Unavailable(
+                f"unable to write {size} bytes to shared memory region '{self._region}': {_reason(error)}"
+            ) from None
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _check_holds(self, position: int, size: int) -> None:
+        held = os.fstat(self._descriptor).st_size
+        if held < position + size:
+            raise self._truncated(position, size, held)
+
+    def _truncated(self, position: int, size: int, held: int) -> ServerError:
+        return InvalidArgument(
+            f"shared memory region '{self._region}' was truncated: {size} bytes at offset {position} of segment "
+            f"'{self._key}' are needed, but it holds {held} bytes"
+        )
+
+
+def open_segment(region: str, key: str, offset: int, byte_size: int) -> Segment:
+    """Open the segment of a key that `segment_name` accepts. It does not block, whatever the key names.
+
+    Raises:
+        InvalidArgument: no segment that the server may read and write, or one that does not hold offset and size.
+        Unavailable: the process has no descriptor left.
+        Unsupported: the operating system has no segments that can be read through a descriptor.
+    """
+    name = segment_name(key, region=region)
+    descriptor = _open(name, key)
+    try:
+        status = _status(descriptor, key)
+        if offset < 0 or byte_size <= 0 or offset + byte_size > status.st_size:
+            raise InvalidArgument(f"failed to register shared memory region '{region}': invalid args")
+    except ServerError:
+        os.close(descriptor)
+        raise
+    return Segment(descriptor, region=region, key=key)
+
+
+def _open(name: str, key: str) -> int:
+    try:
+        if sys.platform == "linux":
+            # Not blocking, for whoever has put something else than a segment there.
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            return os.open(f"{_SEGMENTS}/{name}", flags)
+        return _shm_open(name)
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTOR_LEFT:
+            raise Unavailable(f"Unable to open shared memory region: '{shown(key)}': {_reason(error)}") from None
+        raise InvalidArgument(f"Unable to open shared memory region: '{shown(key)}'") from None
+
+
+def _shm_open(name: str) -> int:
+    """Elsewhere than on Linux. Not seen running; macOS is expected to be refused, for it only maps its segments."""
+    try:
+        posixshmem = importlib.import_module("_posixshmem")
+    except ImportError:
+        raise Unsupported("system shared memory is not supported on this operating system") from None
+    descriptor: int = posixshmem.shm_open(f"/{name}", os.O_RDWR, mode=0o600)
+    try:
+        os.pread(descriptor, 1, 0)
+    except OSError:
+        os.close(descriptor)
+        raise Unsupported("system shared memory is not supported on this operating system") from None
+    return descriptor
+
+
+def _status(descriptor: int, key: str) -> os.stat_result:
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        raise InvalidArgument(f"Invalid shared memory region: '{shown(key)}'") from None
+    if sys.platform == "linux" and not stat.S_ISREG(status.st_mode):
+        raise InvalidArgument(f"Invalid shared memory region: '{shown(key)}'")
+    return status
+
+
+def _reason(error: OSError | MemoryError) -> str:
+    return "out of memory" if isinstance(error, MemoryError) else os.strerror(error.errno or 0)

@@ -1,0 +1,238 @@
+"""The ring of keys: what a file may say, and who may make which call."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from protocol.access.categories import GROUPS, Category
+from protocol.access.keys import ANONYMOUS, KEY_NEEDED, KeyRing
+from protocol.errors import Forbidden, Unauthenticated
+
+ALICE = "alice-0123456789abcdef"
+CI = "Y2ktMDEyMzQ1Njc4OWFiY2RlZg=="
+DIGEST = hashlib.sha256(CI.encode()).hexdigest()
+
+FILE = f"""
+[anonymous]
+allow = ["health"]
+
+[keys.alice]
+key = "{ALICE}"
+allow = ["inference", "metadata"]
+
+[keys."ci @ build"]
+sha256 = "{DIGEST.upper()}"
+allow = ["all"]
+
+[keys.suspended]
+key = "suspended-0123456789"
+allow = []
+"""
+
+
+def ring(text: str = FILE) -> KeyRing:
+    return KeyRing.parse(text, source="keys.toml")
+
+
+def test_the_documented_file_is_right() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "access.md").read_text()
+    [example] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert ring(example).names == ("alice", "prometheus", "ci deploy")
+    assert all(f"`{group}`" in page for group in GROUPS)
+    assert all(f"`{category}` |" in page or category is Category.METRICS for category in Category)
+
+
+def test_the_names_are_in_the_order_of_the_file() -> None:
+    assert ring().names == ("alice", "ci @ build", "suspended")
+
+
+@pytest.mark.parametrize(
+    ("authorization", "category", "name"),
+    [
+        (f"Bearer {ALICE}", Category.INFERENCE, "alice"),
+        (f"bearer {ALICE}", Category.MODEL_CONFIG, "alice"),
+        (f"BEARER   {ALICE} ", Category.METADATA, "alice"),
+        (f"Bearer {CI}", Category.MODEL_REPOSITORY, "ci @ build"),
+        (f"Bearer {CI}", Category.METRICS, "ci @ build"),
+        (f"Bearer {ALICE}", Category.HEALTH, "alice"),
+        (None, Category.HEALTH, ANONYMOUS),
+        ("Bearer unknown", Category.HEALTH, ANONYMOUS),
+        ("Basic YTpi", Category.HEALTH, ANONYMOUS),
+    ],
+)
+def test_who_may_call(authorization: str | None, category: Category, name: str) -> None:
+    """A key opens its groups; what callers without a key may do, everyone may."""
+    assert ring().check(authorization, category) == name
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer unknown-0123456789",
+        f"Basic {ALICE}",
+        f"Bearer\t{ALICE}",
+        f"Bearer {ALICE} {ALICE}",
+        f"Bearer {ALICE.upper()}",
+        f"Bearer {ALICE[:-1]}",
+        f"Bearer {DIGEST}",
+        ALICE,
+        "Bearer \udc80ä",
+    ],
+)
+def test_missing_malformed_and_unknown_keys_get_one_text(authorization: str | None) -> None:
+    with pytest.raises(Unauthenticated) as caught:
+        ring().check(authorization, Category.INFERENCE)
+    assert caught.value.message == KEY_NEEDED
+
+
+@pytest.mark.parametrize(
+    ("key", "category", "text"),
+    [
+        (ALICE, Category.STATISTICS, "key 'alice' does not allow 'statistics' calls, which need the group 'metrics'"),
+        (
+            "suspended-0123456789",
+            Category.INFERENCE,
+            "key 'suspended' does not allow 'inference' calls, which need the group 'inference'",
+        ),
+    ],
+)
+def test_a_known_key_is_told_what_it_lacks(key: str, category: Category, text: str) -> None:
+    with pytest.raises(Forbidden) as caught:
+        ring().check(f"Bearer {key}", category)
+    assert caught.value.message == text
+
+
+@pytest.mark.parametrize("text", ["[keys]", "[anonymous]\nallow = []"])
+def test_a_file_may_lock_everyone_out(text: str) -> None:
+    """Said in so many words, where an empty file is refused as a mistake."""
+    for category in Category:
+        with pytest.raises(Unauthenticated):
+            ring(text).check(f"Bearer {ALICE}", category)
+
+
+def entry(body: str) -> str:
+    return f"[keys.a]\n{body}"
+
+
+LONG = "k" * 16
+GROUPS_TEXT = "inference, health, metadata, model-control, shared-memory, metrics, settings and all"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", ": holds neither a table [keys.<name>] nor [anonymous]"),
+        ("x = ", " is not valid TOML: Invalid value (at end of document)"),
+        (f"[keys.a]\nkey = {LONG}", " is not valid TOML: Invalid value (at line 2, column 7)"),
+        ("a = " + "[" * 50_000, " is not valid TOML: nested too deep"),
+        ("[key.a]", ": has the unknown table 'key', expected keys or anonymous"),
+        ("keys = 1", ": 'keys' must be a table [keys.<name>], got an integer"),
+        (f"[[keys]]\nkey = '{LONG}'", ": 'keys' must be a table [keys.<name>], got an array"),
+        (f"[keys]\na = '{LONG}'", ": 'keys.a' must be a table [keys.<name>], got a string"),
+        ("anonymous = true", ": 'anonymous' must be a table [anonymous], got a boolean"),
+        ("[anonymous]", f": [anonymous] has no 'allow', expected an array of {GROUPS_TEXT}"),
+        ("[anonymous]\nallow = []\nkey = ''", ": [anonymous] has the unknown field 'key', expected allow"),
+        ("[keys.'']", ": [keys.'']: a name has 1 to 64 printable characters"),
+        ('[keys."a\\nb"]', ": [keys.'a\\nb']: a name has 1 to 64 printable characters"),
+        ("[keys.anonymous]", ": [keys.anonymous]: the name means callers without a key, whose table is [anonymous]"),
+        (entry("allow = []"), ": [keys.a] has no key, expected 'key' or 'sha256'"),
+        (entry(f"key = '{LONG}'\nsha256 = '{DIGEST}'"), ": [keys.a] has both 'key' and 'sha256', expected one of them"),
+        (entry("token = ''"), ": [keys.a] has the unknown field 'token', expected key, sha256 or allow"),
+        (entry("key = 1979-05-27"), ": [keys.a] 'key' must be a string, got a date or a time"),
+        (entry("sha256 = 1"), ": [keys.a] 'sha256' must be a string, got an integer"),
+        (entry("key = 'short'"), ": [keys.a] 'key' has 5 characters, expected at least 16"),
+        (
+            entry("key = 'kkkkkkkk kkkkkkkk'"),
+            ": [keys.a] 'key' must be letters, digits and any of -._~+/, with = only at its end",
+        ),
+        (entry("sha256 = 'abc'"), ": [keys.a] 'sha256' must be 64 hexadecimal digits"),
+        (entry(f"sha256 = '{'g' * 64}'"), ": [keys.a] 'sha256' must be 64 hexadecimal digits"),
+        (entry(f"key = '{LONG}'"), f": [keys.a] has no 'allow', expected an array of {GROUPS_TEXT}"),
+        (
+            entry(f"key = '{LONG}'\nallow = 'all'"),
+            ": [keys.a] 'allow' must be an array of strings, got a string",
+        ),
+        (
+            entry(f"key = '{LONG}'\nallow = ['all', 1.5]"),
+            ": [keys.a] 'allow' must be an array of strings, got a float in it",
+        ),
+        (
+            entry(f"key = '{LONG}'\nallow = ['infer']"),
+            f": [keys.a] 'allow' has the unknown group 'infer', expected any of {GROUPS_TEXT}",
+        ),
+        (
+            f"[keys.a]\nkey = '{CI}'\nallow = []\n[keys.b]\nsha256 = '{DIGEST}'\nallow = []",
+            ": [keys.b] has the same key as [keys.a]",
+        ),
+    ],
+)
+def test_mistakes_are_named_by_file_entry_and_field_without_the_key(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match="auth keys file") as caught:
+        ring(text)
+    assert str(caught.value) == f"auth keys file 'keys.toml'{problem}"
+    assert LONG not in str(caught.value)
+
+
+NAMES = st.text(st.characters(codec="ascii", categories=("L", "N", "Pd")), min_size=1, max_size=64).filter(
+    lambda name: name != ANONYMOUS
+)
+KEYS = st.from_regex(r"[A-Za-z0-9._~+/-]{16,40}={0,2}", fullmatch=True)
+
+
+@settings(deadline=None)
+@given(
+    entries=st.dictionaries(NAMES, st.tuples(KEYS, st.sets(st.sampled_from(sorted(GROUPS))), st.booleans()), max_size=4)
+)
+def test_every_right_file_is_read_as_it_says(entries: dict[str, tuple[str, set[str], bool]]) -> None:
+    """Plain or as a digest, each key opens its own groups and no others."""
+    unique = {name: entry for i, (name, entry) in enumerate(entries.items()) if entry[0] not in _keys(entries, i)}
+    text = "[keys]\n" + "".join(
+        f'[keys."{name}"]\n{_key_line(key, as_digest)}\nallow = {sorted(groups)}\n'
+        for name, (key, groups, as_digest) in unique.items()
+    )
+    made = ring(text)
+    for name, (key, groups, _) in unique.items():
+        allowed = {category for group in groups for category in GROUPS[group]}
+        for category in Category:
+            if category in allowed:
+                assert made.check(f"Bearer {key}", category) == name
+            else:
+                with pytest.raises(Forbidden):
+                    made.check(f"Bearer {key}", category)
+
+
+def _keys(entries: dict[str, tuple[str, set[str], bool]], count: int) -> set[str]:
+    return {key for key, _, _ in list(entries.values())[:count]}
+
+
+def _key_line(key: str, as_digest: bool) -> str:
+    return f"sha256 = '{hashlib.sha256(key.encode()).hexdigest()}'" if as_digest else f"key = '{key}'"
+
+
+LINES = ["[keys]", "[keys.a]", "[keys.b]", "[[keys]]", "[anonymous]", "allow = ['all']", "allow = [[]]", "keys = []"]
+LINES += [f"key = '{LONG}'", f"sha256 = '{DIGEST}'", "key = {}", "sha256 = 1e400", "a.b = 1", "= 1", "\\", "x = '"]
+
+
+@settings(deadline=None)
+@given(text=st.text() | st.lists(st.sampled_from(LINES), max_size=6).map("\n".join))
+@example("\x00")
+@example("\ufeff[keys]")
+def test_any_text_makes_a_ring_or_raises_value_error(text: str) -> None:
+    try:
+        made = ring(text)
+    except ValueError as exc:
+        message = str(exc)
+    else:
+        message = ""
+        assert set(made.names) <= {"a", "b"}
+    assert not message or message.startswith("auth keys file 'keys.toml'")

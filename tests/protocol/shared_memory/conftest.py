@@ -1,0 +1,86 @@
+"""Real segments, made and unlinked as a client does, and a count of what the server keeps open."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from protocol.errors import ServerError
+from protocol.shared_memory.table import SharedMemoryTable
+
+MakeSegment = Callable[[bytes], "ClientSegment"]
+T = TypeVar("T")
+
+
+class ClientSegment:
+    """A client's segment. Its contents are looked at through the file: a mapping of a truncated one is deadly."""
+
+    def __init__(self, contents: bytes) -> None:
+        self.key = f"/trioton_test_{uuid.uuid4().hex}"
+        self.path = Path("/dev/shm") / self.key[1:]
+        self._memory = SharedMemory(self.key, create=True, size=len(contents))
+        self.path.write_bytes(contents)
+        assert self.path.stat().st_size == len(contents)
+
+    @property
+    def contents(self) -> bytes:
+        return self.path.read_bytes()
+
+    def truncate(self, size: int) -> None:
+        os.truncate(self.path, size)
+
+    def unlink(self) -> None:
+        self._memory.close()
+        if self.path.exists():
+            self._memory.unlink()
+
+
+@pytest.fixture
+def table() -> Iterator[SharedMemoryTable]:
+    """A table of a server that allows registration; it keeps nothing open when the test ends."""
+    table = SharedMemoryTable(allow_registration=True)
+    before = open_descriptors()
+    yield table
+    table.close()
+    assert open_descriptors() <= before
+
+
+@pytest.fixture
+def make_segment(table: SharedMemoryTable) -> Iterator[MakeSegment]:
+    """Makes segments that go before the table does, so that what is open then is the table's."""
+    with ExitStack() as stack:
+
+        def make(contents: bytes) -> ClientSegment:
+            segment = ClientSegment(contents)
+            stack.callback(segment.unlink)
+            return segment
+
+        yield make
+
+
+def attempt(call: Callable[[], T]) -> T | ServerError:
+    """What a call gives, or what it refuses with, where a test cannot know which it will be."""
+    try:
+        return call()
+    except ServerError as error:
+        return error
+
+
+def open_descriptors() -> set[str]:
+    """The process's descriptors of segments, by number and file."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+        if target.startswith("/dev/shm/"):
+            found.add(f"{entry.name} {target}")
+    return found
