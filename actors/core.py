@@ -59,6 +59,7 @@ class CoreSettings:
     auto_complete_config: bool = True
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_load_thread_count: int = 4
+    latency_histograms: bool = True
 
 
 class ServerCore:
@@ -79,6 +80,7 @@ class ServerCore:
             self._registry,
             gpu_count=await trio.to_thread.run_sync(gpu_count),
             auto_complete_config=settings.auto_complete_config,
+            has_histograms=settings.latency_histograms,
             backend_config=settings.backend_config,
         )
         manager = ModelManager(

@@ -99,10 +99,12 @@ class BatchDone:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnded:
-    """To a scheduler: a request to a decoupled model has had its last response, or its error."""
+    """To a scheduler: a request to a decoupled model has had its last response, or its error. `first_response` is when
+    the first one left, in seconds of Trio's clock."""
 
     item: QueuedRequest
     error: ServerError | None
+    first_response: float | None
 
 
 @dataclass(frozen=True, slots=True)

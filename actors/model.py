@@ -20,7 +20,7 @@ from actors.request_check import RequestChecker
 from actors.response_stream import BUFFERED_RESPONSES
 from actors.restart_backoff import RestartBackoff
 from actors.scheduler import Scheduler
-from actors.statistics import VersionStatistics
+from actors.statistics import VersionStatistics, latency_histograms
 from backends.interface import Backend, InstanceSpec
 from protocol.core import Respond
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported
@@ -40,11 +40,13 @@ class Model:
         backend: type[Backend],
         specs: Sequence[InstanceSpec],
         labels: Mapping[str, Sequence[str]] | None = None,
+        *,
+        has_histograms: bool = True,
     ) -> None:
         self.config = config
         self.version = version
         self.labels = labels or {}
-        self.statistics = VersionStatistics()
+        self.statistics = VersionStatistics(histograms=latency_histograms(config) if has_histograms else None)
         self._backend = backend
         self._specs = specs
         self._checker = RequestChecker(config)

@@ -143,4 +143,4 @@ class ModelInstance:
 
     def _end_stream(self, stream: ResponseStream, error: ServerError | None) -> None:
         self._streams.discard(stream)
-        self._report(StreamEnded(stream.item, error))
+        self._report(StreamEnded(stream.item, error, stream.first_response))

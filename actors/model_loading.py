@@ -31,6 +31,7 @@ class ModelLoader:
     registry: BackendRegistry
     gpu_count: int = 0
     auto_complete_config: bool = True
+    has_histograms: bool = True
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     async def prepare(self, directory: ModelDirectory, parameters: LoadParameters) -> tuple[Model, ...]:
@@ -89,7 +90,7 @@ class ModelLoader:
             InstanceSpec(source, placement.name, placement.kind, placement.device_id)
             for placement in resolve_instances(config)
         ]
-        return Model(config, version, backend, specs, labels)
+        return Model(config, version, backend, specs, labels, has_histograms=self.has_histograms)
 
 
 def _refuse_decoupled(config: ModelConfig, backend: type[Backend]) -> None:

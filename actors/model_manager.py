@@ -117,6 +117,7 @@ class ModelManager:
                 pending_requests=model.pending_count,
                 load_seconds=entry.versions[model.version].load_seconds,
                 failures={reason.value: count for reason, count in model.statistics.failures.items()},
+                histograms=model.statistics.histograms.frozen() if model.statistics.histograms is not None else {},
             )
             for entry, model in self._table.ready()
         ]

@@ -18,10 +18,12 @@ BUFFERED_RESPONSES = 64
 
 @dataclass(eq=False, slots=True)
 class ResponseStream:
-    """Implements `backends.interface.Responder`. `ended` is told once, when the stream ends for whatever reason."""
+    """Implements `backends.interface.Responder`. `ended` is told once, when the stream ends for whatever reason.
+    `first_response` is when the first response left, in seconds of Trio's clock."""
 
     item: QueuedRequest
     ended: Callable[[ResponseStream, ServerError | None], None]
+    first_response: float | None = field(default=None, init=False)
     _is_open: bool = field(default=True, init=False)
 
     @property
@@ -33,6 +35,8 @@ class ResponseStream:
             return
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the caller has gone, or the stream ended
             await self.item.reply.send(response)
+        if self.first_response is None:
+            self.first_response = trio.current_time()
         if response.is_final:
             self.close()
 

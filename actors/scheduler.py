@@ -98,9 +98,9 @@ class Scheduler:
                 self.statistics.count_failure(FailureReason.CANCELED, trio.current_time() - item.arrival)
                 if self.ordered is not None:
                     self.ordered.answer(())
-            case StreamEnded(item, error):
-                self._streaming.discard(item)
-                self.statistics.count_stream(item, error, now=trio.current_time())
+            case StreamEnded():
+                self._streaming.discard(message.item)
+                self.statistics.count_stream(message, now=trio.current_time())
             case InstanceReady(instance):
                 self._live.add(instance)
                 self._idle.append(instance)

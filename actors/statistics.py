@@ -9,12 +9,14 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from actors.messages import BatchDone, QueuedRequest, Reply
+from actors.histogram import DURATION_BOUNDS_US, FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
+from actors.messages import BatchDone, Reply, StreamEnded
 from backends.interface import BatchTiming
 from protocol.core import InferBatchStatistics, InferStatistics, ModelStatistics, StatisticDuration
 from protocol.errors import Cancelled, ServerError
+from repository.model_config import ModelConfig
 
 NANOSECONDS = 1_000_000_000
 
@@ -39,6 +41,7 @@ class VersionSnapshot:
     pending_requests: int
     load_seconds: float
     failures: Mapping[str, int]
+    histograms: Mapping[str, HistogramSnapshot] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -62,13 +65,31 @@ class _BatchSums:
 
 
 @dataclass(slots=True)
+class LatencyHistograms:
+    """How the durations of successful requests are spread; the fields are in the metrics' names. Microseconds, but for
+    the time to the first response, which Triton has in milliseconds."""
+
+    request: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
+    queue: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
+    compute_input: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
+    compute_infer: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
+    compute_output: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
+    first_response: Histogram = field(default_factory=lambda: Histogram(FIRST_RESPONSE_BOUNDS_MS))
+
+    def frozen(self) -> dict[str, HistogramSnapshot]:
+        return {each.name: getattr(self, each.name).frozen() for each in fields(self)}
+
+
+@dataclass(slots=True)
 class VersionStatistics:
-    """The running sums. One writer, the version's scheduler; read at any time between two checkpoints."""
+    """The running sums. One writer, the version's scheduler; read at any time between two checkpoints. `histograms` is
+    None where they are switched off."""
 
     inference_count: int = 0
     execution_count: int = 0
     last_inference_ms: int = 0
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
+    histograms: LatencyHistograms | None = field(default_factory=LatencyHistograms)
     _success: _Sum = field(default_factory=_Sum)
     _fail: _Sum = field(default_factory=_Sum)
     _queue: _Sum = field(default_factory=_Sum)
@@ -82,6 +103,9 @@ class VersionStatistics:
         if done.replies is None:  # each stream counts for itself when it ends
             requests = len(done.batch)
             self._queue.add(int(sum(done.started - item.arrival for item in done.batch) * NANOSECONDS), requests)
+            if self.histograms is not None:
+                for item in done.batch:
+                    self.histograms.queue.observe((done.started - item.arrival) * 1e6)
         else:
             requests = self._count_replies(done, done.replies, now)
         if done.timing is not None:
@@ -91,6 +115,7 @@ class VersionStatistics:
         """The number of requests that succeeded."""
         successes = inferences = 0
         queued_seconds = success_seconds = 0.0
+        histograms = self.histograms
         for item, reply in zip(done.batch, replies, strict=True):
             if item.is_cancelled:  # counted when it was abandoned
                 continue
@@ -99,8 +124,14 @@ class VersionStatistics:
                 continue
             successes += 1
             inferences += item.batch_size
-            queued_seconds += done.started - item.arrival
-            success_seconds += now - item.arrival
+            queued = done.started - item.arrival
+            taken = now - item.arrival
+            queued_seconds += queued
+            success_seconds += taken
+            if histograms is not None:
+                histograms.queue.observe(queued * 1e6)
+                histograms.request.observe(taken * 1e6)
+                histograms.first_response.observe(taken * 1e3)
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += inferences
         self._success.add(int(success_seconds * NANOSECONDS), successes)
@@ -116,17 +147,26 @@ class VersionStatistics:
             sums.compute_input.add(timing.compute_input_ns * count, count)
             sums.compute_infer.add(timing.compute_infer_ns * count, count)
             sums.compute_output.add(timing.compute_output_ns * count, count)
+        if self.histograms is not None and requests:
+            self.histograms.compute_input.observe(timing.compute_input_ns / 1e3, requests)
+            self.histograms.compute_infer.observe(timing.compute_infer_ns / 1e3, requests)
+            self.histograms.compute_output.observe(timing.compute_output_ns / 1e3, requests)
 
-    def count_stream(self, item: QueuedRequest, error: ServerError | None, *, now: float) -> None:
+    def count_stream(self, ended: StreamEnded, *, now: float) -> None:
         """Count a request to a decoupled model, which has ended `now`."""
+        item = ended.item
         if item.is_cancelled:
             return
-        if error is not None:
-            self.count_failure(_reason(error), now - item.arrival)
+        if ended.error is not None:
+            self.count_failure(_reason(ended.error), now - item.arrival)
             return
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += item.batch_size
         self._success.add(int((now - item.arrival) * NANOSECONDS))
+        if self.histograms is not None:
+            self.histograms.request.observe((now - item.arrival) * 1e6)
+            if ended.first_response is not None:
+                self.histograms.first_response.observe((ended.first_response - item.arrival) * 1e3)
 
     def count_failure(self, reason: FailureReason, seconds: float) -> None:
         self.failures[reason] += 1
@@ -166,3 +206,14 @@ class VersionStatistics:
 
 def _reason(error: ServerError) -> FailureReason:
     return FailureReason.CANCELED if isinstance(error, Cancelled) else FailureReason.BACKEND
+
+
+def latency_histograms(config: ModelConfig) -> LatencyHistograms:
+    """The histograms of a model, with the buckets that its `model_metrics` give."""
+    bounds = {
+        control.metric_identifier.family: control.histogram_options.buckets
+        for control in (config.model_metrics.metric_control if config.model_metrics is not None else ())
+        if control.metric_identifier is not None and control.histogram_options is not None
+    }
+    first_response = bounds.get("nv_inference_first_response_histogram_ms", FIRST_RESPONSE_BOUNDS_MS)
+    return LatencyHistograms(first_response=Histogram(first_response))

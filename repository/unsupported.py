@@ -73,7 +73,6 @@ REFUSED = (
     Refusal("model_warmup"),
     Refusal("model_repository_agents.agents"),
     Refusal("response_cache.enable"),
-    Refusal("model_metrics.metric_control"),
 )
 
 # Fields that have their effect, or are hints that a server may leave without one (marked so).
@@ -120,6 +119,8 @@ SUPPORTED = frozenset(
         "parameters",
         "parameters.string_value",
         "model_operations.op_library_filename",
+        "model_metrics.metric_control.metric_identifier.family",
+        "model_metrics.metric_control.histogram_options.buckets",
         "model_transaction_policy.decoupled",  # by those backends that can
     }
 )

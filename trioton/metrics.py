@@ -6,14 +6,17 @@ its own. `protocol.http.metrics` serves what `Metrics.render` gives.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from actors.statistics import FailureReason, VersionSnapshot
+from protocol.limits import LimitCounter
 from trioton.exposition import render_text
 from trioton.machine import Machine
 
@@ -91,19 +94,40 @@ MODEL_METRICS: tuple[ModelMetric, ...] = (
 )
 
 
+# Histograms by the names that the snapshots give them.
+HISTOGRAMS: tuple[tuple[str, str, str], ...] = (
+    ("request", "nv_inference_request_duration_histogram_us", "Inference request duration in microseconds"),
+    ("queue", "nv_inference_queue_duration_histogram_us", "Inference queuing duration in microseconds"),
+    ("compute_input", "nv_inference_compute_input_duration_histogram_us", "Compute input duration in microseconds"),
+    ("compute_infer", "nv_inference_compute_infer_duration_histogram_us", "Compute inference duration in microseconds"),
+    ("compute_output", "nv_inference_compute_output_duration_histogram_us", "Compute output duration in microseconds"),
+    (
+        "first_response",
+        "nv_inference_first_response_histogram_ms",
+        "Duration from request to first response in milliseconds",
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCollector(Collector):
-    """The metrics of every loaded model version."""
+    """The metrics of every loaded model version. `has_counters` false leaves out Triton's group of counters."""
 
     snapshots: Callable[[], Sequence[VersionSnapshot]]
+    has_counters: bool = True
 
     def collect(self) -> Iterator[Metric]:
         labelled = [(_labels(snapshot), snapshot) for snapshot in self.snapshots()]
+        yield from self._histograms(labelled)
         for row in MODEL_METRICS:
+            if row.kind == "counter" and not self.has_counters:
+                continue
             metric = Metric(row.name, row.help, row.kind)
             for labels, snapshot in labelled:
                 metric.add_sample(row.name, labels, row.value(snapshot))
             yield metric
+        if not self.has_counters:
+            return
         failures = Metric(_FAILURES, "Number of failed inference requests, all batch sizes", "counter")
         for labels, snapshot in labelled:
             for reason in FailureReason:
@@ -111,6 +135,33 @@ class ModelCollector(Collector):
                     _FAILURES, {**labels, "reason": reason.value}, snapshot.failures.get(reason.value, 0)
                 )
         yield failures
+
+    def _histograms(self, labelled: Sequence[tuple[dict[str, str], VersionSnapshot]]) -> Iterator[Metric]:
+        for key, name, help_text in HISTOGRAMS:
+            metric = Metric(name, help_text, "histogram")
+            for labels, snapshot in labelled:
+                histogram = snapshot.histograms.get(key)
+                if histogram is None:
+                    continue
+                for bound, count in zip((*histogram.bounds, math.inf), histogram.cumulative, strict=True):
+                    metric.add_sample(f"{name}_bucket", {**labels, "le": floatToGoString(bound)}, count)
+                metric.add_sample(f"{name}_sum", labels, histogram.total)
+                metric.add_sample(f"{name}_count", labels, histogram.cumulative[-1])
+            if metric.samples:
+                yield metric
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCollector(Collector):
+    """How often each limit of the edges has refused something."""
+
+    limits: LimitCounter
+
+    def collect(self) -> Iterator[Metric]:
+        metric = Metric("trioton_limit_refusals_total", "Number of refusals by a limit of a protocol edge", "counter")
+        for (protocol, limit), count in sorted(self.limits.counts().items()):
+            metric.add_sample(metric.name, {"protocol": protocol, "limit": limit}, count)
+        yield metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +190,21 @@ class Metrics:
     Args:
         snapshots: what has been counted so far, per model version.
         interval: how old the machine's readings may be, in seconds.
+        limits: the refusals of the edges.
+        has_counters: `--metrics-config counter_latencies`.
     """
 
-    def __init__(self, snapshots: Callable[[], Sequence[VersionSnapshot]], *, interval: float) -> None:
+    def __init__(
+        self,
+        snapshots: Callable[[], Sequence[VersionSnapshot]],
+        *,
+        interval: float,
+        limits: LimitCounter | None = None,
+        has_counters: bool = True,
+    ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(ModelCollector(snapshots))
+        self.registry.register(ModelCollector(snapshots, has_counters))
+        self.registry.register(LimitCollector(limits or LimitCounter()))
         self.registry.register(MachineCollector(Machine(interval)))
 
     def render(self) -> bytes:

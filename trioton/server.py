@@ -59,9 +59,14 @@ class Server:
         self.settings = settings
         self.core = ServerCore(_core_settings(settings), BackendRegistry())
         self.addresses: dict[str, Address] = {}
-        self._metrics = Metrics(self.core.snapshots, interval=settings.metrics_interval_ms / 1000)
-        self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._limits = LimitCounter()
+        self._metrics = Metrics(
+            self.core.snapshots,
+            interval=settings.metrics_interval_ms / 1000,
+            limits=self._limits,
+            has_counters=settings.shows_metrics("counter_latencies"),
+        )
+        self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._stop = trio.Event()
         self._has_started = False
         self._scope = trio.CancelScope()
@@ -202,6 +207,7 @@ def _core_settings(settings: Settings) -> CoreSettings:
         auto_complete_config=not settings.disable_auto_complete_config,
         backend_config=backend_config,
         model_load_thread_count=settings.model_load_thread_count,
+        latency_histograms=settings.shows_metrics("histogram_latencies"),
     )
 
 

@@ -48,6 +48,27 @@ def backend_setting(text: str) -> BackendSetting:
     return BackendSetting(backend, key, value)
 
 
+@dataclass(frozen=True, slots=True)
+class MetricSetting:
+    """One `--metrics-config`: whether a group of metrics is shown."""
+
+    group: str
+    is_shown: bool
+
+
+def metric_setting(text: str) -> MetricSetting:
+    group, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError("--metrics-config option format is <setting>=<value>")
+    if group in ("summary_latencies", "summary_quantiles"):
+        if group == "summary_latencies" and not boolean(value):
+            return MetricSetting(group, False)
+        raise ValueError(f"{group} is not supported; histogram_latencies, which is on, lets you compute any quantile")
+    if group not in ("counter_latencies", "histogram_latencies"):
+        raise ValueError("unknown setting of --metrics-config; expected counter_latencies or histogram_latencies")
+    return MetricSetting(group, boolean(value))
+
+
 def control_mode(text: str) -> str:
     if text == "poll":
         raise ValueError("model control mode 'poll' is not supported yet; expected none or explicit")
@@ -203,6 +224,14 @@ class Settings:
         2000, integer(1), group=METRICS, metavar=_INT, help="How old the readings of the machine's load may be."
     )
 
+    metrics_config: tuple[MetricSetting, ...] = repeatable(
+        metric_setting,
+        group=METRICS,
+        metavar="<setting>=<boolean>",
+        help="counter_latencies and histogram_latencies: whether these groups of metrics are shown; both are on. May "
+        "be given several times.",
+    )
+
     log_verbose: int = flag(
         0, verbosity, group=LOGGING, metavar=_INT, help="Show verbose messages up to this level; 0 shows none."
     )
@@ -226,6 +255,10 @@ class Settings:
         if "*" in self.load_model and len(self.load_model) > 1:
             raise UsageError("Error: Wildcard '*' in '--load-model' must be the only value of that flag.")
         _refuse_shared_ports(self.services())
+
+    def shows_metrics(self, group: str) -> bool:
+        """Whether a group of metrics is shown: as the last `--metrics-config` about it says, else yes."""
+        return next((given.is_shown for given in reversed(self.metrics_config) if given.group == group), True)
 
     def services(self) -> dict[str, Address]:
         """The addresses asked for, by the word in their flags; in the order in which they open."""
@@ -272,7 +305,7 @@ UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     grpc-root-cert grpc-keepalive-time grpc-keepalive-timeout grpc-keepalive-permit-without-calls
     grpc-http2-max-pings-without-data grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
     grpc-max-connection-age grpc-max-connection-age-grace
-    allow-gpu-metrics allow-cpu-metrics metrics-config
+    allow-gpu-metrics allow-cpu-metrics
     trace-config trace-file trace-level trace-rate trace-count trace-log-frequency
     cache-config cache-directory response-cache-byte-size rate-limit rate-limit-resource
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
