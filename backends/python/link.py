@@ -1,0 +1,164 @@
+"""The server's end of one worker: its process, its channel and its shared memory, as one thing that lives and dies."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import trio
+
+from backends.python.arena import Arena
+from backends.python.channel import Channel, WorkerGone
+from backends.python.environment import Environment
+from backends.python.process import WorkerProcess
+from backends.python.settings import PythonSettings
+from backends.python.wire import BrokenFrame, DoneHead, FailedHead, Frame, LogHead, decode_head, encode, log_level_name
+from backends.python.worker.trioton_worker.frames import DONE, FAILED, FINALIZE
+
+# How long a worker that has closed its end may take to end; it is killed then.
+_EXIT_SECONDS = 2.0
+# How long finalize and the interpreter's own end may take together.
+FINALIZE_SECONDS = 6.0
+
+_LOG_LEVELS = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR, "VERBOSE": logging.DEBUG}
+
+
+class WorkerFailed(Exception):
+    """The worker says that the model has failed; the text is the model's. Returned, never raised."""
+
+
+Outcome: TypeAlias = DoneHead | WorkerFailed | WorkerGone
+
+
+class WorkerLink:
+    """To be closed by `stop` or `close`, whatever happens. Somebody must `attend` while the worker lives.
+
+    Raises:
+        OSError: the interpreter cannot be started.
+    """
+
+    def __init__(self, environment: Environment, settings: PythonSettings, log: logging.Logger, name: str) -> None:
+        self.name = name
+        self._log = log
+        self.arena = Arena(settings)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = WorkerProcess(environment, theirs, log, name)
+            except BaseException:
+                ours.close()
+                raise
+        self.channel = Channel(ours, self._log_message)
+        self._attending = trio.Lock()
+
+    async def attend(self) -> None:
+        """Forward what the worker prints and logs until it is dead, then return; kills one that no longer speaks.
+
+        One task does it at a time; a second one waits for its turn.
+        """
+        async with self._attending, trio.open_nursery() as nursery:
+            nursery.start_soon(self._process.forward_output)
+            nursery.start_soon(self._listen)
+            await self._process.wait_exit()
+            self.channel.hang_up()
+            await self.channel.read_until(lambda: False)
+            self._process.log_last_output()
+            nursery.cancel_scope.cancel()
+
+    async def _listen(self) -> None:
+        await self.channel.read_until(lambda: False)
+        with trio.move_on_after(_EXIT_SECONDS):
+            await self._process.wait_exit()
+        self._process.kill()
+
+    @asynccontextmanager
+    async def attended(self) -> AsyncIterator[None]:
+        """Attend while the body runs. The body must not raise: its errors would come out in a group."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.attend)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def request(self, kind: int, head: Mapping[str, Any]) -> Outcome:
+        """Ask for something other than a batch. Logs the traceback of a failure."""
+        try:
+            await self.channel.ask(encode(kind, dict(head)))
+            frame = await self.channel.answer()
+            assert frame is not None
+            return self._outcome(frame)
+        except WorkerGone as gone:
+            return gone
+        except BrokenFrame as broken:
+            return WorkerGone(str(broken))
+
+    def _outcome(self, frame: Frame) -> DoneHead | WorkerFailed:
+        if frame.kind == DONE:
+            return decode_head(frame, DoneHead)
+        if frame.kind != FAILED:
+            raise BrokenFrame(f"it answered with a frame of kind {frame.kind}")
+        failed = decode_head(frame, FailedHead)
+        self.log_failure(failed)
+        return WorkerFailed(failed.message)
+
+    def log_failure(self, failed: FailedHead) -> None:
+        if failed.traceback:
+            self._log.error("%s: %s", self.name, failed.traceback.rstrip())
+
+    async def end_text(self, problem: str = "") -> str:
+        """How the worker ended, now that it has; one that has not ended yet is killed.
+
+        `problem` is what was wrong with what it sent, where something was.
+        """
+        if not problem:
+            with trio.move_on_after(_EXIT_SECONDS):
+                await self._process.wait_exit()
+        found = self._process.exit_text()
+        if problem or found is None:
+            self._process.kill()
+            return f"was killed by the server, because {problem or 'it closed its connection'}"
+        return found
+
+    def tail(self) -> list[str]:
+        """The last lines that the worker printed, now that it has ended."""
+        return self._process.tail
+
+    async def stop(self) -> None:
+        """Finalize the model and end the worker, by force when it takes too long; free everything. Bounded."""
+        try:
+            if not self.channel.is_closed:
+                async with self.attended():
+                    with trio.move_on_after(FINALIZE_SECONDS) as finalizing:
+                        await self._finalize()
+                if finalizing.cancelled_caught:
+                    self._log.warning("%s: did not end within %g s and is killed", self.name, FINALIZE_SECONDS)
+        finally:
+            await self.close()
+
+    async def _finalize(self) -> None:
+        try:
+            await self.channel.answer()  # of a batch whose caller has gone
+        except WorkerGone:
+            return
+        outcome = await self.request(FINALIZE, {})
+        if isinstance(outcome, WorkerFailed):
+            self._log.error("%s: finalize failed: %s", self.name, outcome)
+        if not isinstance(outcome, WorkerGone):
+            await self._process.wait_exit()
+
+    async def close(self) -> None:
+        """Kill the worker if it lives, reap it, free everything. Shielded and bounded."""
+        await self._process.close()
+        self.channel.close()
+        self.arena.close()
+
+    def _log_message(self, head: LogHead) -> None:
+        """A message of the model's Logger, with its caller's place."""
+        level = _LOG_LEVELS[log_level_name(head)]
+        if self._log.isEnabledFor(level):
+            record = self._log.makeRecord(
+                self._log.name, level, head.filename, head.line, "%s: %s", (self.name, head.message), None
+            )
+            self._log.handle(record)

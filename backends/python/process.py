@@ -1,0 +1,161 @@
+"""A worker's process: started, watched, killed and reaped.
+
+Flow: [process] starts `worker/main.py` with one end of a socket pair; `channel` speaks over the other end.
+Whatever the worker and what it starts print goes to the log, and the last lines of it into a failed load's error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from backends.python.environment import Environment
+
+MAIN = Path(__file__).parent / "worker" / "main.py"
+
+_READ_SIZE = 65536
+_LAST_READS = 16  # a pipe holds one; others who may still print are not waited for
+_LONGEST_LINE = 8192
+_TAIL_LINES = 20
+# How long a killed process may take to be gone; the kernel needs longer only for one stuck in a device or a file
+# system.
+_REAP_SECONDS = 5.0
+
+
+class WorkerProcess:
+    """One worker process, leader of its own process group. `control` is the worker's end of the socket pair.
+
+    To be made in the thread that runs Trio: the kernel kills a worker when the thread that started it ends.
+
+    Raises:
+        OSError: the interpreter cannot be started.
+    """
+
+    def __init__(self, environment: Environment, control: socket.socket, log: logging.Logger, name: str) -> None:
+        self._log = log
+        self._name = name
+        self._line = b""
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._process = subprocess.Popen(
+            [environment.interpreter, str(MAIN), str(control.fileno())],
+            env=environment.variables,
+            pass_fds=(control.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            start_new_session=True,  # so that a terminal's Ctrl-C is the server's alone, and a kill reaches all
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def tail(self) -> list[str]:
+        """The last lines that were printed, oldest first."""
+        return [*self._tail, *([_decode(self._line)] if self._line else [])]
+
+    def exit_text(self) -> str | None:
+        """How the process ended (`exited with code 3`, `was killed by SIGSEGV`); None while it runs.
+
+        Does not reap: the process id stays taken until `close`, so that a kill can hit nobody else.
+        """
+        if self._process.returncode is not None:
+            return _exit_text(self._process.returncode)
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # reaped by somebody else: the server was started with SIGCHLD ignored
+            return "ended"
+        if found is None:
+            return None
+        return _exit_text(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+
+    async def wait_exit(self) -> None:
+        """Sleep until the process has ended. Any number of tasks may wait."""
+        if self.exit_text() is not None:
+            await trio.lowlevel.checkpoint()
+            return
+        if not hasattr(os, "pidfd_open"):
+            await trio.to_thread.run_sync(
+                os.waitid, os.P_PID, self.pid, os.WEXITED | os.WNOWAIT, abandon_on_cancel=True
+            )
+            return
+        descriptor = os.pidfd_open(self.pid)
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+
+    async def forward_output(self) -> None:
+        """Log what is printed, line by line, until all who can print are gone."""
+        while (size := self._log_output()) != 0:
+            if size is None:
+                await trio.lowlevel.wait_readable(self._output.fileno())
+            else:
+                await trio.lowlevel.checkpoint()  # a model that prints without end must not stop the others
+
+    def log_last_output(self) -> None:
+        """Log what the pipe still holds of a process that has ended."""
+        for _ in range(_LAST_READS):
+            if not self._log_output():
+                break
+
+    def _log_output(self) -> int | None:
+        """Read once and log. Returns the number of bytes: None where there are none now, 0 where none will come."""
+        try:
+            data = os.read(self._output.fileno(), _READ_SIZE)
+        except BlockingIOError:
+            return None
+        *lines, self._line = (self._line + data).split(b"\n")
+        if not data or len(self._line) > _LONGEST_LINE:
+            lines.append(self._line)
+            self._line = b""
+        for line in filter(None, map(_decode, lines)):
+            self._tail.append(line)
+            self._log.info("%s: %s", self._name, line)
+        return len(data)
+
+    def kill(self) -> None:
+        """End the process and its group at once. Harmless when it has ended."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Kill what is left, reap, free. Shielded, and bounded by a few seconds."""
+        with trio.move_on_after(_REAP_SECONDS, shield=True):
+            self.kill()
+            if self._process.returncode is None:
+                await self.wait_exit()
+                self.kill()  # what the process started while it was being killed
+                self._process.wait()
+        if not self._output.closed:
+            trio.lowlevel.notify_closing(self._output.fileno())
+            self._output.close()
+        if self._process.returncode is None:
+            self._log.error("%s: process %d does not end although it was killed", self._name, self.pid)
+
+
+def _decode(line: bytes) -> str:
+    return line.rstrip(b"\r").decode("utf-8", "replace")
+
+
+def _exit_text(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,61 @@
+"""The Python backend's options: `--backend-config=python,<key>=<value>` and a model's `parameters`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backends.interface import ModelSource
+from backends.parameters import parse_bool, parse_int
+from protocol.errors import InvalidArgument, Unsupported
+
+_MIB = 1 << 20
+_SHM_LIMIT = 256 * _MIB
+_FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSettings:
+    """Shared memory of each instance, in bytes, for inputs and again for outputs.
+
+    A segment is made when a batch first needs one, grows in multiples of `shm_growth_byte_size`, and never beyond
+    `shm_limit_byte_size`: a larger batch crosses inside the socket's frames, as all do where `is_inline` (backend
+    setting `inline-tensors`, or the model's parameter INLINE_TENSORS, which wins).
+    """
+
+    shm_default_byte_size: int = _MIB
+    shm_growth_byte_size: int = _MIB
+    shm_limit_byte_size: int = _SHM_LIMIT
+    is_inline: bool = False
+
+    @classmethod
+    def of(cls, source: ModelSource) -> PythonSettings:
+        """Read and check what concerns one model.
+
+        Raises:
+            InvalidArgument, Unsupported: a value cannot be; the texts are Triton's where it has the option.
+        """
+        place = f"model '{source.name}': backend setting"
+
+        def number(key: str, default: int) -> int:
+            given = source.settings.get(key)
+            return default if given is None else parse_int(given, place=f"{place} '{key}'")
+
+        default_size = number("shm-default-byte-size", _MIB)
+        if default_size < _MIB:
+            raise InvalidArgument("shm-default-byte-size can't be smaller than 4 MiBs")
+        growth = number("shm-growth-byte-size", _MIB)
+        if growth <= 0:
+            raise InvalidArgument("shm-growth-byte-size can't be smaller than or equal to zero.")
+        limit = number("shm-limit-byte-size", max(_SHM_LIMIT, default_size))
+        if limit < default_size:
+            raise InvalidArgument(f"{place} 'shm-limit-byte-size' must be at least {default_size}, got {limit}")
+        inline = source.config.parameter("INLINE_TENSORS", source.settings.get("inline-tensors", "false"))
+        _check_force_cpu(source)
+        return cls(default_size, growth, limit, parse_bool(inline, place=f"model '{source.name}': INLINE_TENSORS"))
+
+
+def _check_force_cpu(source: ModelSource) -> None:
+    """Tensors stay on the CPU either way; a value that Triton refuses is refused."""
+    value = source.config.parameter(_FORCE_CPU, "yes")
+    if value not in ("yes", "no"):
+        raise Unsupported(f"Incorrect value for {_FORCE_CPU}: {value}'")

@@ -1,0 +1,22 @@
+"""The program of a worker process: `python main.py CONTROL_FD`. Its server starts it; nobody else should.
+
+The lines before the last ones are for any Python 3, so that an interpreter that is too old can say so.
+"""
+
+import os
+import sys
+
+# Not only as a script's first entry: PYTHONSAFEPATH leaves that out. The loader moves it behind the model's folders.
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+if __name__ == "__main__":  # processes that a model spawns import this file under another name
+    if sys.version_info < (3, 8):  # noqa: UP036 (this is the check)
+        sys.exit("The Python backend needs Python 3.8 or newer; " + sys.executable + " is " + sys.version.split()[0])
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"The Python backend needs numpy in the model's environment; {sys.executable}: {error}")
+
+    from trioton_worker.serve import main  # type: ignore[import-not-found]  # on the path only in the worker
+
+    main(int(sys.argv[1]))

@@ -1,0 +1,168 @@
+"""What `import triton_python_backend_utils as pb_utils` gives.
+
+Names and texts are those of Triton's Python backend; what is not built yet raises TritonModelException with its name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .errors import (
+    NotBuilt,
+    TritonError,
+    TritonErrorCode,
+    TritonModelException,
+)
+from .loader import get_model_dir
+from .logger import Logger
+from .model_config import ModelConfig
+from .requests import (
+    InferenceRequest,
+    InferenceResponse,
+    PreferredMemory,
+)
+from .tensors import (
+    NUMPY_TYPES,
+    TYPE_NAMES,
+    Tensor,
+    decode_elements,
+    encode_elements,
+)
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+TRITONSERVER_MEMORY_CPU = 0
+TRITONSERVER_MEMORY_GPU = 2
+
+TRITON_STRING_TO_NUMPY = {name: NUMPY_TYPES[number] for name, number in TYPE_NAMES.items()}
+_NUMBERS = {kind: number for number, kind in NUMPY_TYPES.items()}
+_NUMBERS[np.bytes_] = TYPE_NAMES["TYPE_STRING"]
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """The request's input of that name; None where it has none."""
+    for tensor in inference_request._inputs:
+        if tensor._name == name:
+            return tensor
+    return None
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    """The response's output of that name; None where it has none, or an error."""
+    if inference_response.has_error():
+        return None
+    for tensor in inference_response._output_tensors:
+        if tensor._name == name:
+            return tensor
+    return None
+
+
+def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """The input's entry in the configuration."""
+    return _by_name(model_config.get("input", ()), name)
+
+
+def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """The output's entry in the configuration."""
+    return _by_name(model_config.get("output", ()), name)
+
+
+def _by_name(tensors: Any, name: str) -> dict[str, Any] | None:
+    return next((tensor for tensor in tensors if tensor["name"] == name), None)
+
+
+def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def triton_string_to_numpy(triton_type_string: str) -> type:
+    """`"TYPE_FP32"` → numpy.float32. Raises KeyError for what numpy has no type for."""
+    return TRITON_STRING_TO_NUMPY[triton_type_string]
+
+
+def triton_to_numpy_type(data_type: int) -> type | None:
+    """The numpy type of a DataType number."""
+    return NUMPY_TYPES.get(data_type)
+
+
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """The DataType number of a numpy type."""
+    return _NUMBERS.get(data_type)
+
+
+def serialize_byte_tensor(input_tensor: Any) -> bytes | tuple[()] | None:
+    """The elements, each with its length before it (4 bytes, little-endian); None for other dtypes."""
+    if input_tensor.size == 0:
+        return ()
+    if input_tensor.dtype.kind not in "OS":
+        return None
+    return encode_elements(input_tensor)
+
+
+def deserialize_bytes_tensor(encoded_tensor: bytes) -> Any:
+    """The reverse: a 1-D array of bytes objects."""
+    return decode_elements(encoded_tensor)
+
+
+def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
+    raise NotBuilt("load_model")
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    raise NotBuilt("unload_model")
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    raise NotBuilt("is_model_ready")
+
+
+class MetricFamily:
+    """Not built yet."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotBuilt("MetricFamily")
+
+
+__all__ = [
+    "TRITONSERVER_MEMORY_CPU",
+    "TRITONSERVER_MEMORY_GPU",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
+    "TRITONSERVER_REQUEST_RELEASE_ALL",
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+    "TRITON_STRING_TO_NUMPY",
+    "InferenceRequest",
+    "InferenceResponse",
+    "Logger",
+    "MetricFamily",
+    "ModelConfig",
+    "PreferredMemory",
+    "Tensor",
+    "TritonError",
+    "TritonErrorCode",
+    "TritonModelException",
+    "deserialize_bytes_tensor",
+    "get_input_config_by_name",
+    "get_input_tensor_by_name",
+    "get_model_dir",
+    "get_output_config_by_name",
+    "get_output_tensor_by_name",
+    "is_model_ready",
+    "load_model",
+    "numpy_to_triton_type",
+    "serialize_byte_tensor",
+    "triton_string_to_numpy",
+    "triton_to_numpy_type",
+    "unload_model",
+    "using_decoupled_model_transaction_policy",
+]

@@ -1,0 +1,130 @@
+"""The worker's end of the socket: whole frames in, whole frames out, and the segments that come with them."""
+
+from __future__ import annotations
+
+import array
+import json
+import mmap
+import os
+import socket
+import threading
+from collections import deque
+from typing import Any, Dict, Sequence, Union
+
+import numpy as np
+
+from .frames import MAGIC, PREFIX, pack
+
+Buffer = Union[bytes, bytearray, memoryview]
+Head = Dict[str, Any]
+
+_READ_SIZE = 1 << 18
+_MOST_BUFFERS = 512  # of one sendmsg call; systems allow 1024
+_ANCILLARY_SIZE = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class Frame:
+    """`body` is memory of its own: arrays over it live as long as they are held."""
+
+    __slots__ = ("body", "column", "head", "kind")
+
+    def __init__(self, kind: int, column: list[int], head: Head, body: np.ndarray[Any, Any]) -> None:
+        self.kind = kind
+        self.column = column
+        self.head = head
+        self.body = body
+
+
+def encode_json(value: object) -> bytes:
+    """JSON text that any decoder takes: what is no valid text (lone surrogates) becomes question marks."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+class Connection:
+    """`receive` is for the main thread only; `send` for any."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._socket = control
+        self._sending = threading.Lock()
+        self._descriptors: deque[int] = deque()
+        self._ahead = b""  # received behind the last frame
+
+    def receive(self) -> Frame | None:
+        """The next frame; None when the server has closed its end."""
+        data = self._ahead
+        while len(data) < PREFIX.size:
+            more = self._receive_some()
+            if not more:
+                return None
+            data = data + more if data else more
+        magic, kind, column_size, head_size, body_size = PREFIX.unpack_from(data)
+        if magic != MAGIC:
+            raise ConnectionError("the server sent something that is no frame")
+        body_start = PREFIX.size + column_size + head_size
+        while len(data) < body_start:
+            more = self._receive_some()
+            if not more:
+                return None
+            data += more
+        body = np.empty(body_size, np.uint8)
+        there = data[body_start : body_start + body_size]
+        body[: len(there)] = np.frombuffer(there, np.uint8)
+        if not self._receive_into(body.data[len(there) :]):
+            return None
+        self._ahead = data[body_start + body_size :]
+        view = memoryview(data)
+        column = view[PREFIX.size : PREFIX.size + column_size].cast("q").tolist()
+        head = json.loads(data[PREFIX.size + column_size : body_start])
+        return Frame(kind, column, head, body)
+
+    def next_segment(self) -> mmap.mmap:
+        """Map the segment that came first of those not taken yet."""
+        descriptor = self._descriptors.popleft()
+        try:
+            return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+
+    def send(
+        self, kind: int, head: Head, column: Sequence[int] = (), body: Sequence[Buffer] = (), body_size: int = 0
+    ) -> None:
+        """Send one frame; `body` holds `body_size` bytes in all."""
+        start = pack(kind, encode_json(head), array.array("q", column).tobytes(), body_size)
+        with self._sending:
+            if body_size <= _READ_SIZE:
+                self._socket.sendall(b"".join((start, *body)))
+                return
+            buffers: list[memoryview] = [memoryview(start), *(memoryview(part) for part in body if len(part))]
+            while buffers:
+                sent = self._socket.sendmsg(buffers[:_MOST_BUFFERS])
+                done = 0
+                while done < len(buffers) and sent >= len(buffers[done]):
+                    sent -= len(buffers[done])
+                    done += 1
+                del buffers[:done]
+                if sent:
+                    buffers[0] = buffers[0][sent:]
+
+    def _receive_some(self) -> bytes:
+        try:
+            data, ancillary, _, _ = self._socket.recvmsg(_READ_SIZE, _ANCILLARY_SIZE, _CLOSE_ON_EXEC)
+        except ConnectionError:
+            return b""
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors = array.array("i")
+                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+                self._descriptors.extend(descriptors)
+        return data
+
+    def _receive_into(self, view: memoryview) -> bool:
+        while len(view):
+            try:
+                count = self._socket.recv_into(view)
+            except ConnectionError:
+                return False
+            if not count:
+                return False
+            view = view[count:]
+        return True

@@ -1,0 +1,90 @@
+"""The errors of `triton_python_backend_utils`, and how an exception of a model reads to a client."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import os
+import traceback
+from types import TracebackType
+
+# Frames of these are ours, not the model's: how it was called, and how its file was imported.
+_OWN_FOLDERS = (os.path.dirname(os.path.abspath(__file__)), "<frozen importlib", os.path.dirname(importlib.__file__))
+
+
+class TritonErrorCode(enum.IntEnum):
+    """Names and order are those of `frames.ERROR_KINDS`."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class TritonModelException(Exception):
+    """A rule of `triton_python_backend_utils` was broken, or something asked for that does not exist."""
+
+
+class NotBuilt(TritonModelException):
+    """A part of the API that this server does not have yet."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is not supported by this server yet.")
+
+
+class TritonError:
+    """What a response carries in place of tensors."""
+
+    UNKNOWN = TritonErrorCode.UNKNOWN
+    INTERNAL = TritonErrorCode.INTERNAL
+    NOT_FOUND = TritonErrorCode.NOT_FOUND
+    INVALID_ARG = TritonErrorCode.INVALID_ARG
+    UNAVAILABLE = TritonErrorCode.UNAVAILABLE
+    UNSUPPORTED = TritonErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = TritonErrorCode.ALREADY_EXISTS
+    CANCELLED = TritonErrorCode.CANCELLED
+
+    __slots__ = ("_code", "_message")
+
+    def __init__(self, message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"TritonError: message must be str, found type {type(message)}")
+        if not isinstance(code, TritonErrorCode):
+            raise TypeError(f"TritonError: code must be one of TritonError's codes, found type {type(code)}")
+        self._message = message
+        self._code = code
+
+    def message(self) -> str:
+        return self._message
+
+    def code(self) -> TritonErrorCode:
+        return self._code
+
+
+def describe(error: BaseException) -> str:
+    """`Type: text`, a blank line, and where it happened, innermost call first."""
+    text = f"{type(error).__name__}: {error}"
+    places = [
+        f"  {frame.filename}({frame.lineno}): {frame.name}"
+        for frame in reversed(traceback.extract_tb(_model_part(error.__traceback__)))
+    ]
+    if isinstance(error, SyntaxError) and error.filename:  # its text has the file's name only
+        places.insert(0, f"  {error.filename}({error.lineno})")
+    return "\n".join((text, "", "At:", *places)) + "\n" if places else text
+
+
+def format_traceback(error: BaseException) -> str:
+    """The whole traceback, for the log."""
+    return "".join(traceback.format_exception(type(error), error, _model_part(error.__traceback__)))
+
+
+def _model_part(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the model's first line on; None where no line is the model's."""
+    part = trace
+    while part is not None and part.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+        part = part.tb_next
+    return part

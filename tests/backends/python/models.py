@@ -1,0 +1,128 @@
+"""Python models for the tests, and the backends that run them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from backends.interface import InstanceSpec, ModelSource
+from backends.python import PythonBackend
+from protocol.datatypes import DataType
+from protocol.errors import ServerError
+from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from repository.model_config import InstanceKind, ModelConfig, ModelInput, ModelOutput, ModelParameter
+
+CONFIG = ModelConfig(
+    name="m",
+    backend="python",
+    max_batch_size=8,
+    input=(ModelInput(name="IN", data_type=DataType.FP32, dims=(-1,)),),
+    output=(ModelOutput(name="OUT", data_type=DataType.FP32, dims=(-1,)),),
+    default_model_filename="model.py",
+)
+
+# A model whose `execute` has the body given; `answer(array)` makes a response of one tensor.
+_EXECUTE = """
+import os, signal, sys, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def answer(array, name="OUT"):
+    return pb_utils.InferenceResponse([pb_utils.Tensor(name, array)])
+
+class TritonPythonModel:
+    def execute(self, requests):
+{body}
+"""
+
+IDENTITY = "return [answer(r.inputs()[0].as_numpy()) for r in requests]"
+
+
+def executing(body: str) -> str:
+    """The text of a model that has this `execute`."""
+    return _EXECUTE.format(body=textwrap.indent(textwrap.dedent(body).strip(), " " * 8))
+
+
+def write_model(directory: Path, text: str, *, version: int = 1, files: Mapping[str, str] | None = None) -> Path:
+    """Write `model.py`, and `files` by their stems, into a version of the model directory."""
+    folder = directory / str(version)
+    folder.mkdir(parents=True, exist_ok=True)
+    for stem, content in {"model": text, **(files or {})}.items():
+        (folder / f"{stem}.py").write_text(textwrap.dedent(content))
+    return folder
+
+
+def model_source(
+    directory: Path,
+    text: str,
+    *,
+    config: ModelConfig = CONFIG,
+    settings: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> ModelSource:
+    write_model(directory, text, files=files)
+    return ModelSource(config.name, 1, directory, config, dict(settings or {}))
+
+
+def backend(
+    directory: Path,
+    text: str,
+    *,
+    config: ModelConfig = CONFIG,
+    settings: Mapping[str, str] | None = None,
+    kind: InstanceKind = InstanceKind.CPU,
+    device_id: int = 0,
+    files: Mapping[str, str] | None = None,
+) -> PythonBackend:
+    source = model_source(directory, text, config=config, settings=settings, files=files)
+    return PythonBackend(InstanceSpec(source, "m_0", kind, device_id))
+
+
+def parameters(**values: str) -> dict[str, ModelParameter]:
+    return {key: ModelParameter(string_value=value) for key, value in values.items()}
+
+
+@asynccontextmanager
+async def running(instance: PythonBackend) -> AsyncIterator[PythonBackend]:
+    """Loaded and watched, as a model instance actor does it; unloaded afterwards."""
+    await instance.load()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(instance.wait_died)
+            yield instance
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            await instance.unload()
+
+
+def request(
+    array: NDArray[Any] | Sequence[float] = (1.0, 2.0),
+    *,
+    name: str = "IN",
+    id: str = "",
+    outputs: tuple[str, ...] = (),
+    parameters: dict[str, ParameterValue] | None = None,
+) -> InferenceRequest:
+    if not isinstance(array, np.ndarray):
+        array = np.array([array], dtype=np.float32)
+    return InferenceRequest(
+        "m", [Tensor.from_numpy(name, array)], id=id, requested_outputs=outputs, parameters=parameters or {}
+    )
+
+
+def output(response: InferenceResponse | ServerError, index: int = 0) -> NDArray[Any]:
+    assert isinstance(response, InferenceResponse), response
+    return response.outputs[index].as_numpy()
+
+
+async def infer(instance: PythonBackend, *requests: InferenceRequest) -> list[InferenceResponse | ServerError]:
+    """One batch."""
+    return list((await instance.execute(requests)).responses)

@@ -1,0 +1,39 @@
+"""What the tests ask the system about processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def children() -> list[int]:
+    """The processes that this one has started and not reaped, but for Python's own helper of `multiprocessing`."""
+    found = [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    return [pid for pid in found if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for another process; the test's own time limit bounds it."""
+    while not condition():  # noqa: ASYNC110 (what another process does sets no event)
+        await trio.sleep(0.01)
+
+
+def shared_memory_files() -> list[str]:
+    """What has a name in the system's shared memory."""
+    folder = Path("/dev/shm")
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
