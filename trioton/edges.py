@@ -75,13 +75,13 @@ def _metrics(settings: Settings, shared: Shared, address: Address) -> Edge:
 
 
 def _services(
-    shared: Shared, restrictions: Sequence[Restriction], dialect: Dialect, forwarding: HeaderForwarding
+    shared: Shared, restrictions: Sequence[Restriction], dialect: Dialect, forwarding: HeaderForwarding | None
 ) -> EdgeServices:
     return EdgeServices(
         core=shared.core,
         shared_memory=shared.shared_memory,
         access=AccessControl(RestrictedApis(restrictions, dialect), shared.keys),
-        forwarding=forwarding,
+        forwarding=forwarding or HeaderForwarding(),
         limits=shared.limits,
         log=shared.log,
         trace=shared.trace,

@@ -189,8 +189,8 @@ class Settings:
         help="Calls that need a header with this value. May be given several times.",
         is_secret=True,
     )
-    http_header_forward_pattern: HeaderForwarding = flag(  # noqa: RUF009 (a field, as its neighbours)
-        HeaderForwarding(),
+    http_header_forward_pattern: HeaderForwarding | None = flag(  # noqa: RUF009 (a field, as its neighbours)
+        None,
         HeaderForwarding,
         group=HTTP,
         metavar="<regular expression>",
@@ -207,8 +207,8 @@ class Settings:
         help="Calls that need the metadata triton-grpc-protocol-<key> with this value. May be given several times.",
         is_secret=True,
     )
-    grpc_header_forward_pattern: HeaderForwarding = flag(  # noqa: RUF009 (a field, as its neighbours)
-        HeaderForwarding(),
+    grpc_header_forward_pattern: HeaderForwarding | None = flag(  # noqa: RUF009 (a field, as its neighbours)
+        None,
         HeaderForwarding,
         group=GRPC,
         metavar="<regular expression>",
