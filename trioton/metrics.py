@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from actors.statistics import FailureReason, VersionSnapshot
 from protocol.limits import LimitCounter
@@ -144,7 +143,9 @@ class ModelCollector(Collector):
                 if histogram is None:
                     continue
                 for bound, count in zip((*histogram.bounds, math.inf), histogram.cumulative, strict=True):
-                    metric.add_sample(f"{name}_bucket", {**labels, "le": floatToGoString(bound)}, count)
+                    metric.add_sample(
+                        f"{name}_bucket", {**labels, "le": "+Inf" if math.isinf(bound) else repr(bound)}, count
+                    )
                 metric.add_sample(f"{name}_sum", labels, histogram.total)
                 metric.add_sample(f"{name}_count", labels, histogram.cumulative[-1])
             if metric.samples:
