@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import sysconfig
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -52,16 +53,17 @@ def run_demo(settings: DemoSettings) -> int:
 
 
 def examples_folder() -> Path:
-    """Where the examples lie: inside the installed package, or beside it in a checkout.
+    """Where the examples lie: beside the package in a checkout, or among the environment's data where installed.
 
     Raises:
         DemoError: they are in neither place.
     """
-    package = Path(__file__).resolve().parent
-    for folder in (package / "examples", package.parent / "examples"):
-        if (folder / "build_repository.py").is_file():
-            return folder
-    raise DemoError(f"the examples are not beside the package {package}; install trioton again, or use a checkout")
+    checkout = Path(__file__).resolve().parent.parent
+    installed = Path(sysconfig.get_path("data"), "share", "trioton")
+    for place in (checkout, installed):
+        if (place / "examples" / "build_repository.py").is_file():
+            return place / "examples"
+    raise DemoError(f"the examples are neither in {checkout} nor in {installed}; install trioton again")
 
 
 @contextmanager
