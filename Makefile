@@ -19,9 +19,11 @@ check: $(VENV)/check-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.generate --check
+	$(BIN)/python -m tests.modules_page --check
 
 generate: $(VENV)/check-ready
 	$(BIN)/python -m tests.generate
+	$(BIN)/python -m tests.modules_page
 
 bench: $(VENV)/test-ready
 	$(BIN)/python -m tests.bench

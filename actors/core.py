@@ -14,9 +14,13 @@ from typing import Any
 
 import trio
 
+from actors.in_flight import InFlight
 from actors.model import Model
 from actors.model_loading import ModelLoader
 from actors.model_manager import ControlMode, ModelManager
+from actors.rate_limit_policy import RateLimitResource
+from actors.rate_limiter import RateLimiter
+from actors.response_cache import ResponseCache
 from actors.statistics import VersionSnapshot
 from backends.devices import gpu_count
 from backends.registry import BackendRegistry
@@ -29,7 +33,7 @@ from protocol.core import (
     ServerMetadata,
     TensorMetadata,
 )
-from protocol.errors import Unavailable
+from protocol.errors import NotFound, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from repository.json_form import to_json_form
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
@@ -38,12 +42,19 @@ __all__ = ["ControlMode", "CoreSettings", "ServerCore"]
 
 # The protocol extensions that are built, by Triton's names.
 EXTENSIONS = (
+    "classification",
+    "sequence",
     "model_repository",
+    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 
 
@@ -60,13 +71,17 @@ class CoreSettings:
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_load_thread_count: int = 4
     latency_histograms: bool = True
+    # None where the rate limiter is off.
+    rate_limit_resources: tuple[RateLimitResource, ...] | None = None
 
 
 class ServerCore:
     """One server's models. `run` owns them all; the other methods may be called while it runs."""
 
-    def __init__(self, settings: CoreSettings, registry: BackendRegistry) -> None:
+    def __init__(self, settings: CoreSettings, registry: BackendRegistry, cache: ResponseCache | None = None) -> None:
         self._settings = settings
+        self._cache = cache
+        self._in_flight = InFlight()
         self._registry = registry
         self._manager: ModelManager | None = None
         self._is_stopping = False
@@ -82,6 +97,8 @@ class ServerCore:
             auto_complete_config=settings.auto_complete_config,
             has_histograms=settings.latency_histograms,
             backend_config=settings.backend_config,
+            cache=self._cache,
+            rate_limiter=None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources),
         )
         manager = ModelManager(
             settings.repositories,
@@ -120,14 +137,14 @@ class ServerCore:
         )
 
     def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
-        return self._running().find(name, version).is_ready
+        return self._find(name, version).is_ready
 
     def server_metadata(self) -> ServerMetadata:
         return self._metadata
 
     def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata:
         manager = self._running()
-        model = manager.find(name, version)
+        model = self._find(name, version)
         config = model.config
         versions = manager.ready_versions(name) if version == LATEST_VERSION else (model.version,)
         return ModelMetadata(
@@ -139,7 +156,7 @@ class ServerCore:
         )
 
     def model_config(self, name: str, version: int = LATEST_VERSION) -> dict[str, Any]:
-        return to_json_form(self._running().find(name, version).config)
+        return to_json_form(self._find(name, version).config)
 
     def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
         return [_statistics(model) for model in self._running().find_all(name, version)]
@@ -151,23 +168,37 @@ class ServerCore:
         await self._running().load(name, parameters)
 
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
-        await self._running().unload(name)
+        await self._running().unload(name, unload_dependents=unload_dependents)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
-        return await self._manager.find(request.model_name, request.model_version).infer(request)
+        call = self._manager.find(request.model_name, request.model_version).infer(request)
+        return await (self._in_flight.run(request, call) if request.id else call)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
-        return await self._manager.find(request.model_name, request.model_version).infer_stream(request, respond)
+        call = self._manager.find(request.model_name, request.model_version).infer_stream(request, respond)
+        return await (self._in_flight.run(request, call) if request.id else call)
+
+    def cancel(self, name: str, request_id: str) -> int:
+        self._running().find(name)
+        return self._in_flight.cancel(name, request_id)
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
-        return self._running().find(name, version).is_decoupled
+        return self._find(name, version).is_decoupled
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
-        return self._running().find(name, version).labels.get(output, ())
+        return self._find(name, version).labels.get(output, ())
+
+    def _find(self, name: str, version: int) -> Model:
+        """A model that serves; while the server stops and its models go, that is the reason and not their absence."""
+        try:
+            return self._running().find(name, version)
+        except NotFound:
+            self._refuse_if_stopping()
+            raise
 
     def _running(self) -> ModelManager:
         if self._manager is None:

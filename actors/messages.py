@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import trio
 
+from actors.turns import Turn
 from backends.interface import BatchTiming
 from protocol.errors import ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -22,7 +23,8 @@ class QueuedRequest:
     """A request on its way through a model. `arrival` is in seconds of Trio's clock.
 
     Its caller sets `is_cancelled` when it gives up; whoever holds the request then may drop it. `failure` is why a
-    stream of responses ended early.
+    stream of responses ended early. `turn` is its place among requests whose streams keep their order. `watcher` is who
+    runs it, and is told when its caller gives up.
     """
 
     request: InferenceRequest
@@ -32,6 +34,14 @@ class QueuedRequest:
     reply: trio.MemorySendChannel[Reply]
     is_cancelled: bool = False
     failure: ServerError | None = None
+    turn: Turn | None = None
+    watcher: Callable[[QueuedRequest], None] | None = None
+
+    def cancel(self) -> None:
+        """Its caller gives up."""
+        self.is_cancelled = True
+        if self.watcher is not None:
+            self.watcher(self)
 
     def answer(self, reply: Reply) -> None:
         """Hand the only answer to the caller, if it is still there. Never waits: the reply channel has room for it."""
@@ -41,18 +51,22 @@ class QueuedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Execute:
-    """To a model instance: run this batch."""
+    """To a model instance: run this batch. With `keeps_rows` also those requests whose callers have gone: a request's
+    place in the batch has a meaning."""
 
     batch: Sequence[QueuedRequest]
+    keeps_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstanceAddress:
-    """A loaded model instance. `inbox` has room for one batch, and a batch is sent only to an idle instance, so the
-    sender never waits. Closing it means: finish and unload."""
+    """A loaded model instance. `inbox` has room for two batches, and an instance is given no more than the one that it
+    runs and the next, so the sender never waits. Closing it means: finish and unload. `take_ahead` makes it take the
+    next one while it runs one; None where that waits in the inbox."""
 
     name: str
     inbox: trio.MemorySendChannel[Execute]
+    take_ahead: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +114,8 @@ class BatchDone:
 @dataclass(frozen=True, slots=True)
 class StreamEnded:
     """To a scheduler: a request to a decoupled model has had its last response, or its error. `first_response` is when
-    the first one left, in seconds of Trio's clock."""
+    the first one left, in seconds of Trio's clock. The error `Rescheduled` ends only a round of an iterative sequence:
+    the request's reply channel is open."""
 
     item: QueuedRequest
     error: ServerError | None

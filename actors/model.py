@@ -12,26 +12,40 @@ from contextlib import suppress
 
 import trio
 
-from actors.batching_policy import BatchingPolicy, DirectPolicy, DynamicBatchingPolicy
+from actors.batcher import build_scheduler
+from actors.deadline import queue_takes_timeout, within_timeout
+from actors.ensemble_composition import Composition
+from actors.ensemble_runner import EnsembleRunner
 from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddress, Submit
 from actors.model_instance import ModelInstance
-from actors.ordered_replies import OrderedReplies
+from actors.rate_limiter import InstanceLimit, ModelLimits
 from actors.request_check import RequestChecker
+from actors.response_cache import VersionCache
 from actors.response_stream import BUFFERED_RESPONSES
 from actors.restart_backoff import RestartBackoff
 from actors.scheduler import Scheduler
+from actors.sequence_batcher import SequenceBatcher, sequence_batcher
 from actors.statistics import VersionStatistics, latency_histograms
+from actors.trace_stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
+from actors.turns import TurnOrder
 from backends.interface import Backend, InstanceSpec
+from backends.padded import PaddedBackend
+from backends.padding import Padding
 from protocol.core import Respond
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported
-from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import ModelConfig
+from repository.shape_rules import read_shape_rules
+from repository.warmup_data import WarmupSample
 
 logger = logging.getLogger("trioton.model")
 
 
 class Model:
-    """One version of a model. `run` loads it and serves until it is drained; the other methods are its address."""
+    """One version of a model. `run` loads it and serves until it is drained; the other methods are its address.
+
+    An ensemble has a `composition`, and no instances: its `backend` is not used.
+    """
 
     def __init__(
         self,
@@ -42,27 +56,38 @@ class Model:
         labels: Mapping[str, Sequence[str]] | None = None,
         *,
         has_histograms: bool = True,
+        warmup: Sequence[WarmupSample] = (),
+        cache: VersionCache | None = None,
+        limits: ModelLimits | None = None,
+        initial_states: Mapping[str, Tensor] | None = None,
+        composition: Composition | None = None,
     ) -> None:
         self.config = config
         self.version = version
-        self.labels = labels or {}
+        self.labels = labels if labels is not None else {}
+        self.composition = composition
         self.statistics = VersionStatistics(histograms=latency_histograms(config) if has_histograms else None)
         self._backend = backend
         self._specs = specs
+        self._warmup = warmup
+        self._cache = cache
+        self.statistics.has_cache = cache is not None
+        self._limits = limits
+        self._has_deadlines = not queue_takes_timeout(config)
         self._checker = RequestChecker(config)
+        self._scheduler: Scheduler | SequenceBatcher | EnsembleRunner
+        self._ensemble: EnsembleRunner | None = None
+        if composition is not None:
+            self._scheduler = self._ensemble = EnsembleRunner(composition, version, self.statistics)
+        elif config.sequence_batching is None:
+            self._scheduler = build_scheduler(
+                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=len(specs)
+            )
+        else:
+            self._scheduler = sequence_batcher(config, self.statistics, initial_states or {})
         batching = config.dynamic_batching
-        policy: BatchingPolicy = (
-            DirectPolicy()
-            if batching is None
-            else DynamicBatchingPolicy(batching, max_batch_size=config.max_batch_size)
-        )
-        self._scheduler = Scheduler(
-            config.name,
-            policy,
-            self.statistics,
-            OrderedReplies() if batching is not None and batching.preserve_ordering else None,
-            is_decoupled=config.is_decoupled,
-        )
+        is_ordered = batching is not None and batching.preserve_ordering
+        self._turns = TurnOrder() if is_ordered and config.is_decoupled else None
         self._address: SchedulerAddress | None = None
         self._drained = trio.Event()
         # One scope for each instance that is loading again after a death: a drain does not wait for those.
@@ -70,8 +95,17 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all instances are loaded and alive."""
+        """Whether all instances are loaded and alive; of an ensemble, whether its composing models are ready."""
+        if self.composition is not None and not self.composition.is_ready:
+            return False
         return self._scheduler.live_count == len(self._specs) and not self._drained.is_set()
+
+    def check_composition(self) -> None:
+        """A model that this ensemble is composed of was replaced."""
+        if self.composition is not None:
+            self.composition.check_again()
+            if self._cache is not None:
+                self._cache.forget()
 
     @property
     def pending_count(self) -> int:
@@ -88,10 +122,20 @@ class Model:
         """
         if self.is_decoupled:
             raise Unsupported(f"model '{self.config.name}' is decoupled: it answers streaming requests only")
+        call = self._run(request) if self._cache is None else self._cache.infer(request, self._run, self.statistics)
+        if request.timeout_microseconds and self._has_deadlines:
+            return await within_timeout(request, call)
+        return await call
+
+    async def _run(self, request: InferenceRequest) -> InferenceResponse:
+        if self._ensemble is not None:
+            return await self._ensemble.infer(request)
         with self._submitted(request, buffered=1) as (_, answers):
             result = await answers.receive()
         if isinstance(result, ServerError):
             raise result.with_traceback(None)  # one error may answer many requests
+        if request.trace is not None:
+            request.trace.record_tensors(TENSOR_BACKEND_OUTPUT, result.outputs)
         return result
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
@@ -99,24 +143,52 @@ class Model:
         if not self.is_decoupled:
             await respond(await self.infer(request))
             return True
+        call = self._run_stream(request, respond)
+        if request.timeout_microseconds and self._has_deadlines:
+            return await within_timeout(request, call)
+        return await call
+
+    async def _run_stream(self, request: InferenceRequest, respond: Respond) -> bool:
+        if self._ensemble is not None:
+            return await self._ensemble.infer_stream(request, respond)
         is_final = False
         with self._submitted(request, buffered=BUFFERED_RESPONSES) as (item, answers):
+            if item.turn is not None:
+                await item.turn.wait()
+                for response in item.turn.held:
+                    is_final = await self._hand_on(response, request, respond)
             async for result in answers:
-                if isinstance(result, ServerError):  # refused before it ran
-                    raise result.with_traceback(None)
-                is_final = result.is_final
-                await respond(result)
+                if isinstance(result, ServerError):  # refused before it ran; raised below, nothing is given up
+                    item.failure = result
+                    break
+                is_final = await self._hand_on(result, request, respond)
         if item.failure is not None:
             raise item.failure.with_traceback(None)
         return is_final
 
+    async def _hand_on(self, response: InferenceResponse, request: InferenceRequest, respond: Respond) -> bool:
+        """Returns whether it is the last one."""
+        if request.trace is not None:
+            request.trace.record_tensors(TENSOR_BACKEND_OUTPUT, response.outputs)
+        await respond(response)
+        return response.is_final
+
     def _submitted(self, request: InferenceRequest, *, buffered: int) -> _Submission:
         if self._address is None:
             raise Unavailable(f"model '{self.config.name}' is not loaded")
+        trace = request.trace
+        if trace is not None:
+            trace.identify(self.version, request.id)
+            trace.stamp(REQUEST_START)
         checked = self._checker.check(request)
         reply, answers = trio.open_memory_channel[Reply](buffered)
         item = QueuedRequest(request, checked.batch_size, checked.shape_key, trio.current_time(), reply)
+        if trace is not None:
+            trace.stamp(QUEUE_START)
+            trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
         self._address.tell(Submit(item))
+        if self._turns is not None:
+            item.turn = self._turns.join()
         return _Submission(self._address, item, answers)
 
     def drain(self) -> None:
@@ -150,8 +222,18 @@ class Model:
 
     async def _supervise(self, spec: InstanceSpec, *, task_status: trio.TaskStatus[None]) -> None:
         """Keep one instance running until the scheduler has drained. Only the first load's failure is raised."""
+        limit = None if self._limits is None else self._limits.of_instance(spec.name, spec.device_id)
+        try:
+            await self._keep_running(spec, limit, task_status)
+        finally:
+            if limit is not None:
+                limit.close()
+
+    async def _keep_running(
+        self, spec: InstanceSpec, limit: InstanceLimit | None, task_status: trio.TaskStatus[None]
+    ) -> None:
         assert self._address is not None  # the scheduler is started first
-        await self._instance(spec, self._address).run(task_status=task_status)
+        await self._instance(spec, self._address, limit).run(task_status=task_status)
         backoff = RestartBackoff()
         born = trio.current_time()
         while not self._drained.is_set():
@@ -162,20 +244,39 @@ class Model:
                 return
             born = trio.current_time()
             try:
-                await self._run_again(spec, self._address)
+                await self._run_again(spec, self._address, limit)
             except Exception as error:
                 logger.error("model instance '%s' failed to start again: %s", spec.name, error)
 
-    async def _run_again(self, spec: InstanceSpec, address: SchedulerAddress) -> None:
+    async def _run_again(self, spec: InstanceSpec, address: SchedulerAddress, limit: InstanceLimit | None) -> None:
         with trio.CancelScope() as restart:
             self._restarts.add(restart)
             try:
-                await self._instance(spec, address).run(task_status=_Loaded(self._restarts, restart))
+                await self._instance(spec, address, limit).run(task_status=_Loaded(self._restarts, restart))
             finally:
                 self._restarts.discard(restart)
 
-    def _instance(self, spec: InstanceSpec, address: SchedulerAddress) -> ModelInstance:
-        return ModelInstance(spec.name, self._backend(spec), address, self.is_decoupled)
+    def _backend_of(self, spec: InstanceSpec) -> Backend:
+        backend = self._backend(spec)
+        rules = read_shape_rules(self.config)
+        if rules is None or backend.joins_requests:
+            return backend
+        return PaddedBackend(backend, Padding(rules, self.config))
+
+    def _instance(self, spec: InstanceSpec, address: SchedulerAddress, limit: InstanceLimit | None) -> ModelInstance:
+        return ModelInstance(
+            spec.name,
+            self._backend_of(spec),
+            address,
+            self.is_decoupled,
+            runs_ahead=limit is None
+            and isinstance(self._scheduler, Scheduler)
+            and self._scheduler.runs_ahead
+            and self._backend.can_run_ahead,
+            is_iterative=self.config.sequence_batching is not None and self.config.sequence_batching.iterative_sequence,
+            warmup=self._warmup,
+            limit=limit,
+        )
 
     def _first_error(self, group: BaseExceptionGroup[BaseException]) -> ServerError:
         """The error that tells most: a ServerError if there is one, else the first, named."""
@@ -205,8 +306,13 @@ class _Submission:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._answers.close()
+        if self._item.turn is not None:
+            self._item.turn.leave()
+        trace = self._item.request.trace
+        if trace is not None:
+            trace.stamp(REQUEST_END)
         if kind is not None:
-            self._item.is_cancelled = True
+            self._item.cancel()
             with suppress(Unavailable):
                 self._address.tell(Abandon(self._item))
 

@@ -7,9 +7,10 @@ Started and owned by the model actor; knows only its backend and where to say th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -19,13 +20,18 @@ from actors.messages import (
     InstanceAddress,
     InstanceGone,
     InstanceReady,
+    QueuedRequest,
     Reply,
     SchedulerAddress,
     StreamEnded,
 )
+from actors.rate_limiter import InstanceLimit
 from actors.response_stream import ResponseStream
+from actors.trace_stamps import COMPUTE_END, begin_compute, end_compute
+from actors.warmup import warm_up
 from backends.interface import Backend, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable
+from repository.warmup_data import WarmupSample
 
 logger = logging.getLogger("trioton.model_instance")
 
@@ -41,42 +47,114 @@ class ModelInstance:
     backend: Backend
     scheduler: SchedulerAddress
     is_decoupled: bool = False
+    runs_ahead: bool = False  # its backend is given the next batch while it still runs one
+    is_iterative: bool = False  # its requests may be `Rescheduled`
+    warmup: Sequence[WarmupSample] = ()
+    limit: InstanceLimit | None = None
+    _inboxes: dict[InstanceAddress, trio.MemoryReceiveChannel[Execute]] = field(default_factory=dict, init=False)
+    # Addresses whose last batch runs: the instance has another one for the next.
+    _freed: set[InstanceAddress] = field(default_factory=set, init=False)
     _streams: set[ResponseStream] = field(default_factory=set, init=False)
-    _is_executing: bool = field(default=False, init=False)
+    _executing: int = field(default=0, init=False)
+    _last_end: float = field(default=0.0, init=False)
     _has_died: bool = field(default=False, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load, serve, unload. A failed load is raised; returns when closed or when the backend has died."""
+        """Load, warm up, serve, unload. A failed load or warm-up is raised; returns when closed, or when the backend
+        has died."""
+        failure: Exception | None = InstanceDied(f"model instance '{self.name}' has died before it was ready")
         try:
             await self.backend.load()
-            await self._serve(task_status)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._watch, nursery.cancel_scope)
+                try:
+                    await warm_up(self.backend, self.warmup)
+                    failure = None
+                    await self._serve(task_status, nursery.cancel_scope)
+                except Exception as error:  # raised below, where no nursery puts it into a group
+                    failure = error
+                nursery.cancel_scope.cancel()
         finally:
             await self._unload()
+        if failure is not None:
+            raise failure
 
-    async def _serve(self, task_status: trio.TaskStatus[None]) -> None:
-        to_inbox, inbox = trio.open_memory_channel[Execute](1)
-        address = InstanceAddress(self.name, to_inbox)
-        with inbox:
-            try:
-                self.scheduler.tell(InstanceReady(address))
-                task_status.started()
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._watch, nursery.cancel_scope)
-                    execute = self._execute_decoupled if self.is_decoupled else self._execute
-                    async for message in inbox:
-                        await execute(address, message)
-                        if self._has_died:
-                            break
-                    nursery.cancel_scope.cancel()
-            finally:
+    async def _serve(self, task_status: trio.TaskStatus[None], serving: trio.CancelScope) -> None:
+        def open_address() -> InstanceAddress:
+            to_inbox, inbox = trio.open_memory_channel[Execute](2)
+
+            def take_ahead() -> None:
+                hearing.start_soon(self._take_ahead, address, inbox, serving)
+
+            address = InstanceAddress(self.name, to_inbox, take_ahead if self.runs_ahead else None)
+            self._inboxes[address] = inbox
+            self.scheduler.tell(InstanceReady(address))
+            return address
+
+        def free(address: InstanceAddress) -> None:
+            """The instance can take a batch beside that of an address: by another one, and this one ends with it."""
+            if address not in self._freed:
+                self._freed.add(address)
+                with suppress(Unavailable):
+                    hearing.start_soon(self._hear, open_address(), free, serving)
+
+        try:
+            first = open_address()
+            task_status.started()
+            async with trio.open_nursery() as hearing:
+                hearing.start_soon(self._hear, first, free, serving)
+        finally:
+            for address, inbox in self._inboxes.items():
                 self._report(InstanceGone(address))
-                self._close_streams(self._streams, InstanceDied(f"model instance '{self.name}' was stopped"))
+                inbox.close()
+            self._close_streams(self._streams, InstanceDied(f"model instance '{self.name}' was stopped"))
 
-    async def _watch(self, serving: trio.CancelScope) -> None:
+    async def _hear(
+        self, address: InstanceAddress, free: Callable[[InstanceAddress], None], serving: trio.CancelScope
+    ) -> None:
+        """Run the batches that come to an address, until it is closed or freed."""
+        inbox = self._inboxes[address]
+        async for message in inbox:
+            await self._take(address, message, partial(free, address))
+            if self._has_died:
+                serving.cancel()
+                return
+            if address in self._freed:
+                self._freed.remove(address)
+                self._inboxes.pop(address).close()
+                return
+
+    async def _take(self, address: InstanceAddress, message: Execute, free: Callable[[], None] | None = None) -> None:
+        if self.limit is None:
+            await self._run_batch(address, message, free)
+        else:
+            async with self.limit:
+                await self._run_batch(address, message, None)
+
+    async def _run_batch(self, address: InstanceAddress, message: Execute, free: Callable[[], None] | None) -> None:
+        if self.is_decoupled:
+            await self._execute_decoupled(address, message)
+        else:
+            await self._execute(address, message, free)
+
+    async def _take_ahead(
+        self, address: InstanceAddress, inbox: trio.MemoryReceiveChannel[Execute], serving: trio.CancelScope
+    ) -> None:
+        """Give the backend its next batch while it runs one."""
+        await trio.lowlevel.checkpoint()  # until it has been given the one before, so that batches keep their order
+        try:
+            message = inbox.receive_nowait()
+        except (trio.WouldBlock, trio.EndOfChannel):  # taken in turn, the one before has ended
+            return
+        await self._take(address, message)
+        if self._has_died:
+            serving.cancel()
+
+    async def _watch(self, serving: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
         """End the instance when its backend dies while idle; during a batch `execute` sees the death itself."""
-        await self.backend.wait_died()
+        await self.backend.attend(task_status=task_status)
         self._has_died = True
-        if not self._is_executing:
+        if not self._executing:
             serving.cancel()
 
     async def _unload(self) -> None:
@@ -92,16 +170,22 @@ class ModelInstance:
         with suppress(Unavailable):  # a scheduler that has ended has answered for all that it had given out
             self.scheduler.tell(message)
 
-    async def _execute(self, address: InstanceAddress, message: Execute) -> None:
+    async def _execute(self, address: InstanceAddress, message: Execute, free: Callable[[], None] | None) -> None:
         """Run a batch and report it on every path."""
-        batch = [item for item in message.batch if not item.is_cancelled]
+        batch = message.batch if message.keeps_rows else [item for item in message.batch if not item.is_cancelled]
         replies: list[Reply] = [InstanceDied(f"model instance '{self.name}' was stopped")] * len(batch)
         timing: BatchTiming | None = None
         started = trio.current_time()
-        self._is_executing = True
+        traces = begin_compute(batch)
+        self._watch_callers(batch)
+        self._executing += 1
         try:
             if batch:
-                result = await self.backend.execute([item.request for item in batch])
+                requests = [item.request for item in batch]
+                if free is not None and self.backend.can_overlap:
+                    result = await self.backend.execute_overlapping(requests, free)
+                else:
+                    result = await self.backend.execute(requests)
                 if len(result.responses) != len(batch):
                     raise Internal(
                         f"model instance '{self.name}' gave {len(result.responses)} responses to {len(batch)} requests"
@@ -111,23 +195,39 @@ class ModelInstance:
         except Exception as error:  # never BaseException: Cancelled must pass
             replies = [self._as_reply(error)] * len(batch)
         finally:
-            self._is_executing = False
-            self._report(BatchDone(address, batch, replies, started, timing, is_alive=not self._has_died))
+            self._executing -= 1
+            end_compute(traces, timing)
+            if self.runs_ahead:
+                started = max(started, self._last_end)  # taken ahead, it began when the batch before it had ended
+                self._last_end = trio.current_time()
+            is_alive = not self._has_died and address not in self._freed
+            self._report(BatchDone(address, batch, replies, started, timing, is_alive=is_alive))
 
     async def _execute_decoupled(self, address: InstanceAddress, message: Execute) -> None:
         """Hand a batch over and report it on every path; its responses come by their streams, also later."""
-        streams = [ResponseStream(item, self._end_stream) for item in message.batch]
+        streams = [ResponseStream(item, self._end_stream, self.is_iterative) for item in message.batch]
         self._streams.update(streams)
         timing: BatchTiming | None = None
         started = trio.current_time()
-        self._is_executing = True
+        traces = begin_compute(message.batch)
+        self._watch_callers(message.batch)
+        self._executing += 1
         try:
             timing = await self.backend.execute_decoupled([item.request for item in message.batch], streams)
         except Exception as error:
             self._close_streams(streams, self._as_reply(error))
         finally:
-            self._is_executing = False
+            self._executing -= 1
+            end_compute(traces, timing, has_answers=False)
             self._report(BatchDone(address, message.batch, None, started, timing, is_alive=not self._has_died))
+
+    def _watch_callers(self, batch: Sequence[QueuedRequest]) -> None:
+        """Have the backend told when a caller goes."""
+        for item in batch:
+            item.watcher = self._tell_cancelled
+
+    def _tell_cancelled(self, item: QueuedRequest) -> None:
+        self.backend.cancel(item.request)
 
     def _as_reply(self, error: Exception) -> ServerError:
         if isinstance(error, InstanceDied):
@@ -143,4 +243,7 @@ class ModelInstance:
 
     def _end_stream(self, stream: ResponseStream, error: ServerError | None) -> None:
         self._streams.discard(stream)
+        trace = stream.item.request.trace
+        if trace is not None:
+            trace.stamp(COMPUTE_END)
         self._report(StreamEnded(stream.item, error, stream.first_response))

@@ -5,23 +5,36 @@ Reads and completes the configuration, refuses what is not built, picks the vers
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
+from actors.adaptive_batching import read_adaptive_settings
+from actors.cache_entry import KEY_BYTES, version_key
+from actors.ensemble_composition import Composition, FindModel, NoBackend
+from actors.ensemble_dependencies import composing_models
 from actors.model import Model
+from actors.rate_limiter import ModelLimits, RateLimiter
+from actors.response_cache import ResponseCache, VersionCache
+from actors.traffic_split import TrafficSplit
 from backends.interface import Backend, InstanceSpec, ModelSource
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters
-from protocol.errors import InvalidArgument, Unsupported
+from protocol.errors import InvalidArgument, ServerError, Unsupported
+from protocol.messages import Tensor
+from repository.initial_state import read_initial_states
 from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
 from repository.loader import read_config
 from repository.model_config import ModelConfig
+from repository.shape_rules import read_shape_rules
+from repository.traffic_split import is_split
 from repository.unsupported import refuse_unbuilt
 from repository.validation import normalise, resolve_instances, validate
+from repository.warmup_data import WarmupSample, warmup_samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +46,32 @@ class ModelLoader:
     auto_complete_config: bool = True
     has_histograms: bool = True
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    cache: ResponseCache | None = None
+    rate_limiter: RateLimiter | None = None
 
-    async def prepare(self, directory: ModelDirectory, parameters: LoadParameters) -> tuple[Model, ...]:
-        """One `Model`, not yet running, for each version that the policy selects.
+    async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> tuple[str, ...]:
+        """What must be loaded before this model: the models of an ensemble's steps. A configuration that cannot be read
+        has none; `prepare` says what is wrong with it."""
+        try:
+            return composing_models(await trio.to_thread.run_sync(self._read, directory, parameters))
+        except ServerError:
+            return ()
+
+    async def prepare(
+        self, directory: ModelDirectory, parameters: LoadParameters, find: FindModel
+    ) -> tuple[Model, ...]:
+        """One `Model`, not yet running, for each version that the policy selects. An ensemble finds the models of its
+        steps by `find`, and they must serve.
 
         Raises ServerError with what is wrong and where. Cancelled, it leaves nothing behind.
         """
         in_thread = trio.to_thread.run_sync
-        config = await in_thread(
-            partial(read_config, directory, override=parameters.config, auto_complete=self.auto_complete_config)
-        )
+        config = await in_thread(self._read, directory, parameters)
         refuse_unbuilt(config)
+        if config.is_ensemble:
+            return await self._prepare_ensemble(directory, config, find)
+        if is_split(config):
+            return (TrafficSplit(config, find),)
         if not config.backend:
             raise InvalidArgument(f"unexpected platform type '{config.platform}' for {config.name}")
         backend = await in_thread(partial(self.registry.find, config.backend, model=directory.name))
@@ -57,8 +85,48 @@ class ModelLoader:
             config = self._normalise(config, backend)
         validate(config)
         _refuse_decoupled(config, backend)
+        _refuse_joining(config, backend)
+        read_adaptive_settings(config)
         labels = await in_thread(read_labels, directory, config)
-        return tuple(self._model(directory, config, version, backend, labels) for version in versions)
+        warmup = await in_thread(warmup_samples, config, directory.path)
+        states = await in_thread(read_initial_states, directory.path, config)
+        generation: bytes | None = None
+        if self.cache is not None and config.response_cache is not None and config.response_cache.enable:
+            generation = await in_thread(self.cache.generation, directory, config)
+        return tuple(
+            self._model(directory, config, version, backend, labels, warmup, states, generation) for version in versions
+        )
+
+    async def _prepare_ensemble(
+        self, directory: ModelDirectory, config: ModelConfig, find: FindModel
+    ) -> tuple[Model, ...]:
+        config = normalise(config, gpu_count=0, backend_default_cpu_count=1, backend_prefers_gpu=False)
+        validate(config)
+        available = await trio.to_thread.run_sync(version_directories, directory)
+        versions = select_versions(config.version_policy, available, model=directory.name)
+        labels = await trio.to_thread.run_sync(read_labels, directory, config)
+        return tuple(self._ensemble(Composition(config, find, labels), version) for version in versions)
+
+    def _ensemble(self, composition: Composition, version: int) -> Model:
+        config = composition.config
+        cache: VersionCache | None = None
+        if self.cache is not None and config.response_cache is not None and config.response_cache.enable:
+            # Its answers depend on all its composing models, so they hold for this load alone, also in a shared cache.
+            key = version_key(config.name, version, secrets.token_bytes(KEY_BYTES))
+            cache = VersionCache(self.cache, key, version)
+        return Model(
+            config,
+            version,
+            NoBackend,
+            (),
+            composition.labels,
+            has_histograms=self.has_histograms,
+            cache=cache,
+            composition=composition,
+        )
+
+    def _read(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelConfig:
+        return read_config(directory, override=parameters.config, auto_complete=self.auto_complete_config)
 
     def _normalise(self, config: ModelConfig, backend: type[Backend]) -> ModelConfig:
         return normalise(
@@ -84,13 +152,29 @@ class ModelLoader:
         version: int,
         backend: type[Backend],
         labels: Mapping[str, Sequence[str]],
+        warmup: Sequence[WarmupSample],
+        initial_states: Mapping[str, Tensor],
+        cache_generation: bytes | None,
     ) -> Model:
         source = self._source(directory, config, version)
-        specs = [
-            InstanceSpec(source, placement.name, placement.kind, placement.device_id)
-            for placement in resolve_instances(config)
-        ]
-        return Model(config, version, backend, specs, labels, has_histograms=self.has_histograms)
+        placements = resolve_instances(config)
+        specs = [InstanceSpec(source, placement.name, placement.kind, placement.device_id) for placement in placements]
+        cache: VersionCache | None = None
+        if self.cache is not None and cache_generation is not None:
+            cache = VersionCache(self.cache, version_key(config.name, version, cache_generation), version)
+        needs = {each.name: each.rate_limiter for each in placements if each.rate_limiter is not None}
+        return Model(
+            config,
+            version,
+            backend,
+            specs,
+            labels,
+            has_histograms=self.has_histograms,
+            warmup=warmup,
+            initial_states=initial_states,
+            cache=cache,
+            limits=ModelLimits(self.rate_limiter, needs) if self.rate_limiter is not None and needs else None,
+        )
 
 
 def _refuse_decoupled(config: ModelConfig, backend: type[Backend]) -> None:
@@ -101,11 +185,34 @@ def _refuse_decoupled(config: ModelConfig, backend: type[Backend]) -> None:
             f"model '{config.name}' has 'model_transaction_policy.decoupled', which backend '{config.backend}' does "
             "not support"
         )
-    if config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering:
-        raise Unsupported(
-            f"model '{config.name}' is decoupled and has 'dynamic_batching.preserve_ordering', which cannot be used "
-            "together yet"
-        )
+    sequences = config.sequence_batching
+    together = {
+        "sequence_batching.oldest.preserve_ordering": (
+            sequences is not None and sequences.oldest is not None and sequences.oldest.preserve_ordering
+        ),
+        "sequence_batching.state": sequences is not None and bool(sequences.state),
+    }
+    for path, is_used in together.items():
+        if is_used:
+            raise Unsupported(f"model '{config.name}' is decoupled and has '{path}', which cannot be used together yet")
+
+
+def _refuse_joining(config: ModelConfig, backend: type[Backend]) -> None:
+    """Where requests go to the model as they are, nothing is made for the batch as a whole."""
+    if backend.joins_requests:
+        return
+    rules = read_shape_rules(config)
+    fields = {
+        "batch_input": bool(config.batch_input),
+        "batch_output": bool(config.batch_output),
+        "parameters['shape_rules'].batch": rules is not None and rules.batch is not None,
+    }
+    for name, is_used in fields.items():
+        if is_used:
+            raise Unsupported(
+                f"model '{config.name}' has '{name}', but backend '{config.backend}' gets the requests of a batch as "
+                "they are"
+            )
 
 
 def with_reason(error: Exception) -> str:

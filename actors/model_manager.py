@@ -18,10 +18,13 @@ from typing import TypeAlias
 
 import trio
 
+from actors.ensemble_dependencies import EnsembleDependencies, load_levels, needs_of
+from actors.ensemble_loading import ComposingModels
 from actors.model import Model
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
 from actors.statistics import VersionSnapshot
+from actors.traffic_split import routed_texts
 from protocol.core import LoadParameters, ModelIndex
 from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION
@@ -52,6 +55,7 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class Unload:
     name: str
+    unload_dependents: bool
     reply: trio.MemorySendChannel[Outcome]
 
 
@@ -73,6 +77,8 @@ class ModelManager:
         self._load_models = load_models
         self._load_limit = load_limit
         self._table = ModelTable()
+        self._dependencies = EnsembleDependencies()
+        self._composing = ComposingModels(self._table, loader, repositories)
         self._to_inbox, self._inbox = trio.open_memory_channel[Load | Unload](0)
         self.is_started = False
 
@@ -89,8 +95,7 @@ class ModelManager:
                 calls.start_soon(self._hear, calls, models)
                 await stop.wait()
                 calls.cancel_scope.cancel()  # a load that has not ended is given up
-            for entry in self._table.entries.values():
-                self._retire(entry.versions.values())
+            await self._retire_all()
 
     # The address
 
@@ -111,13 +116,17 @@ class ModelManager:
         return [
             VersionSnapshot(
                 model=entry.name,
-                version=model.version,
+                # Triton's label for ensembles.
+                version=1 if model.composition is not None and len(entry.ready_versions) == 1 else model.version,
                 metric_tags=model.config.metric_tags,
                 statistics=model.statistics.frozen(entry.name, model.version),
                 pending_requests=model.pending_count,
                 load_seconds=entry.versions[model.version].load_seconds,
                 failures={reason.value: count for reason, count in model.statistics.failures.items()},
                 histograms=model.statistics.histograms.frozen() if model.statistics.histograms is not None else {},
+                flushes={reason.value: count for reason, count in model.statistics.flushes.items()},
+                has_cache=model.statistics.has_cache,
+                routed=routed_texts(model),
             )
             for entry, model in self._table.ready()
         ]
@@ -142,10 +151,11 @@ class ModelManager:
             raise InvalidArgument("Load parameter 'config' must be specified for model file override")
         await self._call(partial(Load, name, parameters))
 
-    async def unload(self, name: str) -> None:
-        """Returns when unloading has begun; requests in flight finish. Unknown models are unloaded already."""
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Returns when unloading has begun; requests in flight finish. Unknown models are unloaded already. With
+        `unload_dependents` an ensemble's composing models follow it, if they were loaded for it alone."""
         self._refuse_unless_explicit()
-        await self._call(partial(Unload, name))
+        await self._call(partial(Unload, name, unload_dependents))
 
     def _refuse_unless_explicit(self) -> None:
         if self._control_mode is not ControlMode.EXPLICIT:
@@ -176,8 +186,9 @@ class ModelManager:
                 match message:
                     case Load(name, parameters):
                         await self._load(name, parameters, models)
-                    case Unload(name):
-                        await self._unload(name)
+                        self._table.entry(name).is_explicit = True
+                    case Unload(name, unload_dependents):
+                        await self._unload(name, models, unload_dependents=unload_dependents)
             except ServerError as error:
                 outcome = error
             with suppress(trio.BrokenResourceError):  # the caller has gone
@@ -188,26 +199,61 @@ class ModelManager:
         names = sorted({*found.models, *found.duplicates})
         if self._control_mode is ControlMode.EXPLICIT and "*" not in self._load_models:
             names = list(dict.fromkeys(self._load_models))
-        async with trio.open_nursery() as loads:
-            for name in names:
-                loads.start_soon(self._load_logged, name, models)
+        needs = {
+            name: await self._loader.composing_models(found.models[name], LoadParameters())
+            for name in names
+            if name in found.models
+        }
+        tried: set[str] = set()
+        for level in load_levels(names, needs):
+            async with trio.open_nursery() as loads:
+                for name in level:
+                    self._table.entry(name).is_explicit = True
+                    loads.start_soon(self._load_logged, name, models, frozenset(tried))
+            tried.update(level)
 
-    async def _load_logged(self, name: str, models: trio.Nursery) -> None:
+    async def _load_logged(self, name: str, models: trio.Nursery, tried: frozenset[str] = frozenset()) -> None:
+        """Load a model unless it serves already."""
         try:
-            await self._load(name, LoadParameters(), models)
+            await self._load(name, LoadParameters(), models, tried, only_if_absent=True)
         except ServerError as error:  # noted in the table; the other models serve
             entry = self._table.entry(name)
             if not entry.versions and not entry.failure:
                 entry.failure = with_reason(error)
                 logger.error("%s", error)
 
-    async def _load(self, name: str, parameters: LoadParameters, models: trio.Nursery) -> None:
+    async def _load(
+        self,
+        name: str,
+        parameters: LoadParameters,
+        models: trio.Nursery,
+        tried: frozenset[str] = frozenset(),
+        *,
+        only_if_absent: bool = False,
+    ) -> None:
+        """An ensemble's composing models are loaded first, if they are not; those that were `tried` are not again."""
         if parameters.files:
             await self._load_files(name, parameters, models)
             return
         directory = await self._find_directory(name)
         entry = self._table.entry(name)
+        needed = await self._loader.composing_models(directory, parameters)
+        with self._dependencies.wanted(needed):
+            await self._load_composing(entry, needed, models, tried)
+            await self._load_from(entry, directory, parameters, models, only_if_absent=only_if_absent)
+
+    async def _load_from(
+        self,
+        entry: ModelEntry,
+        directory: ModelDirectory,
+        parameters: LoadParameters,
+        models: trio.Nursery,
+        *,
+        only_if_absent: bool,
+    ) -> None:
         async with entry.lock:
+            if only_if_absent and entry.ready_versions:
+                return
             seen = None if parameters.config else await trio.to_thread.run_sync(fingerprint, directory)
             if seen is not None and seen == entry.loaded_from and entry.ready_versions:
                 return
@@ -220,14 +266,37 @@ class ModelManager:
         back to the repository."""
         check_model_name(name)
         files = await trio.to_thread.run_sync(OverrideFiles, name, parameters.files)
-        entry = self._table.entry(name)
-        async with entry.lock:
-            try:
-                async with self._load_limit:
-                    await self._replace(entry, files.directory, parameters, models, files)
-                entry.loaded_from = None
-            finally:
-                await _release(files)
+        try:
+            entry = self._table.entry(name)
+            needed = await self._loader.composing_models(files.directory, parameters)
+            with self._dependencies.wanted(needed):
+                await self._load_composing(entry, needed, models, frozenset())
+                async with entry.lock:
+                    async with self._load_limit:
+                        await self._replace(entry, files.directory, parameters, models, files)
+                    entry.loaded_from = None
+        finally:
+            await _release(files)
+
+    async def _load_composing(
+        self, entry: ModelEntry, names: Sequence[str], models: trio.Nursery, tried: frozenset[str]
+    ) -> None:
+        """Load those models of an ensemble's steps that do not serve, without holding any lock or limit of its own.
+
+        Raises:
+            InvalidArgument: not all of them serve then, or the ensemble would need itself.
+        """
+        if not names:
+            return
+        try:
+            await self._composing.check(entry.name, names)
+            async with trio.open_nursery() as loads:
+                for name in names:
+                    if name not in tried and not self._table.entry(name).ready_versions:
+                        loads.start_soon(self._load_logged, name, models, tried)
+            self._composing.check_loaded(entry.name, names)
+        except ServerError as error:
+            raise self._failed(entry, error) from None
 
     async def _find_directory(self, name: str) -> ModelDirectory:
         """Raises what a client is told of a name that no repository has, or that more than one has."""
@@ -248,7 +317,7 @@ class ModelManager:
         """Load the model as it is now beside what serves, then swap."""
         logger.info("loading: %s", entry.name)
         try:
-            prepared = await self._loader.prepare(directory, parameters)
+            prepared = await self._loader.prepare(directory, parameters, self._table.find)
         except Exception as error:
             raise self._failed(entry, error) from None
         new = {model.version: VersionEntry(model.version, model, files) for model in prepared}
@@ -268,6 +337,7 @@ class ModelManager:
             raise InvalidArgument(f"load failed for model '{entry.name}': {failed}")
         entry.versions, entry.failure = new, ""
         self._retire(old.values())
+        self._dependencies.replaced(entry.name)
         logger.info("successfully loaded '%s'", entry.name)
 
     def _failed(self, entry: ModelEntry, error: Exception) -> ServerError:
@@ -297,6 +367,7 @@ class ModelManager:
         assert version.model is not None
         if version.files is not None:
             version.files.share()
+        self._dependencies.entered(version)
         try:
             await version.model.run(task_status=task_status)
         except ServerError as error:
@@ -305,6 +376,8 @@ class ModelManager:
             logger.error("model '%s' version %d has failed: %s", name, version.version, error)
             version.reason = with_reason(error)
         finally:
+            self._dependencies.left(version)
+            version.ended.set()
             if version.files is not None:
                 await _release(version.files)
         version.state, version.model = ModelState.UNAVAILABLE, None
@@ -318,13 +391,38 @@ class ModelManager:
                 version.state = ModelState.UNLOADING
                 version.model.drain()
 
-    async def _unload(self, name: str) -> None:
+    async def _retire_all(self) -> None:
+        """Let everything finish, each ensemble before the models that its requests still need."""
+        while waiting := [entry for entry in self._table.entries.values() if entry.ready_versions]:
+            free = [entry for entry in waiting if not self._dependencies.is_needed(entry.name)]
+            draining = self._dependencies.draining()
+            for entry in free if free or draining else waiting:
+                self._retire(entry.versions.values())
+            for version in self._dependencies.draining():
+                await version.ended.wait()
+
+    async def _unload(self, name: str, models: trio.Nursery, *, unload_dependents: bool) -> None:
         entry = self._table.entries.get(name)
         if entry is None:
             return
         async with entry.lock:
-            entry.loaded_from, entry.failure = None, ""
-            self._retire(entry.versions.values())
+            entry.loaded_from, entry.failure, entry.is_explicit = None, "", False
+            composing = needs_of(entry) or ()
+            versions = list(entry.versions.values())
+            self._retire(versions)
+        if unload_dependents and composing:
+            models.start_soon(self._unload_composing, versions, composing, models)
+
+    async def _unload_composing(
+        self, ensembles: Sequence[VersionEntry], names: Sequence[str], models: trio.Nursery
+    ) -> None:
+        """When the ensembles have finished their requests, unload what was loaded for them alone."""
+        for version in ensembles:
+            await version.ended.wait()
+        for name in names:
+            entry = self._table.entries.get(name)
+            if entry is not None and not entry.is_explicit and not self._dependencies.is_needed(name):
+                await self._unload(name, models, unload_dependents=True)
 
 
 async def _release(files: OverrideFiles) -> None:

@@ -42,21 +42,32 @@ class VersionEntry:
     state: ModelState = ModelState.LOADING
     reason: str = ""
     load_seconds: float = 0.0
+    ended: trio.Event = field(default_factory=trio.Event)
 
 
 @dataclass(eq=False, slots=True)
 class ModelEntry:
-    """One model. `lock` serialises its loads and unloads; `failure` is why the last load gave no version at all."""
+    """One model. `lock` serialises its loads and unloads; `failure` is why the last load gave no version at all.
+    `is_explicit`: somebody asked for this model, not only for an ensemble that needs it."""
 
     name: str
     lock: trio.Lock = field(default_factory=trio.Lock)
     versions: dict[int, VersionEntry] = field(default_factory=dict)
     failure: str = ""
     loaded_from: Fingerprint | None = None
+    is_explicit: bool = False
 
     @property
     def ready_versions(self) -> tuple[int, ...]:
         return tuple(sorted(v.version for v in self.versions.values() if v.state is ModelState.READY))
+
+    @property
+    def reason(self) -> str:
+        """Why no version serves, as far as that is known."""
+        return self.failure or "".join(
+            f"version {entry.version} is at {entry.state.value} state: {entry.reason};"
+            for entry in self.versions.values()
+        )
 
     def is_as_asked(self) -> bool:
         """Strict readiness: every version serves with all its instances, or was unloaded on purpose."""

@@ -14,6 +14,7 @@ from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, Tensor
 from repository.model_config import ModelConfig, ModelInput
+from repository.shape_rules import read_shape_rules
 
 BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -40,8 +41,11 @@ class RequestChecker:
         self._order = {name: place for place, name in enumerate(self._inputs)}
         self._required = [tensor.name for tensor in config.input if not tensor.optional]
         self._outputs = frozenset(tensor.name for tensor in config.output)
+        # Ragged inputs keep no requests apart.
+        self._ragged = frozenset(tensor.name for tensor in config.input if tensor.allow_ragged_batch)
+        self._rules = read_shape_rules(config)
         # Requests for a model with fixed shapes and no optional input always fit each other.
-        self._has_one_shape = all(-1 not in t.dims and not t.optional for t in config.input)
+        self._has_one_shape = all((-1 not in t.dims or t.allow_ragged_batch) and not t.optional for t in config.input)
 
     def check(self, request: InferenceRequest) -> CheckedRequest:
         """Bring the request's inputs into the configuration's order and judge them.
@@ -182,7 +186,20 @@ class RequestChecker:
     def _shape_key(self, request: InferenceRequest) -> ShapeKey:
         start = 1 if self._max_batch_size else 0
         shapes = {tensor.name: tensor.shape[start:] for tensor in request.inputs}
+        if self._ragged or self._rules is not None:
+            shapes = {name: self._padded(request, name, shape) for name, shape in shapes.items()}
         return tuple(shapes.get(name) for name in self._inputs)
+
+    def _padded(self, request: InferenceRequest, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape by which a request finds its batch."""
+        if name in self._ragged:
+            return ()
+        if self._rules is None:
+            return shape
+        try:
+            return self._rules.padded_shape(name, shape)
+        except InvalidArgument as error:
+            raise _refused(request, f"{error} (model '{self._model}')") from None
 
 
 def _refused(request: InferenceRequest, reason: str) -> ServerError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from actors.batching_policy import BatchingPolicy
+from actors.batching_policy import Batch, BatchingPolicy, BatchTuning
 from actors.messages import (
     Abandon,
     BatchDone,
@@ -39,16 +39,25 @@ from protocol.errors import Unavailable
 @dataclass(eq=False, slots=True)
 class Scheduler:
     """Ends when drained: asked to, nothing queued, nothing running. Cancelled, it fails all that it holds.
-    On its way out it closes its instances' addresses, so that they unload."""
+    On its way out it closes its instances' addresses, so that they unload.
+
+    With `runs_ahead` a busy instance is given its next batch too, where that would not gain by waiting. `tuning` is
+    told how each batch went.
+    """
 
     name: str
     policy: BatchingPolicy
     statistics: VersionStatistics
     ordered: OrderedReplies | None = None
     is_decoupled: bool = False
+    runs_ahead: bool = False
+    tuning: BatchTuning | None = None
     _live: set[InstanceAddress] = field(default_factory=set)
     _idle: deque[InstanceAddress] = field(default_factory=deque)
+    # The one that started first is first.
     _running: dict[InstanceAddress, Sequence[QueuedRequest]] = field(default_factory=dict)
+    # What busy instances have for the time after their present batch, if `runs_ahead`.
+    _ahead: dict[InstanceAddress, Sequence[QueuedRequest]] = field(default_factory=dict)
     _streaming: set[QueuedRequest] = field(default_factory=set)
     _is_draining: bool = False
 
@@ -59,8 +68,8 @@ class Scheduler:
 
     @property
     def live_count(self) -> int:
-        """Instances that are loaded, idle or busy."""
-        return len(self._live)
+        """Instances that are loaded, idle or busy. One that runs several batches has an address for each."""
+        return len({instance.name for instance in self._live})
 
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
         to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](math.inf)
@@ -68,10 +77,12 @@ class Scheduler:
             try:
                 task_status.started(SchedulerAddress(to_inbox))
                 while not self._is_drained():
-                    with trio.move_on_at(self.policy.wake_at() if self._idle else math.inf):
+                    with trio.move_on_at(self.policy.wake_at(is_idle=bool(self._idle))):
                         self._handle(await inbox.receive())
                     self._handle_waiting(inbox)
-                    self._assign()
+                    now = trio.current_time()
+                    self._refuse_expired(now)
+                    self._assign(now)
             finally:
                 self._fail_all(inbox)
 
@@ -117,23 +128,46 @@ class Scheduler:
         elif not self._live:
             item.answer(self._no_instance())
             self.statistics.count_failure(FailureReason.OTHER, 0.0)
-        elif self.policy.add(item):
+        elif self._queue(item):
             if self.ordered is not None:
                 self.ordered.expect(item)
         else:
             request_id = item.request.id or "<id_unknown>"
-            item.answer(Unavailable(f"[request id: {request_id}] Exceeds maximum queue size of model '{self.name}'"))
+            item.answer(Unavailable(f"[request id: {request_id}] Exceeds maximum queue size"))
             self.statistics.count_failure(FailureReason.REJECTED, 0.0)
 
+    def _queue(self, item: QueuedRequest) -> bool:
+        """False if the queue is full, and no instance is idle that could make room."""
+        if self.policy.add(item):
+            return True
+        if not self._idle:
+            return False
+        self._assign(trio.current_time())
+        return self.policy.add(item)
+
+    def _refuse_expired(self, now: float) -> None:
+        expired = self.policy.take_expired(now)
+        if not expired:
+            return
+        for item in expired:
+            self.statistics.count_failure(FailureReason.REJECTED, now - item.arrival)
+        self._answer(expired, [Unavailable("Request timeout expired")] * len(expired))
+
     def _finish(self, done: BatchDone) -> None:
-        self._running.pop(done.instance, None)
-        self.statistics.count_batch(done, now=trio.current_time())
+        now = trio.current_time()
+        instance = done.instance
+        self._running.pop(instance, None)
+        self.statistics.count_batch(done, now=now)
+        if self.tuning is not None:
+            self.tuning.completed(done.batch, started=done.started, now=now)
         if done.replies is not None:
             self._answer(done.batch, done.replies)
-        if done.is_alive:
-            self._idle.append(done.instance)
-        else:
-            self._lose(done.instance)
+        if instance in self._ahead:
+            self._running[instance] = self._ahead.pop(instance)
+        elif done.is_alive:
+            self._idle.append(instance)
+        if not done.is_alive:
+            self._retire(instance)
 
     def _answer(self, batch: Sequence[QueuedRequest], replies: Sequence[Reply]) -> None:
         if self.ordered is not None:
@@ -143,34 +177,59 @@ class Scheduler:
             item.answer(reply)
 
     def _lose(self, instance: InstanceAddress) -> None:
-        self._live.discard(instance)
+        """It has gone, and has reported every batch that it took."""
         if instance in self._idle:
             self._idle.remove(instance)
-        unseen = self._running.pop(instance, None)
-        if unseen is not None:  # handed over in the moment in which it died
+        unseen = [*self._running.pop(instance, ()), *self._ahead.pop(instance, ())]
+        if unseen:  # handed over in the moment in which it died
             self._streaming.difference_update(unseen)
             self._fail(unseen, Unavailable(f"model instance '{instance.name}' has died"))
+        self._retire(instance)
+
+    def _retire(self, instance: InstanceAddress) -> None:
+        self._live.discard(instance)
         if not self._live:  # nobody is left to run them, and a restart may take long or fail
             self._fail(self.policy.clear(), self._no_instance())
 
     def _no_instance(self) -> Unavailable:
         return Unavailable(f"model '{self.name}' is not ready: all of its instances have stopped and are restarting")
 
-    def _assign(self) -> None:
+    def _assign(self, now: float) -> None:
         while self._idle:
-            batch = self.policy.next_batch(trio.current_time())
+            batch = self.policy.next_batch(now)
             if batch is None:
                 return
             instance = self._idle.popleft()
-            self._running[instance] = batch
-            if self.is_decoupled:
-                self._streaming.update(batch)
-            instance.inbox.send_nowait(Execute(batch))
+            self._running[instance] = batch.items
+            self._hand_over(instance, batch)
+        if self.runs_ahead:
+            self._assign_ahead(now)
+
+    def _assign_ahead(self, now: float) -> None:
+        """Give busy instances the batch after their present one, first those that will be done first."""
+        for instance in self._running:
+            if instance in self._ahead or instance not in self._live:
+                continue
+            batch = self.policy.next_batch(now, is_ahead=True)
+            if batch is None:
+                return
+            self._ahead[instance] = batch.items
+            self._hand_over(instance, batch)
+            if instance.take_ahead is not None:
+                instance.take_ahead()
+
+    def _hand_over(self, instance: InstanceAddress, batch: Batch) -> None:
+        if batch.reason is not None:
+            self.statistics.count_flush(batch.reason)
+        if self.is_decoupled:
+            self._streaming.update(batch.items)
+        instance.inbox.send_nowait(Execute(batch.items))
 
     def _fail(self, items: Sequence[QueuedRequest], error: Unavailable) -> None:
         now = trio.current_time()
         for item in items:
-            self.statistics.count_failure(FailureReason.OTHER, now - item.arrival)
+            if not item.is_cancelled:  # counted when it was abandoned
+                self.statistics.count_failure(FailureReason.OTHER, now - item.arrival)
         self._answer(items, [error] * len(items))
 
     def _fail_all(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
@@ -179,11 +238,12 @@ class Scheduler:
         self._handle_waiting(inbox)
         error = Unavailable(f"model '{self.name}' was stopped before the request was finished")
         self._fail(self.policy.clear(), error)
-        for batch in self._running.values():
+        for batch in (*self._running.values(), *self._ahead.values()):
             self._fail([item for item in batch if item not in self._streaming], error)
         for item in self._streaming:
             item.failure = error
             item.reply.close()
         self._running.clear()
+        self._ahead.clear()
         for instance in self._live:
             instance.inbox.close()

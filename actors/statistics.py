@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from actors.batching_policy import FlushReason
 from actors.histogram import DURATION_BOUNDS_US, FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
 from actors.messages import BatchDone, Reply, StreamEnded
 from backends.interface import BatchTiming
@@ -42,6 +43,10 @@ class VersionSnapshot:
     load_seconds: float
     failures: Mapping[str, int]
     histograms: Mapping[str, HistogramSnapshot] = field(default_factory=dict)
+    flushes: Mapping[str, int] = field(default_factory=dict)
+    has_cache: bool = False
+    # Of a traffic split: target, its version, what became of the requests, how many.
+    routed: Sequence[tuple[str, str, str, int]] = ()
 
 
 @dataclass(slots=True)
@@ -90,9 +95,14 @@ class VersionStatistics:
     last_inference_ms: int = 0
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
     histograms: LatencyHistograms | None = field(default_factory=LatencyHistograms)
+    has_cache: bool = False
+    # Batches by why they went; empty where nothing is batched.
+    flushes: dict[FlushReason, int] = field(default_factory=dict)
     _success: _Sum = field(default_factory=_Sum)
     _fail: _Sum = field(default_factory=_Sum)
     _queue: _Sum = field(default_factory=_Sum)
+    _cache_hit: _Sum = field(default_factory=_Sum)
+    _cache_miss: _Sum = field(default_factory=_Sum)
     _compute: _BatchSums = field(default_factory=_BatchSums)
     _by_batch_size: dict[int, _BatchSums] = field(default_factory=dict)
 
@@ -109,7 +119,7 @@ class VersionStatistics:
         else:
             requests = self._count_replies(done, done.replies, now)
         if done.timing is not None:
-            self._count_timing(done.timing, requests, batch_size=sum(item.batch_size for item in done.batch))
+            self.count_execution(done.timing, requests, batch_size=sum(item.batch_size for item in done.batch))
 
     def _count_replies(self, done: BatchDone, replies: Sequence[Reply], now: float) -> int:
         """The number of requests that succeeded."""
@@ -138,7 +148,8 @@ class VersionStatistics:
         self._queue.add(int(queued_seconds * NANOSECONDS), successes)
         return successes
 
-    def _count_timing(self, timing: BatchTiming, requests: int, *, batch_size: int) -> None:
+    def count_execution(self, timing: BatchTiming, requests: int, *, batch_size: int) -> None:
+        """Count what an execution took; `requests` of its requests count it as theirs."""
         self.execution_count += 1
         by_size = self._by_batch_size.get(batch_size)
         if by_size is None:
@@ -168,6 +179,49 @@ class VersionStatistics:
             if ended.first_response is not None:
                 self.histograms.first_response.observe((ended.first_response - item.arrival) * 1e3)
 
+    def count_ensemble(
+        self,
+        timing: BatchTiming,
+        *,
+        batch_size: int,
+        queue_ns: int,
+        seconds: float,
+        first_response_seconds: float | None,
+    ) -> None:
+        """Count a request that an ensemble has answered; `timing` and `queue_ns` are sums over its steps, and
+        `first_response_seconds` is how long the first answer took, if there was one."""
+        self.last_inference_ms = time.time_ns() // 1_000_000
+        self.inference_count += batch_size
+        self._success.add(int(seconds * NANOSECONDS))
+        self._queue.add(queue_ns)
+        self.count_execution(timing, 1, batch_size=batch_size)
+        if self.histograms is not None:
+            self.histograms.queue.observe(queue_ns / 1e3)
+            self.histograms.request.observe(seconds * 1e6)
+            if first_response_seconds is not None:
+                self.histograms.first_response.observe(first_response_seconds * 1e3)
+
+    def count_flush(self, reason: FlushReason) -> None:
+        self.flushes[reason] = self.flushes.get(reason, 0) + 1
+
+    def count_cache_hit(self, seconds: float) -> None:
+        """Count a request that the response cache has answered: it ran nothing, and waited in no queue."""
+        self.last_inference_ms = time.time_ns() // 1_000_000
+        nanoseconds = int(seconds * NANOSECONDS)
+        self._success.add(nanoseconds)
+        self._queue.add(0)
+        self._cache_hit.add(nanoseconds)
+        if self.histograms is not None:
+            self.histograms.queue.observe(0.0)
+            self.histograms.request.observe(seconds * 1e6)
+            self.histograms.first_response.observe(seconds * 1e3)
+
+    def count_cache_miss(self, seconds: float) -> None:
+        """Count the time that looking up and keeping an answer took, beside the request itself."""
+        nanoseconds = int(seconds * NANOSECONDS)
+        self._success.add(nanoseconds, 0)
+        self._cache_miss.add(nanoseconds)
+
     def count_failure(self, reason: FailureReason, seconds: float) -> None:
         self.failures[reason] += 1
         self._fail.add(int(seconds * NANOSECONDS))
@@ -187,6 +241,8 @@ class VersionStatistics:
                 compute_input=compute.compute_input.frozen(),
                 compute_infer=compute.compute_infer.frozen(),
                 compute_output=compute.compute_output.frozen(),
+                cache_hit=self._cache_hit.frozen(),
+                cache_miss=self._cache_miss.frozen(),
             ),
             batch_stats=self._batch_statistics(),
         )

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from backends.array_batch import Arrays, BatchLayout
 from backends.instance_thread import InstanceThread
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource
+from backends.padding import Padding, pad_rows
 from backends.parameters import parse_int
 from backends.requirements import framework_missing
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.completion import DEFAULT_MAX_BATCH_SIZE, TensorSignature, complete_from_model
 from repository.model_config import ModelConfig
+from repository.shape_rules import read_shape_rules
 
 # The inputs and the outputs of a model as its own file tells them.
 Signature: TypeAlias = tuple[Sequence[TensorSignature], Sequence[TensorSignature]]
@@ -37,6 +39,9 @@ class ArrayBackend(Backend):
     the sentence that says what to install.
     """
 
+    joins_requests = True
+    can_run_ahead = True  # the instance's thread takes batches one after the other
+
     # BYTES inputs reach `run` as arrays of `str` instead of `bytes`; a request that is not UTF-8 fails alone.
     text_strings: ClassVar[bool] = False
 
@@ -46,6 +51,9 @@ class ArrayBackend(Backend):
         self._layout = BatchLayout(
             spec.config, version=spec.source.version, instance=spec.name, text_strings=self.text_strings
         )
+        rules = read_shape_rules(spec.config)
+        self._padding = None if rules is None or not rules.inputs else Padding(rules, spec.config)
+        self._batch_rule = None if rules is None else rules.batch
         self._is_loaded = False
 
     @abc.abstractmethod
@@ -62,7 +70,8 @@ class ArrayBackend(Backend):
         the requests leave out is not there.
 
         The result holds every output of the configuration, with the datatype and shape that it says and at least as
-        many rows as the inputs. The server sends the returned memory, so it must not be written to later.
+        many rows as the inputs; that of a model with `sequence_batching.state` holds its state outputs too. The server
+        sends the returned memory, so it must not be written to later.
 
         Raises:
             ServerError: the inputs are or may be at fault (InvalidArgument says that they are), and the attempt
@@ -131,7 +140,9 @@ class ArrayBackend(Backend):
         results: list[InferenceResponse | ServerError | None] = [None] * len(requests)
         watch = _Stopwatch()
         arrays: dict[int, Arrays] = {}
-        for index, request in enumerate(requests):
+        padding = self._padding
+        padded = requests if padding is None else [padding.pad(request) for request in requests]
+        for index, request in enumerate(padded):
             try:
                 arrays[index] = self._layout.arrays(request)
             except ServerError as error:
@@ -142,7 +153,8 @@ class ArrayBackend(Backend):
                 continue
             found = [arrays[index] for index in group]
             rows = self._layout.rows(found)
-            inputs = self._layout.joined(found)
+            inputs = self._joined(found, sum(rows))
+            inputs.update(self._layout.batch_inputs([padded[index] for index in group]))
             watch.lap("input")
             try:
                 outputs = self.run(inputs)
@@ -156,11 +168,17 @@ class ArrayBackend(Backend):
                     results[group[0]] = error
                 continue
             watch.lap("infer")
-            responses = self._layout.responses(outputs, [requests[index] for index in group], rows)
+            responses = self._layout.responses(outputs, [padded[index] for index in group], rows)
             for index, response in zip(group, responses, strict=True):
-                results[index] = response
+                results[index] = response if padding is None else padding.trim(requests[index], response)
             watch.lap("output")
         return BatchResult([result for result in results if result is not None], watch.timing())
+
+    def _joined(self, arrays: Sequence[Arrays], rows: int) -> Arrays:
+        """One batch of the requests' arrays, filled up to the number of rows that the shape rules want."""
+        joined = self._layout.joined(arrays)
+        filled = None if self._batch_rule is None else self._batch_rule.padded(rows)
+        return joined if filled is None or filled == rows else pad_rows(joined, filled - rows)
 
 
 class _Stopwatch:

@@ -14,10 +14,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.batch_tensors import BatchInputs, BatchOutputs
 from protocol.datatypes import DataType, from_numpy_dtype
 from protocol.errors import Internal, InvalidArgument, Unsupported
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor, encode_bytes_elements
 from repository.model_config import Dims, ModelConfig, ModelOutput
+from repository.sequence_tensors import hidden_outputs
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
@@ -49,6 +51,12 @@ class BatchLayout:
         self._instance = instance
         self._text_strings = text_strings
         self._leading = 1 if config.is_batching else 0
+        # The server itself wants the outputs that a sequence's next state is made of.
+        self._outputs = (*config.output, *hidden_outputs(config))
+        # Inputs that requests of different shapes share; the model gets their elements in one dimension.
+        self._ragged = frozenset(entry.name for entry in config.input if entry.allow_ragged_batch)
+        self._batch_inputs = BatchInputs(config) if config.batch_input else None
+        self._batch_outputs = BatchOutputs(config) if config.batch_output else None
         self._input_reshapes = {
             entry.name: Reshape(entry.dims, entry.reshape.shape) for entry in config.input if entry.reshape is not None
         }
@@ -96,11 +104,23 @@ class BatchLayout:
         return rows
 
     def joined(self, arrays: Sequence[Arrays]) -> Arrays:
-        """The requests' arrays one after the other along the batch dimension; a single request's stay views."""
+        """The requests' arrays one after the other along the batch dimension; a single request's stay views.
+
+        Ragged ones are joined element by element, to the shape [elements of all requests].
+        """
+        if self._ragged:
+            arrays = [
+                {name: array.reshape(-1) if name in self._ragged else array for name, array in found.items()}
+                for found in arrays
+            ]
         if len(arrays) == 1:
             # Received bodies put tensors at any offset; frameworks may assume that elements are aligned.
             return {name: array if array.flags.aligned else array.copy() for name, array in arrays[0].items()}
         return {name: np.concatenate([found[name] for found in arrays]) for name in arrays[0]}
+
+    def batch_inputs(self, requests: Sequence[InferenceRequest]) -> Arrays:
+        """What the model gets beside the requests' own inputs (`batch_input`)."""
+        return {} if self._batch_inputs is None else self._batch_inputs.arrays(requests)
 
     def responses(
         self, outputs: Mapping[str, NDArray[Any]], requests: Sequence[InferenceRequest], rows: Sequence[int]
@@ -114,18 +134,22 @@ class BatchLayout:
         responses = [
             InferenceResponse(self.config.name, self._version, outputs=[], id=request.id) for request in requests
         ]
-        for entry in self.config.output:
+        for entry in self._outputs:
             wanted = [not request.requested_outputs or entry.name in request.requested_outputs for request in requests]
             if not any(wanted):
                 continue
-            parts = self._split(entry, self._checked(entry, outputs, sum(rows)), rows)
+            if self._batch_outputs is not None and entry.name in self._batch_outputs.names:
+                array = self._of_datatype(entry, outputs)
+                parts = self._batch_outputs.scatter(entry, array, requests)
+            else:
+                parts = self._split(entry, self._checked(entry, outputs, sum(rows)), rows)
             for response, is_wanted, tensor in zip(responses, wanted, parts, strict=True):
                 if is_wanted:
                     response.outputs.append(tensor)
         return responses
 
-    def _checked(self, entry: ModelOutput, outputs: Mapping[str, NDArray[Any]], rows: int) -> NDArray[Any]:
-        """The model's array for one output, C-contiguous and in the response's shape."""
+    def _of_datatype(self, entry: ModelOutput, outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """The model's array for one output, which is there and has the right datatype."""
         place = f"model '{self.config.name}', output '{entry.name}'"
         if entry.name not in outputs:
             given = ", ".join(sorted(outputs)) or "none"
@@ -135,10 +159,18 @@ class BatchLayout:
         if datatype is not entry.data_type:
             received = f"numpy dtype {array.dtype}" if datatype is None else datatype.value
             raise Internal(f"{place}: the configuration expects {entry.data_type.value}, the model gave {received}")
+        return array
+
+    def _checked(self, entry: ModelOutput, outputs: Mapping[str, NDArray[Any]], rows: int) -> NDArray[Any]:
+        """The model's array for one output, C-contiguous and in the response's shape."""
+        array = self._of_datatype(entry, outputs)
         dims = entry.dims if entry.reshape is None else entry.reshape.shape
         if array.ndim != self._leading + len(dims) or not _matches(array.shape[self._leading :], dims):
             expected = [-1] * self._leading + list(dims)
-            raise Internal(f"{place}: the configuration expects shape {expected}, the model gave {list(array.shape)}")
+            raise Internal(
+                f"model '{self.config.name}', output '{entry.name}': the configuration expects shape {expected}, the "
+                f"model gave {list(array.shape)}"
+            )
         if self.config.is_batching and array.shape[0] < rows:
             raise Unsupported(
                 f"failed to split the output tensor '{entry.name}' in responses: expected batch size of at least "

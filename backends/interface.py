@@ -14,15 +14,16 @@ to subclass it), a framework that needs a process talks to one.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import trio
 
-from protocol.errors import ServerError, Unavailable
-from protocol.messages import InferenceRequest, InferenceResponse
+from backends.services import BackendServices
+from protocol.errors import Internal, ServerError, Unavailable
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
 
 
@@ -31,7 +32,7 @@ class ModelSource:
     """One version of a model on disk, with its configuration as far as it is known.
 
     `settings` are the server's `--backend-config` entries for this backend. `model_file` is the default model
-    file's path; it may name a directory.
+    file's path; it may name a directory. `services` are there where the model may call its server.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ModelSource:
     model_directory: Path
     config: ModelConfig
     settings: Mapping[str, str] = field(default_factory=dict)
+    services: BackendServices | None = field(default=None, compare=False, repr=False)
 
     @property
     def version_directory(self) -> Path:
@@ -74,7 +76,8 @@ class BatchTiming:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """One entry per request of the batch, in order: its response, or the error that concerns it alone."""
+    """One entry per request of the batch, in order: its response, or the error that concerns it alone; `Rescheduled`
+    for one that is to run again."""
 
     responses: Sequence[InferenceResponse | ServerError]
     timing: BatchTiming
@@ -91,8 +94,27 @@ class Responder(Protocol):
         """Give one response; waits while the client is slow to take them. One with `is_final` is the last, and ends
         the request."""
 
+    def send_nowait(self, response: InferenceResponse) -> bool:
+        """As `send`, but False instead of waiting; then it was not sent."""
+
     def close(self, error: ServerError | None = None) -> None:
-        """End the request, well or with an error. What comes after is ignored."""
+        """End the request, well or with an error. What comes after is ignored. `Rescheduled`, given before
+        `execute_decoupled` returns, ends only this round of it."""
+
+
+class Rescheduled(Internal):
+    """In place of a response: the request has no answer yet and is to run again, in one of the next batches.
+
+    Only for models with `sequence_batching.iterative_sequence`; a caller of any other model gets it as its error.
+    `outputs` are state outputs of this round (`sequence_batching.state`), which the next round gets.
+    """
+
+    def __init__(self, outputs: Sequence[Tensor] = ()) -> None:
+        super().__init__(
+            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to "
+            "handle such a flag."
+        )
+        self.outputs = outputs
 
 
 class InstanceDied(Unavailable):
@@ -110,6 +132,15 @@ class Backend(abc.ABC):
     default_cpu_instance_count: int = 1
     # Whether models with `model_transaction_policy { decoupled: true }` can be served.
     can_be_decoupled: bool = False
+    # Whether it joins the requests of a batch into tensors, as `batch_input`, `batch_output` and the model's shape
+    # rules (`backends.padding`) say. Else it gets requests that are padded already, and what concerns the batch as a
+    # whole is refused at load.
+    joins_requests: bool = False
+    # Whether `execute` may be called for the next batch while one runs. Calls are then made in the order in which the
+    # batches are to run, and each raises or returns for itself.
+    can_run_ahead: bool = False
+    # Whether it may be given a batch while others go on, as `execute_overlapping` says.
+    can_overlap: bool = False
     # Whether a group of KIND_AUTO goes to the GPU where there is one.
     prefers_gpu: bool = False
 
@@ -130,11 +161,25 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
-        """Run one batch. The requests are checked against the configuration and agree in all non-batch shapes.
+        """Run one batch. The requests are checked against the configuration and agree in all non-batch shapes, but for
+        those of ragged inputs (`allow_ragged_batch`).
 
         An exception fails the whole batch; `InstanceDied` also ends the instance. If the caller is cancelled the
         work may go on, but the instance must then be able to take the next batch or raise `InstanceDied`.
         """
+
+    async def execute_overlapping(self, requests: Sequence[InferenceRequest], free: Callable[[], None]) -> BatchResult:
+        """As `execute`, for an instance with `can_overlap`: `free` is called when the instance can take the next batch
+        although this one has not ended."""
+        return await self.execute(requests)
+
+    def cancel(self, request: InferenceRequest) -> None:  # noqa: B027 (most frameworks cannot stop what they have begun)
+        """The caller of a request has gone that this instance executes, or answers by its responder. Must not wait. The
+        request is to be answered all the same."""
+
+    async def is_ready(self) -> bool:
+        """Whether the model itself says that it can serve, now that it is loaded and alive; within a bounded time."""
+        return True
 
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
@@ -149,6 +194,14 @@ class Backend(abc.ABC):
     async def wait_died(self) -> None:
         """Sleep until the instance has died by itself, then return. The default never returns."""
         await trio.sleep_forever()
+
+    async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Do what is to be done beside the calls while the instance is loaded; return when it has died by itself.
+
+        Started when it may execute; cancelled before it is unloaded.
+        """
+        task_status.started()
+        await self.wait_died()
 
     async def unload(self) -> None:  # noqa: B027 (many frameworks have nothing to free)
         """Free everything, also after a failed load or a death. Called once, shielded, within a bounded time."""

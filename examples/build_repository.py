@@ -60,12 +60,23 @@ MODELS = (
         "which characters stand in it?",
     ),
     PackagedModel("voice_activity", "silero_vad", "silero-vad", "data/silero_vad.onnx", "is somebody speaking?"),
+    PackagedModel(
+        "voice_activity_stream",
+        "silero_vad",
+        "silero-vad",
+        "data/silero_vad.onnx",
+        "the same, with a memory in the server",
+    ),
     PackagedModel("file_type", "magika", "magika", "models/standard_v*/model.onnx", "what type is a file?"),
 )
 PYTHON_MODELS = {
     "ocr_text": "its characters as text",
     "add_sub": "the sum and the difference of two vectors",
+    "ocr_page_scale": "a page in the size for detection",
+    "ocr_page_cut": "its lines, cut out",
+    "ocr_page_turn": "those lines upright",
 }
+ENSEMBLES = {"ocr_page": "the text of a page, in one request"}
 
 
 class MissingPackage(Exception):
@@ -102,10 +113,13 @@ def build_repository(directory: Path) -> None:
     parameters = {"file_type": file_type_parameters(file_type_config, file_type_descriptions)}
     alphabet = read_alphabet(files["ocr_recognition"])
 
-    for name in [*files, *PYTHON_MODELS]:
+    for name in [*files, *PYTHON_MODELS, *ENSEMBLES]:
         write_hand_written(name, directory / name, parameters.get(name, ""))
     for name, file in files.items():
         copy_file(file, directory / name / VERSION / "model.onnx")
+    for name in ENSEMBLES:  # they have a version and nothing in it
+        (directory / name / VERSION).mkdir(parents=True, exist_ok=True)
+    copy_file(HAND_WRITTEN.parent / "clients" / "text_boxes.py", directory / "ocr_page_cut" / VERSION / "text_boxes.py")
     write(directory / "ocr_text" / VERSION / "characters.txt", alphabet.encode("utf-8"))
 
 
@@ -171,12 +185,15 @@ def write(destination: Path, content: bytes) -> None:
 
 def describe(directory: Path) -> list[str]:
     """One line per model: its name, what it answers, the size of its files and where they come from."""
-    origins = {model.name: f"{model.distribution} {importlib.metadata.version(model.distribution)}" for model in MODELS}
-    purposes = {model.name: model.purpose for model in MODELS} | PYTHON_MODELS
+    origins: dict[str, str] = dict.fromkeys(ENSEMBLES, "config.pbtxt, here")
+    origins |= {
+        model.name: f"{model.distribution} {importlib.metadata.version(model.distribution)}" for model in MODELS
+    }
+    purposes = {model.name: model.purpose for model in MODELS} | PYTHON_MODELS | ENSEMBLES
     lines = []
     for name, purpose in purposes.items():
         size = sum(file.stat().st_size for file in (directory / name).rglob("*") if file.is_file())
-        lines.append(f"  {name:16} {purpose:43} {size / 1e6:5.1f} MB  {origins.get(name, 'model.py, here')}")
+        lines.append(f"  {name:21} {purpose:43} {size / 1e6:5.1f} MB  {origins.get(name, 'model.py, here')}")
     return lines
 
 

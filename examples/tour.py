@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "clients"))  # as where
 import add_sub
 import file_type
 import ocr
+import ocr_page
 import voice_activity
 from connection import DEFAULT_URLS, Connection, Server, show_any_character
 
@@ -108,6 +109,12 @@ STOPS = (
     Stop(
         "Reading a page (ocr_detection, ocr_direction, ocr_recognition, ocr_text)",
         lambda server: ocr.read_page(server, ocr.draw_page()),
+        ocr.describe,
+        problems_of_page,
+    ),
+    Stop(
+        "The same page in one request (ocr_page, an ensemble)",
+        lambda server: ocr_page.read_page(server, ocr.draw_page()),
         ocr.describe,
         problems_of_page,
     ),

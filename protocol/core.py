@@ -141,6 +141,14 @@ class InferenceCore(Protocol):
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Run a request on a model that gives exactly one response."""
 
+    def cancel(self, name: str, request_id: str) -> int:
+        """Stop the requests of this model that have this id and are under way; returns how many there were.
+
+        Each is then answered with `Cancelled`, unless its answer was there already. Raises NotFound for a model that
+        does not serve.
+        """
+        ...
+
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         """Run a request on any model; hand over its responses in order, and return after the last.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.datatypes import DataType, from_numpy_dtype
 from protocol.errors import InvalidArgument
+from protocol.server_settings import Trace
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 ParameterValue: TypeAlias = bool | int | float | str
@@ -123,6 +124,16 @@ def encode_bytes_elements(elements: Sequence[bytes | str]) -> bytes:
     return b"".join(parts)
 
 
+class Caller(Protocol):
+    """Who waits inside the server for the answer to a request that a model has made."""
+
+    def begin_wait(self, target: Any) -> None:
+        """The request is about to be given to a model. Raises ServerError if it could never be answered."""
+
+    def end_wait(self, target: Any) -> None:
+        """The model has answered it, or it was given up."""
+
+
 @dataclass(slots=True, eq=False)
 class InferenceRequest:
     """One request for one model, as a client sent it.
@@ -130,7 +141,8 @@ class InferenceRequest:
     `inputs` carry the batch dimension where the model has one. An empty `requested_outputs` means all outputs.
     `parameters` are the client's own; those with a meaning to the server have fields of their own here.
     `model_version` is -1 for the latest ready version. `timeout_microseconds` 0 means none. `sequence_id` 0 (or
-    the empty string) means that the request is no part of a sequence.
+    the empty string) means that the request is no part of a sequence. `trace` is there if the request is traced; its
+    edge ends it. `caller` is there if a model has made the request, or an ensemble to answer such a one.
     """
 
     model_name: str
@@ -144,6 +156,8 @@ class InferenceRequest:
     sequence_end: bool = False
     priority: int = 0
     timeout_microseconds: int = 0
+    trace: Trace | None = None
+    caller: Caller | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from protocol.errors import InvalidArgument
-from repository.model_config import InstanceKind, ModelConfig, ModelInstanceGroup
+from repository.model_config import InstanceKind, ModelConfig, ModelInstanceGroup, ModelRateLimiter
 
 # Far above any real model, far below what would exhaust the machine before the first instance has loaded.
 MAX_INSTANCES_PER_GROUP = 1024
@@ -25,6 +25,7 @@ class InstancePlacement:
     name: str
     kind: InstanceKind
     device_id: int
+    rate_limiter: ModelRateLimiter | None = None
 
 
 def normalise_instance_groups(
@@ -97,7 +98,7 @@ def resolve_instances(config: ModelConfig) -> tuple[InstancePlacement, ...]:
     for group in config.instance_group:
         devices = group.gpus if group.kind is InstanceKind.GPU else (0,)
         placements += (
-            InstancePlacement(f"{group.name}_{number}", group.kind, device)
+            InstancePlacement(f"{group.name}_{number}", group.kind, device, group.rate_limiter)
             for number, device in enumerate(devices * group.count)
         )
     return tuple(placements)

@@ -26,6 +26,7 @@ from repository.model_config import (
     ModelVersionPolicy,
     PinnedMemoryBuffer,
 )
+from repository.shape_rules import read_shape_rules
 from repository.validation_ensemble import validate_ensemble
 from repository.validation_scheduling import validate_dynamic_batching, validate_sequence_batching
 from repository.validation_tensors import validate_tensors
@@ -66,6 +67,7 @@ def validate(config: ModelConfig, *, complete: bool = True) -> None:
     _validate_model_metrics(config)
     if complete:
         validate_tensors(config)
+        read_shape_rules(config)
     if not config.is_ensemble:
         validate_instance_groups(config)
 

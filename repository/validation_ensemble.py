@@ -1,13 +1,18 @@
 """Rules for ensembles that the ensemble's own configuration can break.
 
-Part of `repository.validation`; the rules between an ensemble and the models of its steps are checked at load.
-Source: Triton's `ModelEnsembling`.
+Part of `repository.validation`; the rules between an ensemble and the models of its steps are in
+`actors.ensemble_validation`. Source: Triton's `ModelEnsembling`. Ours are the rules for conditions, and that steps
+which exclude each other may write the same tensor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from protocol.errors import InvalidArgument
-from repository.model_config import EnsembleStep, ModelConfig
+from repository.ensemble_parameters import max_inflight_bytes
+from repository.ensemble_wiring import StepWiring, clashing_writer, guards, running_order, wire
+from repository.model_config import ModelConfig
 
 
 def validate_ensemble(config: ModelConfig) -> None:
@@ -31,22 +36,28 @@ def validate_ensemble(config: ModelConfig) -> None:
         raise InvalidArgument(f"optimization should not be specified for ensemble '{name}'")
     if config.model_warmup:
         raise InvalidArgument(f"model_warmup can not be specified for ensemble '{name}'")
+    for field in ("batch_input", "batch_output"):
+        if getattr(config, field):
+            raise InvalidArgument(f"{field} has no effect on ensemble '{name}' and should not be specified")
     if not config.ensemble_scheduling.step:
         raise InvalidArgument(f"must specify 'step' for ensemble '{name}'")
     for index, step in enumerate(config.ensemble_scheduling.step):
         for field in ("model_name", "input_map", "output_map"):
             if not getattr(step, field):
                 raise InvalidArgument(f"must specify '{field}' in step {index} of ensemble '{name}'")
-    _validate_graph(config, config.ensemble_scheduling.step)
+    max_inflight_bytes(config)
+    _validate_graph(config, wire(config))
 
 
-def _validate_graph(config: ModelConfig, steps: tuple[EnsembleStep, ...]) -> None:
+def _validate_graph(config: ModelConfig, steps: Sequence[StepWiring]) -> None:
     name = config.name
     inputs = {tensor.name for tensor in config.input}
     outputs = {tensor.name for tensor in config.output}
-    producers = _producers(name, steps)
-    read = {tensor for step in steps for tensor in step.input_map.values()}
-    tensors = read | producers.keys()
+    order, written = running_order(steps, inputs)
+    _validate_writers(config, steps, order)
+    writers = {tensor: step for step in steps for tensor in step.writes}
+    read = {tensor for step in steps for tensor in step.reads}
+    tensors = read | writers.keys()
     for tensor in config.input:
         if tensor.name not in tensors:
             # The single quote after the ensemble's name is Triton's, here and below.
@@ -54,10 +65,9 @@ def _validate_graph(config: ModelConfig, steps: tuple[EnsembleStep, ...]) -> Non
     for output in config.output:
         if output.name not in tensors:
             raise InvalidArgument(f"ensemble output '{output.name}' for ensemble {name}' is not used")
-    written = _written(inputs, steps)
     for output in config.output:
         if output.name not in written:
-            needed = producers[output.name].input_map.values() if output.name in producers else ()
+            needed = writers[output.name].reads if output.name in writers else ()
             missing = [tensor for tensor in needed if tensor not in written]
             because = f": at least one of its depending tensors, '{missing[0]}', is not connected" if missing else ""
             raise InvalidArgument(f"output '{output.name}' for ensemble '{name}' is not written{because}")
@@ -66,25 +76,23 @@ def _validate_graph(config: ModelConfig, steps: tuple[EnsembleStep, ...]) -> Non
             raise InvalidArgument(f"ensemble tensor '{unused}' is unused in ensemble '{name}'")
 
 
-def _producers(ensemble: str, steps: tuple[EnsembleStep, ...]) -> dict[str, EnsembleStep]:
-    """The step that writes each tensor."""
-    producers: dict[str, EnsembleStep] = {}
+def _validate_writers(config: ModelConfig, steps: Sequence[StepWiring], order: Sequence[int]) -> None:
+    """Every tensor has one writer, or writers of which one at most runs."""
+    inputs = {tensor.name for tensor in config.input}
     for index, step in enumerate(steps):
-        for tensor in step.output_map.values():
-            if tensor in producers:
+        for tensor in step.writes:
+            if tensor in inputs:
                 raise InvalidArgument(
-                    f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{ensemble}' "
-                    f"step {index}"
+                    f"ensemble tensor '{tensor}' is an input of ensemble '{config.name}' and cannot be written by step "
+                    f"{index}"
                 )
-            producers[tensor] = step
-    return producers
-
-
-def _written(inputs: set[str], steps: tuple[EnsembleStep, ...]) -> set[str]:
-    """The tensors that get a value, given the ensemble's inputs."""
-    written = set(inputs)
-    waiting = list(steps)
-    while ready := [step for step in waiting if written.issuperset(step.input_map.values())]:
-        written.update(tensor for step in ready for tensor in step.output_map.values())
-        waiting = [step for step in waiting if step not in ready]
-    return written
+    found = clashing_writer(steps, guards(steps, order))
+    if found is None:
+        return
+    index, tensor = found
+    has_conditions = any(step.condition is not None for step in steps)
+    hint = ", unless the conditions of the steps that write it exclude each other" if has_conditions else ""
+    raise InvalidArgument(
+        f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{config.name}' step "
+        f"{index}{hint}"
+    )

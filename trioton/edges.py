@@ -6,8 +6,8 @@ module makes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -18,14 +18,16 @@ from protocol.access.forwarding import HeaderForwarding
 from protocol.access.keys_file import KeysFile
 from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Dialect, RestrictedApis, Restriction
 from protocol.core import InferenceCore
-from protocol.errors import Unsupported
-from protocol.grpc.server import GrpcSettings, serve_grpc
+from protocol.grpc.server import serve_grpc
+from protocol.grpc.tls import server_context
+from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
-from protocol.http.server import HttpSettings, serve_http
+from protocol.http.server import serve_http
 from protocol.limits import LimitCounter
-from protocol.server_settings import LogControl, LogSettings, Trace, TraceControl, TraceSettings
+from protocol.server_settings import LogControl, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
+from protocol.tls import server_context as https_context
 from trioton.settings import Address, Settings
 
 
@@ -49,29 +51,33 @@ class Shared:
 
 
 def edges(settings: Settings, shared: Shared) -> dict[str, Edge]:
-    """The services that are switched on, by the word in their flags and in the order in which they open."""
+    """The services that are switched on, by the word in their flags and in the order in which they open.
+
+    Raises:
+        CertificateError: TLS is asked for, and its files cannot be used.
+    """
     makers: dict[str, Callable[[Settings, Shared, Address], Edge]] = {"grpc": _grpc, "http": _http, "metrics": _metrics}
     return {word: makers[word](settings, shared, address) for word, address in settings.services().items()}
 
 
 def _grpc(settings: Settings, shared: Shared, address: Address) -> Edge:
     services = _services(shared, settings.grpc_restricted_protocol, GRPC_PROTOCOL, settings.grpc_header_forward_pattern)
-    host, port = address
-    return partial(serve_grpc, services.core, GrpcSettings(host=host, port=port))
+    tls = settings.grpc_tls()
+    grpc = replace(settings.grpc_edge(), tls=None if tls is None else server_context(tls))
+    return partial(serve_grpc, services, grpc)
 
 
 def _http(settings: Settings, shared: Shared, address: Address) -> Edge:
     services = _services(shared, settings.http_restricted_api, HTTP_API, settings.http_header_forward_pattern)
-    host, port = address
-    http = HttpSettings(
-        host, port, max_input_size=settings.http_max_input_size, max_body_size=settings.http_max_body_size
-    )
-    return partial(serve_http, services.core, http)
+    tls = settings.http_tls()
+    http = replace(settings.http_edge(), tls=None if tls is None else https_context(tls, ALPN_PROTOCOLS))
+    return partial(serve_http, services, http)
 
 
 def _metrics(settings: Settings, shared: Shared, address: Address) -> Edge:
     host, port = address
-    return partial(serve_metrics, shared.render_metrics, MetricsSettings(host, port))
+    access = AccessControl(keys=shared.keys)
+    return partial(serve_metrics, shared.render_metrics, MetricsSettings(host, port), access=access)
 
 
 def _services(
@@ -86,27 +92,3 @@ def _services(
         log=shared.log,
         trace=shared.trace,
     )
-
-
-class FixedLog:
-    """A LogControl whose settings cannot be changed."""
-
-    @property
-    def settings(self) -> LogSettings:
-        return LogSettings()
-
-    def update(self, settings: LogSettings) -> None:
-        raise Unsupported("log settings cannot be changed at run time yet")
-
-
-class NoTrace:
-    """A TraceControl that traces nothing."""
-
-    def settings(self, model: str = "") -> TraceSettings:
-        return TraceSettings()
-
-    def update(self, changes: Mapping[str, Sequence[str] | None], model: str = "") -> TraceSettings:
-        raise Unsupported("tracing is not supported yet")
-
-    def sample(self, model: str) -> Trace | None:
-        return None

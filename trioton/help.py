@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from trioton.flags import ENVIRONMENT_PREFIX, ENVIRONMENT_SEPARATOR, Flag
+from trioton.settings import GROUPS
 
 WIDTH = 100
 INDENT = "      "
@@ -18,9 +19,10 @@ that may be given several times; the command line wins. Booleans are true, on, 1
 
 
 def command_help(usage: str, table: Sequence[Flag], *, epilogue: str = EPILOGUE) -> str:
-    """The usage, then every flag under its group, in the table's order."""
+    """The usage, then every flag under its group; within a group in the table's order."""
     parts = [usage]
-    for group, flags in groupby(table, key=lambda flag: flag.group):
+    ordered = sorted(table, key=lambda flag: GROUPS.index(flag.group))
+    for group, flags in groupby(ordered, key=lambda flag: flag.group):
         parts.append("\n".join([f"{group}:", *(_flag_help(flag) for flag in flags)]))
     return "\n\n".join([*parts, epilogue]).rstrip()
 

@@ -21,6 +21,7 @@ from trioton.machine import Machine
 
 _NOT_IN_A_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _FAILURES = "nv_inference_request_failure"
+_FLUSHES = "trioton_batch_flush_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,35 @@ MODEL_METRICS: tuple[ModelMetric, ...] = (
 )
 
 
+# Shown only for models that use the response cache.
+CACHE_METRICS: tuple[ModelMetric, ...] = (
+    ModelMetric(
+        "nv_cache_num_hits_per_model",
+        "counter",
+        "Number of cache hits per model",
+        lambda s: s.statistics.inference_stats.cache_hit.count,
+    ),
+    ModelMetric(
+        "nv_cache_num_misses_per_model",
+        "counter",
+        "Number of cache misses per model",
+        lambda s: s.statistics.inference_stats.cache_miss.count,
+    ),
+    ModelMetric(
+        "nv_cache_hit_duration_per_model",
+        "counter",
+        "Total cache hit duration per model, in microseconds",
+        lambda s: s.statistics.inference_stats.cache_hit.ns // 1000,
+    ),
+    ModelMetric(
+        "nv_cache_miss_duration_per_model",
+        "counter",
+        "Total cache miss duration per model, in microseconds",
+        lambda s: s.statistics.inference_stats.cache_miss.ns // 1000,
+    ),
+)
+
+
 # Histograms by the names that the snapshots give them.
 HISTOGRAMS: tuple[tuple[str, str, str], ...] = (
     ("request", "nv_inference_request_duration_histogram_us", "Inference request duration in microseconds"),
@@ -118,11 +148,28 @@ class ModelCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         labelled = [(_labels(snapshot), snapshot) for snapshot in self.snapshots()]
         yield from self._histograms(labelled)
+        yield from self._flushes(labelled)
         for row in MODEL_METRICS:
             if row.kind == "counter" and not self.has_counters:
                 continue
             metric = Metric(row.name, row.help, row.kind)
             for labels, snapshot in labelled:
+                metric.add_sample(row.name, labels, row.value(snapshot))
+            yield metric
+        routed = Metric(
+            "trioton_split_requests_total", "Number of requests that a traffic split has sent to its targets", "counter"
+        )
+        for labels, snapshot in labelled:
+            for target, version, role, count in snapshot.routed:
+                routed.add_sample(
+                    routed.name, {**labels, "target": target, "target_version": version, "role": role}, count
+                )
+        if routed.samples:
+            yield routed
+        cached = [(labels, snapshot) for labels, snapshot in labelled if snapshot.has_cache]
+        for row in CACHE_METRICS if cached else ():
+            metric = Metric(row.name, row.help, row.kind)
+            for labels, snapshot in cached:
                 metric.add_sample(row.name, labels, row.value(snapshot))
             yield metric
         if not self.has_counters:
@@ -134,6 +181,14 @@ class ModelCollector(Collector):
                     _FAILURES, {**labels, "reason": reason.value}, snapshot.failures.get(reason.value, 0)
                 )
         yield failures
+
+    def _flushes(self, labelled: Sequence[tuple[dict[str, str], VersionSnapshot]]) -> Iterator[Metric]:
+        metric = Metric(_FLUSHES, "Number of batches that a dynamic batcher has sent, by why they went", "counter")
+        for labels, snapshot in labelled:
+            for reason, count in snapshot.flushes.items():
+                metric.add_sample(_FLUSHES, {**labels, "reason": reason}, count)
+        if metric.samples:
+            yield metric
 
     def _histograms(self, labelled: Sequence[tuple[dict[str, str], VersionSnapshot]]) -> Iterator[Metric]:
         for key, name, help_text in HISTOGRAMS:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import trio
 
-from trioton.log import logging_to
+from trioton.log import ServerLog, logging_to
 from trioton.server import ExitTimeoutExpired, Server, StartError
 from trioton.settings import Settings
 
@@ -30,15 +30,15 @@ CANCEL_GRACE_SECONDS = 2.0
 def run_process(settings: Settings) -> int:
     """Serve until a signal; answers the exit code. Ends the process itself where an orderly end is not to be had."""
     try:
-        with logging_to(settings):
-            return trio.run(_serve, settings)
+        with logging_to(settings) as log:
+            return trio.run(_serve, settings, log)
     except OSError as error:  # only the log file is opened out here
         print(f"cannot write the log to '{settings.log_file}': {error.strerror}", file=sys.stderr)
         return 1
 
 
-async def _serve(settings: Settings) -> int:
-    server = Server(settings)
+async def _serve(settings: Settings, log: ServerLog) -> int:
+    server = Server(settings, log)
     with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signals, server, signals)

@@ -18,14 +18,21 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from actors.caches.registry import UnusableCache
 from actors.core import ControlMode, CoreSettings, ServerCore
+from actors.response_cache import ResponseCache
+from actors.trace_sink import CannotTrace
+from actors.tracer import Tracer
 from backends.registry import BackendRegistry
+from protocol import tls
 from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
+from protocol.grpc.tls import CertificateError
 from protocol.limits import LimitCounter
+from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
-from trioton.edges import Edge, FixedLog, NoTrace, Shared, edges
-from trioton.log import VERBATIM
+from trioton.edges import Edge, Shared, edges
+from trioton.log import VERBATIM, ServerLog
 from trioton.metrics import Metrics
 from trioton.settings import Address, Settings
 from trioton.tables import model_table
@@ -50,14 +57,21 @@ class ExitTimeoutExpired(Exception):
 class Server:
     """One server, good for one `run`.
 
+    Clients change the settings of `log`; where none is given, that is without effect on the program's log.
+
     Attributes:
         core: the models; may be called without going through an edge.
+        tracer: which requests are traced, and where to.
         addresses: where the services listen, by "grpc", "http" and "metrics"; complete when the server has started.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, log: LogControl | None = None) -> None:
         self.settings = settings
-        self.core = ServerCore(_core_settings(settings), BackendRegistry())
+        cache = settings.cache()
+        self.cache = ResponseCache(cache.name, cache.settings) if cache is not None else None
+        self.core = ServerCore(_core_settings(settings), BackendRegistry(), self.cache)
+        self.tracer = Tracer(settings.tracing(), self.core.is_model_ready)
+        self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}
         self._limits = LimitCounter()
         self._metrics = Metrics(
@@ -78,7 +92,7 @@ class Server:
 
         Raises:
             StartError: no such repository, a model that failed to load (with `exit_on_error`), a port that cannot be
-                opened.
+                opened, tracing that cannot start.
             ExitTimeoutExpired: see `stop`.
         """
         failure: StartError | None = None
@@ -86,8 +100,10 @@ class Server:
             await self._check_repositories()
             async with trio.open_nursery() as background:
                 async with trio.open_nursery() as nursery:
-                    await nursery.start(self.core.run)
                     try:
+                        await self._start_tracing(background)
+                        await self._start_cache(background)
+                        await nursery.start(self.core.run)
                         await self._start_serving(nursery, background)
                     except StartError as error:  # raised below, outside the nursery, after an orderly end
                         failure = error
@@ -127,12 +143,30 @@ class Server:
             if not await trio.Path(path).is_dir():
                 raise StartError(f"model repository '{path}' is not a directory; see --model-repository")
 
+    async def _start_tracing(self, background: trio.Nursery) -> None:
+        try:
+            await background.start(self.tracer.run)
+        except CannotTrace as error:
+            raise StartError(f"{error}; see --trace-config") from None
+
+    async def _start_cache(self, background: trio.Nursery) -> None:
+        if self.cache is None:
+            return
+        try:
+            await background.start(self.cache.run)
+        except UnusableCache as error:
+            raise StartError(f"{error}; see --cache-config") from None
+
     async def _start_serving(self, nursery: trio.Nursery, background: trio.Nursery) -> None:
         logger.info("%s", await self.model_table(), extra=VERBATIM)
         if self.settings.exit_on_error:
             _refuse_failed(_asked_for(await self.core.repository_index(), self.settings))
         shared = await self._shared(background)
-        for word, edge in edges(self.settings, shared).items():
+        try:
+            opening = edges(self.settings, shared)
+        except (CertificateError, tls.CertificateError) as error:
+            raise StartError(str(error)) from None
+        for word, edge in opening.items():
             self.addresses[word] = await self._open(word, edge, nursery)
             logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(self.addresses[word]))
         self._has_started = True
@@ -149,8 +183,8 @@ class Server:
             core=self.core,
             shared_memory=self._shared_memory,
             limits=self._limits,
-            log=FixedLog(),
-            trace=NoTrace(),
+            log=self.log,
+            trace=self.tracer,
             keys=keys,
             render_metrics=self._metrics.render,
         )
@@ -208,6 +242,7 @@ def _core_settings(settings: Settings) -> CoreSettings:
         backend_config=backend_config,
         model_load_thread_count=settings.model_load_thread_count,
         latency_histograms=settings.shows_metrics("histogram_latencies"),
+        rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,
     )
 
 

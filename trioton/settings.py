@@ -8,13 +8,31 @@ server what it needs of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
-from protocol.access.forwarding import HeaderForwarding
-from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Restriction
+from actors.rate_limit_policy import RateLimitResource
+from actors.trace_settings import TracerSettings
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, switch
+from trioton.grpc_flags import GRPC, GrpcFlags
+from trioton.http_flags import HTTP, HttpFlags
+from trioton.scheduling_flags import (
+    CacheChoice,
+    CacheOption,
+    cache_choice,
+    cache_option,
+    rate_limit_mode,
+    rate_limit_resource,
+)
+from trioton.trace_flags import (
+    TraceOption,
+    trace_count,
+    trace_level,
+    trace_log_frequency,
+    trace_option,
+    trace_rate,
+    tracer_settings,
+)
 
 Address: TypeAlias = tuple[str, int]
 LogFormat: TypeAlias = Literal["default", "ISO8601"]
@@ -22,11 +40,13 @@ LogFormat: TypeAlias = Literal["default", "ISO8601"]
 ANY_ADDRESSES = frozenset({"0.0.0.0", "::", ""})
 
 SERVER = "Server and model repository"
-HTTP = "HTTP"
-GRPC = "gRPC"
 METRICS = "Metrics"
+SCHEDULING = "Response cache and rate limiter"
 LOGGING = "Logging"
+TRACING = "Tracing"
 DEMO = "Demo"
+# In the order of the help text.
+GROUPS = (SERVER, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +116,7 @@ _TEXT = "<string>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(HttpFlags, GrpcFlags):
     """A server's settings.
 
     Ports: 0 lets the system choose. An empty `metrics_address` means that of HTTP.
@@ -165,56 +185,6 @@ class Settings:
         30, integer(0), group=SERVER, metavar=_INT, help="How long requests in flight may take to end at exit."
     )
 
-    allow_http: bool = flag(True, boolean, group=HTTP, metavar=_BOOL, help="Serve HTTP.")
-    http_address: str = flag("0.0.0.0", str, group=HTTP, metavar=_TEXT, help="The address to listen on.")
-    http_port: int = flag(8000, _PORT, group=HTTP, metavar=_INT, help="The port to listen on.")
-    http_max_input_size: int = flag(
-        67108864,
-        integer(1),
-        group=HTTP,
-        metavar=_INT,
-        help="The most bytes of a request's JSON part, of a tensor given as JSON, and of a decompressed body.",
-    )
-    http_max_body_size: int = flag(
-        2**31,
-        integer(1),
-        group=HTTP,
-        metavar=_INT,
-        help="The most bytes of a whole request body, binary tensors included.",
-    )
-    http_restricted_api: tuple[Restriction, ...] = repeatable(
-        partial(Restriction.parse, dialect=HTTP_API),
-        group=HTTP,
-        metavar="<api>[,<api>]:<header>=<value>",
-        help="Calls that need a header with this value. May be given several times.",
-        is_secret=True,
-    )
-    http_header_forward_pattern: HeaderForwarding | None = flag(  # noqa: RUF009 (a field, as its neighbours)
-        None,
-        HeaderForwarding,
-        group=HTTP,
-        metavar="<regular expression>",
-        help="Request headers whose names it matches become parameters of the inference request.",
-    )
-
-    allow_grpc: bool = flag(True, boolean, group=GRPC, metavar=_BOOL, help="Serve gRPC.")
-    grpc_address: str = flag("0.0.0.0", str, group=GRPC, metavar=_TEXT, help="The address to listen on.")
-    grpc_port: int = flag(8001, _PORT, group=GRPC, metavar=_INT, help="The port to listen on.")
-    grpc_restricted_protocol: tuple[Restriction, ...] = repeatable(
-        partial(Restriction.parse, dialect=GRPC_PROTOCOL),
-        group=GRPC,
-        metavar="<protocol>[,<protocol>]:<key>=<value>",
-        help="Calls that need the metadata triton-grpc-protocol-<key> with this value. May be given several times.",
-        is_secret=True,
-    )
-    grpc_header_forward_pattern: HeaderForwarding | None = flag(  # noqa: RUF009 (a field, as its neighbours)
-        None,
-        HeaderForwarding,
-        group=GRPC,
-        metavar="<regular expression>",
-        help="Request metadata whose keys it matches become parameters of the inference request.",
-    )
-
     allow_metrics: bool = flag(True, boolean, group=METRICS, metavar=_BOOL, help="Serve metrics.")
     metrics_address: str = flag(
         "", str, group=METRICS, metavar=_TEXT, help="The address to listen on; where absent, that of HTTP."
@@ -232,6 +202,32 @@ class Settings:
         "be given several times.",
     )
 
+    cache_config: tuple[CacheOption, ...] = repeatable(
+        cache_option,
+        group=SCHEDULING,
+        metavar="<cache>,<setting>=<value>",
+        help="Keep responses of models with response_cache { enable: true }. local,size=<bytes>: in memory. "
+        "redis,host=<name>: in a Redis server. May be given several times, for one cache.",
+        is_secret=True,
+    )
+    response_cache_byte_size: int = flag(
+        0, integer(0), group=SCHEDULING, metavar=_INT, help="Deprecated: --cache-config local,size=<integer>."
+    )
+    rate_limit: str = flag(
+        "off",
+        rate_limit_mode,
+        group=SCHEDULING,
+        metavar="{off,execution_count}",
+        help="execution_count: a model instance runs only while the resources of its rate_limiter are free.",
+    )
+    rate_limit_resource: tuple[RateLimitResource, ...] = repeatable(
+        rate_limit_resource,
+        group=SCHEDULING,
+        metavar="<resource>:<count>[:<device>]",
+        help="How many units of a resource there are; where absent, as many as the instance that needs most. May be "
+        "given several times.",
+    )
+
     log_verbose: int = flag(
         0, verbosity, group=LOGGING, metavar=_INT, help="Show verbose messages up to this level; 0 shows none."
     )
@@ -247,6 +243,34 @@ class Settings:
     # No flag, as in Triton: the environment variable TRITON_SERVER_ESCAPE_LOG_MESSAGES sets it.
     log_escape: bool = True
 
+    trace_config: tuple[TraceOption, ...] = repeatable(
+        trace_option,
+        group=TRACING,
+        metavar="[<mode>,]<setting>=<value>",
+        help="A setting of tracing. May be given several times. For all modes: level (off, timestamps, tensors), rate, "
+        "count, mode (triton, opentelemetry). For triton: file, log-frequency. For opentelemetry: url, "
+        "resource=<key>=<value>, bsp_max_queue_size, bsp_schedule_delay, bsp_max_export_batch_size.",
+    )
+    trace_file: str = flag(
+        "", str, group=TRACING, metavar="<path>", help="Deprecated: --trace-config triton,file=<path>."
+    )
+    trace_level: tuple[str, ...] = repeatable(
+        trace_level, group=TRACING, metavar="<level>", help="Deprecated: --trace-config level=<level>."
+    )
+    trace_rate: int | None = flag(
+        None, trace_rate, group=TRACING, metavar=_INT, help="Deprecated: --trace-config rate=<integer>."
+    )
+    trace_count: int | None = flag(
+        None, trace_count, group=TRACING, metavar=_INT, help="Deprecated: --trace-config count=<integer>."
+    )
+    trace_log_frequency: int | None = flag(
+        None,
+        trace_log_frequency,
+        group=TRACING,
+        metavar=_INT,
+        help="Deprecated: --trace-config triton,log-frequency=<integer>.",
+    )
+
     def __post_init__(self) -> None:
         if not self.model_repository:
             raise UsageError("--model-repository is required: the directory that holds the models")
@@ -255,10 +279,38 @@ class Settings:
         if "*" in self.load_model and len(self.load_model) > 1:
             raise UsageError("Error: Wildcard '*' in '--load-model' must be the only value of that flag.")
         _refuse_shared_ports(self.services())
+        self.check_grpc()
+        self.check_http()
+        self.tracing()
+        self.cache()
 
     def shows_metrics(self, group: str) -> bool:
         """Whether a group of metrics is shown: as the last `--metrics-config` about it says, else yes."""
         return next((given.is_shown for given in reversed(self.metrics_config) if given.group == group), True)
+
+    def cache(self) -> CacheChoice | None:
+        """The response cache, if there is to be one. Raises UsageError."""
+        return cache_choice(self.cache_config, self.response_cache_byte_size)
+
+    def tracing(self) -> TracerSettings:
+        """What all the trace flags say together; `--trace-config` wins over the older ones.
+
+        Raises:
+            UsageError: tracing is asked for, but cannot be.
+        """
+        older = {
+            ("", "rate"): self.trace_rate,
+            ("", "count"): self.trace_count,
+            ("triton", "log-frequency"): self.trace_log_frequency,
+            ("triton", "file"): self.trace_file or None,
+        }
+        return tracer_settings(
+            [
+                *(TraceOption("", "level", level) for level in self.trace_level),
+                *(TraceOption(*key, value) for key, value in older.items() if value is not None),
+                *self.trace_config,
+            ]
+        )
 
     def services(self) -> dict[str, Address]:
         """The addresses asked for, by the word in their flags; in the order in which they open."""
@@ -299,15 +351,7 @@ def _refuse_shared_ports(services: dict[str, Address]) -> None:
 UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     """
     repository-poll-secs model-config-name model-load-retry-count model-namespacing enable-peer-access
-    reuse-http-port http-thread-count
-    reuse-grpc-port grpc-infer-thread-count grpc-infer-allocation-pool-size grpc-max-response-pool-size
-    grpc-infer-response-compression-level grpc-use-ssl grpc-use-ssl-mutual grpc-server-cert grpc-server-key
-    grpc-root-cert grpc-keepalive-time grpc-keepalive-timeout grpc-keepalive-permit-without-calls
-    grpc-http2-max-pings-without-data grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes
-    grpc-max-connection-age grpc-max-connection-age-grace
     allow-gpu-metrics allow-cpu-metrics
-    trace-config trace-file trace-level trace-rate trace-count trace-log-frequency
-    cache-config cache-directory response-cache-byte-size rate-limit rate-limit-resource
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
     min-supported-compute-capability buffer-manager-thread-count host-policy model-load-gpu-limit
     backend-directory repoagent-directory
@@ -315,4 +359,7 @@ UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model
     """.split(),  # noqa: SIM905 (a word list reads better than fifty quoted strings)
     "",
-) | {"strict-model-config": "; --disable-auto-complete-config does what --strict-model-config=true did"}
+) | {
+    "cache-directory": "; a cache is an installed Python package, see docs/schedulers.md",
+    "strict-model-config": "; --disable-auto-complete-config does what --strict-model-config=true did",
+}

@@ -24,6 +24,7 @@ from backends.onnxruntime.signature import ModelSignature, read_signature
 from protocol.datatypes import DataType
 from protocol.errors import Unavailable, Unsupported
 from repository.completion import check_against_model
+from repository.sequence_tensors import hidden_outputs
 
 MODEL_FILE = "model.onnx"
 
@@ -39,7 +40,8 @@ class OnnxRuntimeBackend(ArrayBackend):
         super().__init__(spec)
         self._session: Any = None
         self._run_options: Any = None
-        self._output_names: list[str] = []
+        self._outputs = (*spec.config.output, *hidden_outputs(spec.config))
+        self._output_names = [entry.name for entry in self._outputs]
         self._scalars: frozenset[str] = frozenset()
         self._has_bf16 = False
 
@@ -64,7 +66,6 @@ class OnnxRuntimeBackend(ArrayBackend):
         self._has_bf16 = _uses_bf16(source.name, found)
         self._session = session
         self._run_options = run_options(options)
-        self._output_names = [entry.name for entry in config.output]
         self._scalars = found.scalars
 
     def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -77,7 +78,7 @@ class OnnxRuntimeBackend(ArrayBackend):
             else:
                 arrays = self._session.run(self._output_names, feed, self._run_options)
         outputs = dict(zip(self._output_names, arrays, strict=True))
-        for entry in self.spec.config.output if self._scalars else ():
+        for entry in self._outputs if self._scalars else ():
             if entry.name in self._scalars:
                 outputs[entry.name] = outputs[entry.name].reshape(entry.backend_dims)
         return outputs

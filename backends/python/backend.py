@@ -1,6 +1,6 @@
 """The Python backend: a model instance is a `model.py` in a worker process of its own.
 
-Flow: model instance actor → [backend] → `wire` → `channel` → worker process → back the same way.
+Flow: model instance actor → [backend] → `batches` → `link` → worker process → back the same way.
 Source: Triton's Python backend. Tensors are on the CPU in the worker, also for an instance of KIND_GPU: its kind and
 device id reach the model as arguments of `initialize`.
 """
@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 import trio
 
-from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource
-from backends.python.batch import decode_responses, encode_batch
+from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource, Responder
+from backends.python.batches import Batches
+from backends.python.bls import BlsCalls
 from backends.python.channel import WorkerGone
 from backends.python.environment import find_environment
+from backends.python.heads import DoneHead
 from backends.python.link import WorkerFailed, WorkerLink
+from backends.python.questions import Questions
+from backends.python.readiness import Readiness
 from backends.python.settings import PythonSettings
-from backends.python.wire import BrokenFrame, DoneHead, ExecutedHead, Frame, decode_head
-from backends.python.worker.trioton_worker.frames import COMPLETE, EXECUTED, INITIALIZE
-from protocol.errors import Internal, InvalidArgument, ServerError
-from protocol.messages import InferenceRequest, InferenceResponse
+from backends.python.wire import BrokenFrame
+from backends.python.worker.trioton_worker.frames import COMPLETE, INITIALIZE
+from protocol.errors import Internal, InvalidArgument
+from protocol.messages import InferenceRequest
 from repository.json_form import from_json_form, to_json_form
 from repository.model_config import ModelConfig
-
-# Copying this much takes less time than a thread does to begin.
-_BLOCKING_SIZE = 1 << 22
+from repository.sequence_tensors import hidden_outputs
 
 T = TypeVar("T")
 
@@ -39,11 +40,16 @@ class PythonBackend(Backend):
     """One worker process, from `load` to `unload`."""
 
     prefers_gpu = True
+    can_be_decoupled = True
+    can_overlap = True
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
         self._link: WorkerLink | None = None
-        self._outputs = frozenset(output.name for output in spec.config.output)
+        self._batches: Batches | None = None
+        self._questions: Questions | None = None
+        self._readiness: Readiness | None = None
+        self._outputs = frozenset(output.name for output in (*spec.config.output, *hidden_outputs(spec.config)))
         # Why the instance is dead; empty while it is not.
         self._death = ""
 
@@ -59,10 +65,12 @@ class PythonBackend(Backend):
         name = f"{source.name} (auto_complete_config)"
         link = _start(source, name)
         head = {**_place(source), "config": to_json_form(source.config)}
+        questions = Questions(link, source)
         try:
             completed = (await _begin(source, link, COMPLETE, head, doing="auto_complete_config")).config
         finally:
             await link.close()
+            questions.close()
         if completed is None:
             return source.config
         what = f"auto_complete_config of model '{source.name}' returned a wrong configuration"
@@ -77,15 +85,26 @@ class PythonBackend(Backend):
         """
         source = self.spec.source
         _check_file(source)
+        settings = PythonSettings.of(source)
         link = _start(source, self.spec.name)
         try:
-            await _begin(source, link, INITIALIZE, self._initialize_head(link), doing="initialize")
+            self._questions = Questions(link, source)
+            self._questions.may_load = True
+            self._batches = Batches(link, self.spec, self._outputs, concurrency=1)
+            models = None if source.services is None else source.services.models
+            BlsCalls(link, self._batches, models, limit=settings.calls)
+            done = await _begin(source, link, INITIALIZE, self._initialize_head(link, settings), doing="initialize")
+            if done.is_async and source.config.sequence_batching is None:
+                self._batches.concurrency = settings.concurrency
+            if done.has_is_ready:
+                self._readiness = Readiness(link)
+            self._questions.loading = ""
         except BaseException:
-            await link.close()
+            await self._close(link)
             raise
         self._link = link
 
-    def _initialize_head(self, link: WorkerLink) -> dict[str, object]:
+    def _initialize_head(self, link: WorkerLink, settings: PythonSettings) -> dict[str, object]:
         source = self.spec.source
         arguments = {
             "model_config": json.dumps(to_json_form(source.config)),
@@ -101,90 +120,71 @@ class PythonBackend(Backend):
             "args": arguments,
             "outputs": sorted(self._outputs),
             "can_share": link.arena.is_usable,
+            "is_decoupled": source.config.is_decoupled,
+            "logs_verbose": link.logs_verbose,
+            "calls": settings.calls,
         }
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
-        """One exchange with the worker. Cancelled, the worker finishes its batch, and the next call waits for that.
+        """One batch. Cancelled, the worker finishes it, and the next one waits for that.
 
-        Outputs are copies, or views of memory that nobody writes to again. Nobody else may call meanwhile.
+        Outputs are copies, or views of memory that nobody writes to again.
         """
-        link = self._living()
-        started = time.perf_counter_ns()
-        try:
-            abandoned = await link.channel.answer()
-            if abandoned is not None:
-                head = _executed_head(abandoned)
-                link.arena.note_answer(kept=head.kept, wanted=head.wanted)
-            await self._ask(link, requests)
-            sent = time.perf_counter_ns()
-            frame = await link.channel.answer()
-            computed = time.perf_counter_ns()
-            assert frame is not None
-            responses = await self._responses(link, frame, requests)
-        except WorkerGone as gone:
-            raise await self._died(link, str(gone)) from None
-        except BrokenFrame as broken:
-            raise await self._died(link, str(broken)) from None
-        timing = BatchTiming(sent - started, computed - sent, time.perf_counter_ns() - computed)
+        return await self._execute(requests, None)
+
+    async def execute_overlapping(self, requests: Sequence[InferenceRequest], free: Callable[[], None]) -> BatchResult:
+        """`free` is called while a coroutine `execute` goes on, and while requests wait for their response senders."""
+        # A sequence's requests run one after the other.
+        return await self._execute(requests, free if self.spec.config.sequence_batching is None else None)
+
+    async def _execute(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None) -> BatchResult:
+        responses, timing = await self._attended(lambda batches: batches.run(requests, free))
         return BatchResult(responses, timing)
 
-    async def _ask(self, link: WorkerLink, requests: Sequence[InferenceRequest]) -> None:
-        arena = link.arena
-        descriptors: list[int] = []
+    async def execute_decoupled(
+        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
+    ) -> BatchTiming:
+        waits = self.spec.config.sequence_batching is not None  # only then a round's end is known
+        return await self._attended(lambda batches: batches.run_decoupled(requests, responders, waits=waits))
 
-        def input_memory(size: int) -> memoryview | None:
-            segment = arena.input_segment(size)
-            return None if segment is None else segment.view
-
-        def unsent() -> list[str]:
-            segments = arena.take_unsent()
-            descriptors.extend(segment.descriptor for segment in segments.values())
-            return list(segments)
-
-        size = sum(tensor.byte_size for request in requests for tensor in request.inputs)
-        encode = partial(encode_batch, requests, self._outputs, input_memory=input_memory, unsent=unsent)
-        batch = await _run(encode, size)
-        await link.channel.ask(batch.start, batch.body, descriptors)
-
-    async def _responses(
-        self, link: WorkerLink, frame: Frame, requests: Sequence[InferenceRequest]
-    ) -> list[InferenceResponse | ServerError]:
-        head = _executed_head(frame)
-        source = self.spec.source
-        outputs = link.arena.outputs
-        try:
-            if head.failure is not None:
-                link.log_failure(head.failure)
-                raise Internal(
-                    f"Failed to process the request(s) for model '{self.spec.name}', message: {head.failure.message}"
-                )
-            decode = partial(
-                decode_responses,
-                frame,
-                head,
-                requests,
-                model_name=source.name,
-                model_version=source.version,
-                output_memory=None if outputs is None else outputs.view,
-            )
-            return await _run(decode, head.shared)
-        finally:
-            link.arena.note_answer(kept=head.kept, wanted=head.wanted)
-
-    def _living(self) -> WorkerLink:
-        if self._link is None or self._death:
+    async def _attended(self, work: Callable[[Batches], Awaitable[T]]) -> T:
+        link, batches = self._link, self._batches
+        if link is None or batches is None or self._death:
             raise InstanceDied(self._death or f"model instance '{self.spec.name}' is not loaded")
-        return self._link
+        try:
+            if link.is_attended:
+                return await work(batches)
+            return await link.attending(partial(work, batches))
+        except (WorkerGone, BrokenFrame) as gone:
+            raise await self._died(link, str(gone)) from None
+
+    def cancel(self, request: InferenceRequest) -> None:
+        if self._batches is not None:
+            self._batches.cancel(request)
+
+    async def is_ready(self) -> bool:
+        """Ask the model, if it has an opinion."""
+        if self._link is None or self._death:
+            return False
+        return self._readiness is None or await self._readiness.check()
 
     async def _died(self, link: WorkerLink, problem: str) -> InstanceDied:
         self._death = f"model instance '{self.spec.name}' died: its worker process {await link.end_text(problem)}"
         return InstanceDied(self._death)
 
     async def wait_died(self) -> None:
-        """Also forwards what the model prints and logs: to be awaited while the instance is loaded."""
+        await self.attend()
+
+    async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take all that the worker sends. While nobody does, `execute` does it for itself, and what a batch has begun
+        ends with it."""
         link = self._link
-        if link is not None:
-            await link.attend()
+        if link is None:
+            await trio.sleep_forever()
+        else:
+            await link.attend(task_status=task_status)
+            if self._link is not None and self._batches is not None:
+                self._batches.fail_streams(await self._died(link, link.channel.problem))
         if self._link is None:  # unloaded meanwhile
             await trio.sleep_forever()
 
@@ -192,18 +192,17 @@ class PythonBackend(Backend):
         """Finalize the model within some seconds, then end its process and whatever it started."""
         link, self._link = self._link, None
         if link is not None:
-            await link.stop()
+            if self._questions is not None:
+                self._questions.may_load = False
+            try:
+                await link.stop()
+            finally:
+                await self._close(link)
 
-
-async def _run(work: Callable[[], T], byte_size: int) -> T:
-    """Call it here, or in a thread where it copies so much that the server's other work would wait."""
-    return work() if byte_size <= _BLOCKING_SIZE else await trio.to_thread.run_sync(work)
-
-
-def _executed_head(frame: Frame) -> ExecutedHead:
-    if frame.kind != EXECUTED:
-        raise BrokenFrame(f"it answered a batch with a frame of kind {frame.kind}")
-    return decode_head(frame, ExecutedHead)
+    async def _close(self, link: WorkerLink) -> None:
+        await link.close()
+        if self._questions is not None:
+            self._questions.close()
 
 
 def _check_file(source: ModelSource) -> None:

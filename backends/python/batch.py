@@ -6,86 +6,54 @@ Flow: requests → [batch] → EXECUTE frame; EXECUTED frame → [batch] → res
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-import msgspec
-import numpy as np
-
-from backends.python.wire import BrokenFrame, ExecutedHead, Frame
-from backends.python.worker.trioton_worker.frames import ALIGNMENT, ERROR_KINDS, EXECUTE, aligned, pack
-from protocol.datatypes import DataType
+from backends.interface import Rescheduled
+from backends.python.heads import ExecutedHead, ResponseHead
+from backends.python.tensor_columns import EncodedFrame, TensorColumn, decode_tensors, frame_tensors
+from backends.python.wire import BrokenFrame, Frame
+from backends.python.worker.trioton_worker.frames import ERROR, ERROR_KINDS, EXECUTE, LATER, RESCHEDULED
 from protocol.errors import KINDS, ServerError
-from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor
+from protocol.messages import InferenceRequest, InferenceResponse
 
-_DATATYPES = {datatype.number: datatype for datatype in DataType if datatype is not DataType.INVALID}
 _START_FLAG, _END_FLAG = 1, 2
-_HIGHEST_RANK = 64  # numpy's
-_PADDING = bytes(ALIGNMENT)
-# Copied by numpy, which frees the interpreter's lock meanwhile.
-_LARGE = 1 << 20
 
-
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
-    """An EXECUTE frame: `start` and then `body`."""
-
-    start: bytes
-    body: Sequence[Buffer]
+Outcome: TypeAlias = InferenceResponse | ServerError
 
 
 def encode_batch(
     requests: Sequence[InferenceRequest],
     all_outputs: frozenset[str],
     *,
+    about_batch: Mapping[str, Any],
     input_memory: Callable[[int], memoryview | None],
     unsent: Callable[[], Sequence[str]],
-) -> EncodedBatch:
+) -> EncodedFrame:
     """The EXECUTE frame of a batch.
 
     Args:
+        about_batch: what its head is to say besides the requests.
         input_memory: shared memory for that many bytes of inputs, which are then copied there; None for the frame.
         unsent: asked afterwards for the names of the segments that go with the frame.
     """
-    column: list[int] = []
-    names: dict[str, int] = {}
-    parts: list[tuple[int, Buffer, int]] = []
-    position = 0
+    column = TensorColumn()
     for request in requests:
-        column.append(len(request.inputs))
-        for tensor in request.inputs:
-            size = tensor.byte_size
-            shape = tensor.shape
-            name = names.setdefault(tensor.name, len(names))
-            column += (name, tensor.datatype.number, position, size, len(shape))
-            column += shape
-            if size:
-                parts.append((position, tensor.data, size))
-                position = aligned(position + size)
-    memory = input_memory(position)
-    body: list[Buffer] = []
+        column.add(request.inputs)
+    memory = input_memory(column.size)
     if memory is not None:
-        for offset, data, size in parts:
-            if size > _LARGE:
-                np.copyto(np.frombuffer(memory, np.uint8, size, offset), np.frombuffer(data, np.uint8))
-            else:
-                memory[offset : offset + size] = _flat(data)
-        position = 0
-    else:
-        for _, data, size in parts:
-            body.append(data)
-            if size % ALIGNMENT:
-                body.append(_PADDING[size % ALIGNMENT :])
+        column.copy_to(memory)
     head = {
-        "names": list(names),
+        **about_batch,
+        "names": column.names,
         "requests": [_about(request, all_outputs) for request in requests],
-        "in_segment": memory is not None,
-        "segments": unsent(),
     }
-    return EncodedBatch(pack(EXECUTE, msgspec.json.encode(head), array("q", column).tobytes(), position), body)
+    if memory is not None:
+        head["in_segment"] = True
+    segments = unsent()
+    if segments:
+        head["segments"] = segments
+    return column.frame(EXECUTE, head, is_elsewhere=memory is not None)
 
 
 def _about(request: InferenceRequest, all_outputs: frozenset[str]) -> str | dict[str, Any]:
@@ -93,7 +61,10 @@ def _about(request: InferenceRequest, all_outputs: frozenset[str]) -> str | dict
     requested = request.requested_outputs
     is_all = not requested or all_outputs.issubset(requested)
     flags = (_START_FLAG if request.sequence_start else 0) | (_END_FLAG if request.sequence_end else 0)
-    if is_all and not (flags or request.parameters or request.sequence_id or request.timeout_microseconds):
+    context = None if request.trace is None else request.trace.context()
+    if is_all and not (
+        flags or request.parameters or request.sequence_id or request.timeout_microseconds or context is not None
+    ):
         return request.id
     return {
         "id": request.id,
@@ -102,14 +73,8 @@ def _about(request: InferenceRequest, all_outputs: frozenset[str]) -> str | dict
         "timeout": request.timeout_microseconds,
         "parameters": request.parameters,
         "outputs": None if is_all else requested,
+        "trace": context,
     }
-
-
-def _flat(data: Buffer) -> Buffer:
-    """The same bytes in a form that a view of bytes takes."""
-    if isinstance(data, memoryview) and (data.format != "B" or data.ndim != 1):
-        return data.cast("B") if data.nbytes else b""
-    return data
 
 
 def decode_responses(
@@ -120,8 +85,9 @@ def decode_responses(
     model_name: str,
     model_version: int,
     output_memory: memoryview | None,
-) -> list[InferenceResponse | ServerError]:
-    """The answer to each request of a batch that has not failed as a whole.
+) -> list[Outcome | None]:
+    """The answer to each request of a batch that has not failed as a whole; None for one that is answered by its
+    response sender.
 
     Tensors are views of the frame, or copies of what is in `output_memory`, which the next batch writes over.
 
@@ -137,68 +103,38 @@ def decode_responses(
         raise BrokenFrame(f"it answers more than {len(requests)} requests")
     numbers: list[int] = frame.column.cast("q").tolist()
     position = 0
-    answers: list[InferenceResponse | ServerError] = []
+    answers: list[Outcome | None] = []
     for index, request in enumerate(requests):
         if position == len(numbers):
             raise BrokenFrame(f"it answers {index} of {len(requests)} requests")
         count = numbers[position]
         position += 1
-        if count == -1:
-            answers.append(_error(errors.get(index)))
-            continue
-        outputs: list[Tensor] = []
-        while len(outputs) != count:  # a count that cannot be runs out of numbers
-            tensor, position = _decode_tensor(numbers, position, head.names, memory, copy=head.shared > 0)
-            outputs.append(tensor)
-        answers.append(InferenceResponse(model_name, model_version, outputs, request.id, parameters.get(index, {})))
+        if count == ERROR:
+            answers.append(error_of(errors.get(index)))
+        elif count == LATER:
+            answers.append(None)
+        elif count == RESCHEDULED:
+            answers.append(Rescheduled())
+        else:
+            outputs, position = decode_tensors(numbers, position, count, head.names, memory, copy=head.shared > 0)
+            answers.append(InferenceResponse(model_name, model_version, outputs, request.id, parameters.get(index, {})))
     if position != len(numbers):
         raise BrokenFrame(f"its answer has {len(numbers) - position} numbers too many")
     return answers
 
 
-def _error(found: tuple[int, str] | None) -> ServerError:
+def decode_response(
+    frame: Frame, head: ResponseHead, request: InferenceRequest, *, model_name: str, model_version: int, is_final: bool
+) -> Outcome:
+    """The response of a RESPONSE frame that has one; a view of it. Raises BrokenFrame."""
+    if head.error is not None:
+        return error_of(head.error)
+    return InferenceResponse(
+        model_name, model_version, frame_tensors(frame, head.names or []), request.id, head.parameters, is_final
+    )
+
+
+def error_of(found: tuple[int, str] | None) -> ServerError:
     if found is None or not 0 <= found[0] < len(ERROR_KINDS):
         raise BrokenFrame("its answer has an error of no known kind")
     return KINDS[ERROR_KINDS[found[0]]](found[1])
-
-
-def _decode_tensor(
-    numbers: list[int], position: int, names: list[str], memory: memoryview, *, copy: bool
-) -> tuple[Tensor, int]:
-    """The tensor that is described from `position` on, and the position behind it."""
-    shape_start = position + 5
-    if shape_start > len(numbers):
-        raise BrokenFrame(f"its answer has {len(numbers)} numbers, too few for what they announce")
-    name, number, offset, size, rank = numbers[position:shape_start]
-    end = shape_start + rank
-    if not 0 <= rank <= _HIGHEST_RANK or end > len(numbers):
-        raise BrokenFrame(f"its output has {rank} dimensions")
-    shape = tuple(numbers[shape_start:end])
-    datatype = _DATATYPES.get(number)
-    if datatype is None or not 0 <= name < len(names):
-        raise BrokenFrame(f"its output has the name {name} of {len(names)} and the datatype {number}")
-    if offset < 0 or size < 0 or offset + size > len(memory) or (shape and min(shape) < 0):
-        raise BrokenFrame(
-            f"its output '{names[name]}' of shape {list(shape)} is at {offset}, {size} bytes long, in a memory of "
-            f"{len(memory)} bytes"
-        )
-    data: Buffer = memory[offset : offset + size]
-    if copy:
-        data = np.frombuffer(data, np.uint8).copy().data if size > _LARGE else bytes(data)
-    count = math.prod(shape)
-    fits = _holds_elements(data, count) if datatype is DataType.BYTES else size == count * datatype.itemsize
-    if not fits:
-        raise BrokenFrame(
-            f"its output '{names[name]}' of datatype {datatype.name} and shape {list(shape)} has {size} bytes"
-        )
-    return Tensor(names[name], datatype, shape, data), end
-
-
-def _holds_elements(data: Buffer, count: int) -> bool:
-    """Whether the raw layout of a BYTES tensor is sound and has `count` elements."""
-    end = len(data)
-    position = 0
-    while position + 4 <= end:
-        position += 4 + int.from_bytes(data[position : position + 4], "little")
-        count -= 1
-    return position == end and count == 0

@@ -1,19 +1,20 @@
-"""The server's end of a worker's socket: one question at a time, and its answer.
+"""The server's end of a worker's socket: frames out in the order in which they were given, frames in as they come.
 
-Whichever task waits reads for all: the task that asks, or the one that attends to the worker while nobody asks.
+`run` is its one task; without it nothing is read, and nothing is written that does not go at once.
 """
 
 from __future__ import annotations
 
 import array
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import trio
 
-from backends.python.wire import BrokenFrame, Frame, FrameReader, LogHead, decode_head
-from backends.python.worker.trioton_worker.frames import LOG
+from backends.python.wire import BrokenFrame, Frame, FrameReader
 from protocol.messages import Buffer
 
 _READ_SIZE = 1 << 20
@@ -26,80 +27,67 @@ class WorkerGone(Exception):
     """The worker has closed its end, or what it sent was broken (then the text says so)."""
 
 
-class Channel:
-    """`on_log` is called with each log message of the worker."""
+@dataclass(slots=True)
+class _Outgoing:
+    """What is left to be written of a frame; its descriptors go with the first byte."""
 
-    def __init__(self, control: socket.socket, on_log: Callable[[LogHead], None]) -> None:
+    parts: list[memoryview]
+    descriptors: list[int]
+
+
+class Channel:
+    """`take` gets each frame of the worker; it must not wait, and raises BrokenFrame for what no worker sends."""
+
+    def __init__(self, control: socket.socket, take: Callable[[Frame], None]) -> None:
         control.setblocking(False)
         self._socket = control
-        self._on_log = on_log
+        self._take = take
         self._reader = FrameReader()
-        self._outbox: list[memoryview] = []
-        self._descriptors: list[int] = []
-        self._is_asking = False
-        self._answer: Frame | None = None
-        self._is_reading = False
-        self._waiting = trio.lowlevel.ParkingLot()
+        self._outbox: deque[_Outgoing] = deque()
+        self._written = 0  # frames
+        self._given = 0
+        self._progress = trio.lowlevel.ParkingLot()
+        self._has_more = trio.lowlevel.ParkingLot()
         self.is_closed = False
-        self._problem = ""
+        self.problem = ""
 
-    async def ask(self, start: bytes, body: Sequence[Buffer] = (), descriptors: Sequence[int] = ()) -> None:
-        """Send a frame, with file descriptors. The answer is to be fetched with `answer` before anything else is asked.
-
-        Cancelled, the rest of the frame is sent by the next call of `answer`.
+    async def send(self, start: bytes, body: Sequence[Buffer] = (), descriptors: Sequence[int] = ()) -> None:
+        """Send a frame, with file descriptors; returns when it is written. Cancelled, it is written all the same.
 
         Raises:
             WorkerGone: there is nobody to send it to.
         """
-        self._check()
-        assert not self._is_asking
-        self._is_asking = True
         size = len(start) + sum(memoryview(part).nbytes for part in body)
         if size <= _JOINED_SIZE:
-            self._outbox = [memoryview(b"".join((start, *body)))]
+            parts = [memoryview(b"".join((start, *body)))]
         else:
-            self._outbox = [memoryview(part).cast("B") for part in (start, *body) if len(part)]
-        self._descriptors = list(descriptors)
-        await self._flush()
+            parts = [memoryview(part).cast("B") for part in (start, *body) if len(part)]
+        self._give(_Outgoing(parts, list(descriptors)))
+        number = self._given
+        while self._written < number and not self.is_closed:
+            await self._progress.park()
+        self._check()
 
-    async def answer(self) -> Frame | None:
-        """The answer to what was asked last; None where nothing was, or it was fetched already.
+    def post(self, frame: bytes) -> None:
+        """Send a small frame without waiting: what does not go at once is written when it can be. To a worker that is
+        gone it goes nowhere."""
+        if not self.is_closed:
+            self._give(_Outgoing([memoryview(frame)], []))
 
-        Cancelled, the answer stays to be fetched.
-
-        Raises:
-            WorkerGone: there will be none.
-        """
-        if not self._is_asking:
-            return None
-        await self._flush()
-        await self.read_until(lambda: self._answer is not None)
-        answer, self._answer = self._answer, None
-        if answer is None:
-            self._check()
-        self._is_asking = False
-        return answer
-
-    async def read_until(self, done: Callable[[], bool]) -> None:
-        """Take what the worker sends until `done`, or until it has closed its end."""
-        while not (done() or self.is_closed):
-            if self._is_reading:
-                await self._waiting.park()
-                continue
-            self._is_reading = True
-            try:
-                while True:
-                    await self._read()
-                    if done() or self.is_closed:
-                        break
-                    await trio.lowlevel.checkpoint()  # a worker that sends without end must not stop the others
-            finally:
-                self._is_reading = False
-                self._waiting.unpark_all()
+    async def run(self) -> None:
+        """Take what the worker sends until it has closed its end, or sends what no worker sends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_rest)
+            while not self.is_closed:
+                with suppress(trio.ClosedResourceError):  # closed meanwhile, and marked so
+                    # Also where more is there: a worker that sends without end must not stop the others.
+                    await trio.lowlevel.wait_readable(self._socket)
+                    self._read()
+            nursery.cancel_scope.cancel()
 
     def hang_up(self) -> None:
-        """Have readers see the end once what has arrived is read. For a worker that is gone, but whose socket some
-        process that it forked may still hold."""
+        """Have `run` end once what has arrived is read. For a worker that is gone, but whose socket some process that
+        it forked may still hold."""
         if self._socket.fileno() != -1:
             with suppress(OSError):  # the other side was faster
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -112,48 +100,72 @@ class Channel:
 
     def _check(self) -> None:
         if self.is_closed:
-            raise WorkerGone(self._problem)
+            raise WorkerGone(self.problem)
 
     def _end(self, problem: str = "") -> None:
         if not self.is_closed:
             self.is_closed = True
-            self._problem = problem
-            self._outbox = []
-            self._waiting.unpark_all()
+            self.problem = problem
+            self._outbox.clear()
+            self._progress.unpark_all()
 
-    async def _flush(self) -> None:
+    def _give(self, outgoing: _Outgoing) -> None:
+        self._check()
+        self._outbox.append(outgoing)
+        self._given += 1
+        if len(self._outbox) == 1 and not self._write():
+            self._has_more.unpark_all()
+
+    async def _write_rest(self) -> None:
+        while True:
+            if not self._outbox:
+                await self._has_more.park()
+            elif not self._write():
+                with suppress(trio.ClosedResourceError):  # closed meanwhile, and marked so
+                    await trio.lowlevel.wait_writable(self._socket)
+            else:
+                await trio.lowlevel.checkpoint()
+
+    def _write(self) -> bool:
+        """Write what goes without waiting; whether that is all."""
         while self._outbox:
+            outgoing = self._outbox[0]
             try:
-                sent = self._send_some()
+                sent = self._send_some(outgoing)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
-                continue
+                return False
             except OSError:  # its end is closed; what it sent before may still be read
-                self._outbox = []
-                return
-            self._descriptors = []
+                self._written += len(self._outbox)
+                self._outbox.clear()
+                self._progress.unpark_all()
+                return True
+            outgoing.descriptors = []
+            parts = outgoing.parts
             done = 0
-            while done < len(self._outbox) and sent >= len(self._outbox[done]):
-                sent -= len(self._outbox[done])
+            while done < len(parts) and sent >= len(parts[done]):
+                sent -= len(parts[done])
                 done += 1
-            del self._outbox[:done]
+            del parts[:done]
             if sent:
-                self._outbox[0] = self._outbox[0][sent:]
+                parts[0] = parts[0][sent:]
+            if not parts:
+                self._outbox.popleft()
+                self._written += 1
+                self._progress.unpark_all()
+        return True
 
-    def _send_some(self) -> int:
-        buffers = self._outbox[:_MOST_BUFFERS]
-        if not self._descriptors:
+    def _send_some(self, outgoing: _Outgoing) -> int:
+        buffers = outgoing.parts[:_MOST_BUFFERS]
+        if not outgoing.descriptors:
             return self._socket.sendmsg(buffers)
-        rights = array.array("i", self._descriptors)
+        rights = array.array("i", outgoing.descriptors)
         return self._socket.sendmsg(buffers, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
-    async def _read(self) -> None:
+    def _read(self) -> None:
         """Read once and take the frames that are whole then."""
         try:
             data = self._socket.recv(min(max(self._reader.missing, _SMALLEST_READ), _READ_SIZE))
         except BlockingIOError:
-            with suppress(trio.ClosedResourceError):  # closed meanwhile, and marked so
-                await trio.lowlevel.wait_readable(self._socket)
             return
         except OSError:
             data = b""
@@ -166,12 +178,3 @@ class Channel:
                 self._take(frame)
         except BrokenFrame as error:
             self._end(str(error))
-
-    def _take(self, frame: Frame) -> None:
-        if frame.kind == LOG:
-            self._on_log(decode_head(frame, LogHead))
-            return
-        if not self._is_asking or self._answer is not None:
-            raise BrokenFrame("it answered what was not asked")
-        self._answer = frame
-        self._waiting.unpark_all()

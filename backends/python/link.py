@@ -1,22 +1,26 @@
-"""The server's end of one worker: its process, its channel and its shared memory, as one thing that lives and dies."""
+"""The server's end of one worker: its process, its channel and its shared memory, as one thing that lives and dies.
+
+Who expects frames of the worker puts itself into `handlers`, by their kind; who waits for some into `at_end`.
+"""
 
 from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 import trio
 
 from backends.python.arena import Arena
 from backends.python.channel import Channel, WorkerGone
 from backends.python.environment import Environment
+from backends.python.heads import DoneHead, FailedHead, LogHead, log_level_name
 from backends.python.process import WorkerProcess
 from backends.python.settings import PythonSettings
-from backends.python.wire import BrokenFrame, DoneHead, FailedHead, Frame, LogHead, decode_head, encode, log_level_name
-from backends.python.worker.trioton_worker.frames import DONE, FAILED, FINALIZE
+from backends.python.wire import BrokenFrame, Frame, decode_head, encode
+from backends.python.worker.trioton_worker.frames import DONE, FAILED, FINALIZE, LOG
 
 # How long a worker that has closed its end may take to end; it is killed then.
 _EXIT_SECONDS = 2.0
@@ -24,6 +28,9 @@ _EXIT_SECONDS = 2.0
 FINALIZE_SECONDS = 6.0
 
 _LOG_LEVELS = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR, "VERBOSE": logging.DEBUG}
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class WorkerFailed(Exception):
@@ -34,7 +41,7 @@ Outcome: TypeAlias = DoneHead | WorkerFailed | WorkerGone
 
 
 class WorkerLink:
-    """To be closed by `stop` or `close`, whatever happens. Somebody must `attend` while the worker lives.
+    """To be closed by `stop` or `close`, whatever happens. Only while somebody attends to it, frames are read.
 
     Raises:
         OSError: the interpreter cannot be started.
@@ -42,8 +49,14 @@ class WorkerLink:
 
     def __init__(self, environment: Environment, settings: PythonSettings, log: logging.Logger, name: str) -> None:
         self.name = name
-        self._log = log
+        self.handlers: dict[int, Callable[[Frame], None]] = {
+            LOG: self._log_message,
+            DONE: self._take_answer,
+            FAILED: self._take_answer,
+        }
+        self.at_end: list[Callable[[], None]] = []
         self.arena = Arena(settings)
+        self._log = log
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -51,25 +64,49 @@ class WorkerLink:
             except BaseException:
                 ours.close()
                 raise
-        self.channel = Channel(ours, self._log_message)
+        self.channel = Channel(ours, self._take)
         self._attending = trio.Lock()
+        self._tasks: trio.Nursery | None = None
+        self._listened = trio.Event()
+        self._answer: Frame | None = None
+        self._awaited: trio.Event | None = None
 
-    async def attend(self) -> None:
-        """Forward what the worker prints and logs until it is dead, then return; kills one that no longer speaks.
+    @property
+    def is_attended(self) -> bool:
+        return self._tasks is not None
+
+    @property
+    def logs_verbose(self) -> bool:
+        """Whether the model's verbose messages are shown."""
+        return self._log.isEnabledFor(logging.DEBUG)
+
+    async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read what the worker sends, prints and logs until it is dead, then return; kills one that no longer speaks.
 
         One task does it at a time; a second one waits for its turn.
         """
-        async with self._attending, trio.open_nursery() as nursery:
-            nursery.start_soon(self._process.forward_output)
-            nursery.start_soon(self._listen)
-            await self._process.wait_exit()
-            self.channel.hang_up()
-            await self.channel.read_until(lambda: False)
-            self._process.log_last_output()
-            nursery.cancel_scope.cancel()
+        async with self._attending:
+            try:
+                async with trio.open_nursery() as nursery:
+                    self._tasks = nursery
+                    nursery.start_soon(self._process.forward_output)
+                    nursery.start_soon(self._listen)
+                    task_status.started()
+                    await self._process.wait_exit()
+                    self.channel.hang_up()
+                    await self._listened.wait()
+                    self._process.log_last_output()
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._tasks = None
 
     async def _listen(self) -> None:
-        await self.channel.read_until(lambda: False)
+        await self.channel.run()
+        self._listened.set()
+        for told in self.at_end:
+            told()
+        if self._awaited is not None:
+            self._awaited.set()
         with trio.move_on_after(_EXIT_SECONDS):
             await self._process.wait_exit()
         self._process.kill()
@@ -82,23 +119,44 @@ class WorkerLink:
             yield
             nursery.cancel_scope.cancel()
 
+    async def attending(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What the work gives, attended if nobody attends already."""
+        if self.is_attended:
+            return await work()
+        failure: Exception | None = None
+        async with self.attended():
+            try:
+                result = await work()
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return result
+
+    def spawn(self, work: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        """Run it beside the reading; cancelled when nobody attends any more. Only while attended, as handlers are."""
+        assert self._tasks is not None
+        self._tasks.start_soon(work, *args)
+
     async def request(self, kind: int, head: Mapping[str, Any]) -> Outcome:
         """Ask for something other than a batch. Logs the traceback of a failure."""
+        assert self._awaited is None
+        self._awaited = trio.Event()
         try:
-            await self.channel.ask(encode(kind, dict(head)))
-            frame = await self.channel.answer()
-            assert frame is not None
-            return self._outcome(frame)
+            await self.channel.send(encode(kind, dict(head)))
+            await self._awaited.wait()
+            frame, self._answer = self._answer, None
+            return WorkerGone(self.channel.problem) if frame is None else self._outcome(frame)
         except WorkerGone as gone:
             return gone
         except BrokenFrame as broken:
             return WorkerGone(str(broken))
+        finally:
+            self._awaited = None
 
     def _outcome(self, frame: Frame) -> DoneHead | WorkerFailed:
         if frame.kind == DONE:
             return decode_head(frame, DoneHead)
-        if frame.kind != FAILED:
-            raise BrokenFrame(f"it answered with a frame of kind {frame.kind}")
         failed = decode_head(frame, FailedHead)
         self.log_failure(failed)
         return WorkerFailed(failed.message)
@@ -138,10 +196,6 @@ class WorkerLink:
             await self.close()
 
     async def _finalize(self) -> None:
-        try:
-            await self.channel.answer()  # of a batch whose caller has gone
-        except WorkerGone:
-            return
         outcome = await self.request(FINALIZE, {})
         if isinstance(outcome, WorkerFailed):
             self._log.error("%s: finalize failed: %s", self.name, outcome)
@@ -154,8 +208,21 @@ class WorkerLink:
         self.channel.close()
         self.arena.close()
 
-    def _log_message(self, head: LogHead) -> None:
+    def _take(self, frame: Frame) -> None:
+        handler = self.handlers.get(frame.kind)
+        if handler is None:
+            raise BrokenFrame(f"it sent a frame of kind {frame.kind}, which is not expected now")
+        handler(frame)
+
+    def _take_answer(self, frame: Frame) -> None:
+        if self._awaited is None or self._answer is not None:
+            raise BrokenFrame("it answered what was not asked")
+        self._answer = frame
+        self._awaited.set()
+
+    def _log_message(self, frame: Frame) -> None:
         """A message of the model's Logger, with its caller's place."""
+        head = decode_head(frame, LogHead)
         level = _LOG_LEVELS[log_level_name(head)]
         if self._log.isEnabledFor(level):
             record = self._log.makeRecord(

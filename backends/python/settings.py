@@ -6,26 +6,34 @@ from dataclasses import dataclass
 
 from backends.interface import ModelSource
 from backends.parameters import parse_bool, parse_int
+from backends.python.worker.trioton_worker.frames import DEFAULT_CALLS
 from protocol.errors import InvalidArgument, Unsupported
 
 _MIB = 1 << 20
 _SHM_LIMIT = 256 * _MIB
+_CONCURRENCY = "MAX_CONCURRENT_EXECUTE"
+# Batches of an `async def execute` that run beside each other where the configuration does not say.
+DEFAULT_CONCURRENCY = 32
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
 @dataclass(frozen=True, slots=True)
 class PythonSettings:
-    """Shared memory of each instance, in bytes, for inputs and again for outputs.
+    """`calls` of other models may be under way at a time for each instance (backend setting `thread-pool-size`), and
+    `concurrency` batches where its `execute` is a coroutine (the model's parameter MAX_CONCURRENT_EXECUTE).
 
-    A segment is made when a batch first needs one, grows in multiples of `shm_growth_byte_size`, and never beyond
-    `shm_limit_byte_size`: a larger batch crosses inside the socket's frames, as all do where `is_inline` (backend
-    setting `inline-tensors`, or the model's parameter INLINE_TENSORS, which wins).
+    The others are the shared memory of each instance, in bytes, for inputs and again for outputs. A segment is made
+    when a batch first needs one, grows in multiples of `shm_growth_byte_size`, never beyond `shm_limit_byte_size`: a
+    larger batch crosses inside the socket's frames, as all do where `is_inline` (backend setting `inline-tensors`, or
+    the model's parameter INLINE_TENSORS, which wins).
     """
 
     shm_default_byte_size: int = _MIB
     shm_growth_byte_size: int = _MIB
     shm_limit_byte_size: int = _SHM_LIMIT
     is_inline: bool = False
+    calls: int = DEFAULT_CALLS
+    concurrency: int = DEFAULT_CONCURRENCY
 
     @classmethod
     def of(cls, source: ModelSource) -> PythonSettings:
@@ -49,9 +57,21 @@ class PythonSettings:
         limit = number("shm-limit-byte-size", max(_SHM_LIMIT, default_size))
         if limit < default_size:
             raise InvalidArgument(f"{place} 'shm-limit-byte-size' must be at least {default_size}, got {limit}")
+        calls = number("thread-pool-size", DEFAULT_CALLS)
+        if calls < 1:
+            raise InvalidArgument("thread-pool-size can't be less than 1.")
         inline = source.config.parameter("INLINE_TENSORS", source.settings.get("inline-tensors", "false"))
         _check_force_cpu(source)
-        return cls(default_size, growth, limit, parse_bool(inline, place=f"model '{source.name}': INLINE_TENSORS"))
+        is_inline = parse_bool(inline, place=f"model '{source.name}': INLINE_TENSORS")
+        return cls(default_size, growth, limit, is_inline, calls, _concurrency(source))
+
+
+def _concurrency(source: ModelSource) -> int:
+    place = f"model '{source.name}': {_CONCURRENCY}"
+    value = parse_int(source.config.parameter(_CONCURRENCY, str(DEFAULT_CONCURRENCY)), place=place)
+    if value < 1:
+        raise InvalidArgument(f"{place} must be at least 1, got {value}")
+    return value
 
 
 def _check_force_cpu(source: ModelSource) -> None:

@@ -35,7 +35,7 @@ LINE_HEIGHT = 48  # of a line of text for direction and recognition
 DIRECTION_WIDTH = 192
 RECOGNITION_WIDTH = 320  # at least
 SURELY_UPSIDE_DOWN = 0.9
-BATCH = 8  # lines per request: max_batch_size of ocr_recognition
+BATCH = 8  # lines per request; those of one are padded to the longest, so more would not be faster
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """The gRPC edge: bytes of HTTP/2 to calls on the core and back.
 
-Codecs without I/O: `framing` (messages in a stream), `headers`, `status`, `wire`, `contents`, `parameters`,
-`infer_codec`, `codec`. The driver on Trio: `server` (listens), `connection` and `writer` (one peer), `http2` (h2's
-set-up), `stream` (one call). What the calls do: `service`, `stream_infer`, `health`.
+Codecs without I/O: `framing` (messages in a stream), `compression`, `headers`, `status`, `wire`, `contents`,
+`parameters`, `infer_codec`, `codec`. The driver on Trio: `server` (listens), `tls`, `connection`, `outgoing` and
+`writer` (one peer), `http2` (h2's set-up), `stream` (one call). Plain policies that it consults: `keepalive`, `flood`,
+`receiving`. What the calls do: `handlers` (all of them, behind `access`), `service` with `settings_calls` and
+`shared_memory_calls`, `infer`, `stream_infer`, `health`, `reflection`.
 """

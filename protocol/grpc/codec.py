@@ -18,7 +18,7 @@ from protocol.grpc.generated.message_pool import default_message_pool
 from protocol.proto import message_class
 
 # No such request says more than a few names; betterproto2 takes some 40 µs for each field, on the event loop.
-MAX_DATACLASS_SIZE = 65536
+MAX_DATACLASS_SIZE = 16384
 
 
 class Codec(CodecBase):

@@ -1,6 +1,6 @@
-"""One HTTP/2 connection: a reader, a writer, and a task for each call.
+"""One HTTP/2 connection: a reader, a writer, a clock, and a task for each call.
 
-Flow: socket -> [connection] -> stream -> handler -> stream -> [connection] -> socket. h2 does the protocol; this module
+Flow: socket -> [connection] -> stream -> handler -> stream -> outgoing -> socket. h2 does the protocol; this module
 moves bytes and turns events into calls. All frames that one burst of work makes leave in one write. A call's deadline,
 its RST_STREAM and the loss of the connection cancel its scope, and with it whatever the handler waits for.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import h2.events
@@ -19,78 +20,77 @@ import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import StreamTerminatedError
 from h2.errors import ErrorCodes
-from h2.exceptions import ProtocolError
+from h2.exceptions import DenialOfServiceError, ProtocolError
 
-from protocol.errors import ServerError, Unavailable, Unsupported
+from protocol.errors import PayloadTooLarge, ServerError, Unavailable, Unsupported
 from protocol.grpc.codec import Codec
-from protocol.grpc.framing import check_encoding
-from protocol.grpc.headers import RESPONSE_HEADERS, Header, decode_timeout_seconds, refusal, trailers
-from protocol.grpc.http2 import MAX_FRAME_SIZE, ServerConnection
+from protocol.grpc.compression import check_encoding
+from protocol.grpc.flood import Rate
+from protocol.grpc.headers import RESPONSE_HEADERS, Header, decode_timeout_seconds, header_size, refusal, trailers
+from protocol.grpc.http2 import ServerConnection
+from protocol.grpc.keepalive import Due, Lifetime, PingPolice
+from protocol.grpc.outgoing import Outgoing
+from protocol.grpc.receiving import ReceiveMemory
+from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
-from protocol.grpc.writer import Writer
+from protocol.limits import LimitCounter
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 65536
-HANDSHAKE_SECONDS = 20.0
 # How long a peer has to take the last bytes and to close its end.
 GOODBYE_SECONDS = 1.0
-# No more response data than this waits for the socket; calls wait instead.
-MAX_BACKLOG = 1 << 20
-# Answers to the peer's own frames (PING, SETTINGS, refused streams); a peer that reads none of them is not read either.
-MAX_CONTROL_BACKLOG = 1 << 16
 
-_HIGHEST_STREAM_ID = 2**31 - 1
+_KEEPALIVE_PING = b"alive?\0\0"
+_RETIRING_PING = b"retiring"
+# Windows that a peer may open for a call before it gets anything.
+_UPDATES_PER_CALL = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Sizes are in bytes; windows are what a peer may send before it is read.
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """What all connections of a server have in common. `threads` bounds compression and decompression."""
 
-    `max_stream_resets` is per second: a peer that opens and resets streams faster than that is cut off.
-    `body_timeout` and `send_timeout` are seconds without progress: of a request message that has begun, and of a
-    response, after which the call ends.
-    """
+    handlers: Mapping[str, Handler]
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    counts: LimitCounter = field(default_factory=LimitCounter)
+    codec: Codec = field(default_factory=Codec)
+    threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(4))
 
-    max_message_size: int = 2**31 - 1
-    max_concurrent_streams: int = 1024
-    stream_window: int = 1 << 20
-    connection_window: int = 1 << 24
-    max_stream_resets: int = 1000
-    body_timeout: float = 60.0
-    send_timeout: float = 60.0
+
+class _CutOffError(ProtocolError):
+    """The peer sends more of something than any decent one does; a GOAWAY says so."""
 
 
 class Connection:
     """A peer's connection. `run` owns the transport and closes it on every way out."""
 
-    def __init__(
-        self,
-        transport: trio.abc.HalfCloseableStream,
-        handlers: Mapping[str, Handler],
-        codec: Codec,
-        limits: ConnectionLimits,
-    ) -> None:
+    def __init__(self, transport: trio.abc.Stream, shared: Shared) -> None:
+        limits = shared.limits
         self._transport = transport
-        self._handlers = handlers
-        self._codec = codec
+        self._shared = shared
         self._limits = limits
         self._h2 = ServerConnection(
             max_concurrent_streams=limits.max_concurrent_streams,
             stream_window=limits.stream_window,
             connection_window=limits.connection_window,
+            max_header_size=limits.max_header_size,
         )
+        self._out = Outgoing(self._h2, transport, shared.counts, send_timeout=limits.send_timeout)
+        self._memory = ReceiveMemory(limits.max_receive_memory, shared.threads)
         self._streams: dict[int, Stream] = {}
-        self._writer = Writer(transport, self._on_written, send_timeout=limits.send_timeout)
-        self._is_draining = False
+        self._is_draining = False  # the server stops
+        self._is_retiring = False  # this connection ends, and its peer opens a new one
+        self._refuses_calls = False  # and has had the time to hear of it
         self._is_lost = False  # the peer is gone, or cannot be written to
         self._has_failed = False  # the peer broke the protocol, and a GOAWAY says so
         self._reading = trio.CancelScope()
-        self._control_backlog = 0
-        self._can_send = trio.lowlevel.ParkingLot()  # here waits who needs the writer's progress or a window
-        self._resets = 0
-        self._resets_since = -math.inf
+        self._time_changed = trio.lowlevel.ParkingLot()
+        self._lifetime = Lifetime(limits, trio.current_time(), age_factor=random.uniform(0.9, 1.1))
+        self._pings = PingPolice(limits.keepalive)
+        self._resets = Rate(limits.max_stream_resets)
+        self._control_frames = Rate(limits.max_control_frames)
         self._on_event: dict[type[h2.events.Event], Callable[[Any], None]] = {
             h2.events.RequestReceived: self._on_request,
             h2.events.DataReceived: self._on_data,
@@ -98,20 +98,29 @@ class Connection:
             h2.events.StreamReset: self._on_stream_reset,
             h2.events.WindowUpdated: self._on_window_updated,
             h2.events.RemoteSettingsChanged: self._on_settings_changed,
+            h2.events.PingReceived: self._on_ping,
+            h2.events.PingAckReceived: self._on_ping_answered,
+            h2.events.SettingsAcknowledged: self._on_control_frame,
+            h2.events.PriorityUpdated: self._on_control_frame,
+            h2.events.UnknownFrameReceived: self._on_control_frame,
+            h2.events.ConnectionTerminated: self._on_control_frame,
         }
 
     async def run(self) -> None:
-        """Serve until the peer goes, breaks the protocol, or `drain` was called and no call is left.
+        """Serve until the peer goes, breaks the protocol, or `drain` or `retire` was called and no call is left.
 
         Calls in progress are cancelled on every way out but the last. Cancelling means: close now.
         """
         self._h2.initiate_connection()
-        self.flush()
-        self._reading.deadline = trio.current_time() + HANDSHAKE_SECONDS
+        self._out.flush()
+        self._reading.deadline = trio.current_time() + self._limits.handshake_timeout
         async with self._transport, trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
+            nursery.start_soon(self._keep_time)
             with self._reading:
                 await self._read(nursery)
+            if self._reading.cancelled_caught and trio.current_time() >= self._reading.deadline:
+                self._out.count_refusal("handshake_timeout")
             for stream in self._streams.values():
                 stream.terminate()
             if not self._is_lost:
@@ -124,12 +133,20 @@ class Connection:
         if self._is_draining:
             return
         self._is_draining = True
-        self._h2.close_connection(last_stream_id=_HIGHEST_STREAM_ID)
-        self.flush()
+        self._out.announce_end()
         for stream in self._streams.values():
             stream.drain()
-        if not self._streams:
-            self._reading.cancel()
+        self._end_if_done()
+
+    def retire(self) -> None:
+        """As `drain`, but the server goes on: the calls in progress may go on too, until the grace has passed."""
+        if self._is_draining or self._is_retiring:
+            return
+        self._is_retiring = True
+        self._lifetime.on_retired(trio.current_time())
+        self._out.announce_end()
+        self._out.ping(_RETIRING_PING)  # its answer comes behind the calls that were on their way
+        self._time_changed.unpark_all()
 
     # The reader.
 
@@ -143,6 +160,7 @@ class Connection:
             if not data:
                 self._is_lost = True
                 return
+            self._lifetime.on_received(trio.current_time())
             try:
                 for event in self._h2.receive_data(data):
                     on_event = self._on_event.get(type(event))
@@ -150,40 +168,50 @@ class Connection:
                         on_event(event)
             except ProtocolError as error:  # h2 has a GOAWAY ready that says so to the peer
                 logger.debug("closing a gRPC connection: %s", error)
+                if type(error) is DenialOfServiceError:
+                    self._out.count_refusal("max_header_size")
                 self._has_failed = True
                 return
-            before = self._writer.backlog
-            self.flush()
-            self._control_backlog += self._writer.backlog - before
-            while self._control_backlog > MAX_CONTROL_BACKLOG:
-                await self._can_send.park()
+            await self._out.answer_peer()
 
     def _on_request(self, event: h2.events.RequestReceived) -> None:
         stream_id = event.stream_id
         headers: Sequence[Header] = event.headers  # bytes, as header_encoding is None
         has_ended = event.stream_ended is not None
         fields = dict(headers)
+        self._out.window_updates += _UPDATES_PER_CALL
         if len(self._streams) >= self._limits.max_concurrent_streams:  # some are reset, but their handlers not gone
-            with contextlib.suppress(ProtocolError):  # this one is reset as well, in the same burst
-                self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            self._out.count_refusal("max_concurrent_streams")
+            self._out.refuse_stream(stream_id)
+            self._count_reset()
+            return
+        if self._refuses_calls:
+            self._out.refuse_stream(stream_id)
             return
         if (response := refusal(fields)) is not None:
-            self._end_stream(stream_id, response, has_ended)
+            self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
             return
         method = fields.get(b":path", b"").decode("latin-1")
         try:
             stream = self._open_stream(stream_id, method, fields, headers)
         except ServerError as error:
             status, message = status_of(error, method)
-            self._end_stream(stream_id, [*RESPONSE_HEADERS, *trailers(status, message)], has_ended)
+            response = [*RESPONSE_HEADERS, *trailers(status, message)]
+            self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
             return
+        if not self._streams:
+            self._lifetime.on_calls_changed(trio.current_time(), has_calls=True)
         self._streams[stream_id] = stream
-        self._nursery.start_soon(self._call, stream, self._handlers[method].func)
+        self._nursery.start_soon(self._call, stream, self._shared.handlers[method].func)
 
     def _open_stream(
         self, stream_id: int, method: str, fields: Mapping[bytes, bytes], headers: Sequence[Header]
     ) -> Stream:
-        handler = self._handlers.get(method)
+        if (size := header_size(headers)) > self._limits.max_header_size:
+            self._out.count_refusal("max_header_size")
+            limit = self._limits.max_header_size
+            raise PayloadTooLarge(f"the headers of {size} bytes are larger than the server's limit of {limit} bytes")
+        handler = self._shared.handlers.get(method)
         if handler is None:
             raise Unsupported(f"unknown method '{method[:200]}'")
         if self._is_draining:
@@ -192,24 +220,26 @@ class Connection:
         encoding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
         check_encoding(encoding)
         return Stream(
-            self,
+            self._out,
             stream_id,
             method,
             handler,
             headers,
-            self._codec,
+            self._shared.codec,
+            self._limits,
+            self._memory,
             deadline=math.inf if timeout is None else trio.current_time() + decode_timeout_seconds(timeout),
             encoding=encoding,
-            max_message_size=self._limits.max_message_size,
-            body_timeout=self._limits.body_timeout,
         )
 
     def _on_data(self, event: h2.events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is None:  # answered without waiting for it
-            self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            self._out.acknowledge(event.stream_id, event.flow_controlled_length)
         else:
             stream.feed(event.data, event.flow_controlled_length)
+        if not event.data and event.stream_ended is None:
+            self._on_control_frame(event)
 
     def _on_stream_ended(self, event: h2.events.StreamEnded) -> None:
         stream = self._streams.get(event.stream_id)
@@ -219,22 +249,87 @@ class Connection:
     def _on_stream_reset(self, event: h2.events.StreamReset) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is None:
+            self._on_control_frame(event)
             return
         stream.terminate()
-        now = trio.current_time()
-        if now - self._resets_since > 1:
-            self._resets, self._resets_since = 0, now
-        self._resets += 1
-        if self._resets > self._limits.max_stream_resets:
-            self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-            raise ProtocolError(f"more than {self._limits.max_stream_resets} streams reset in a second")
+        self._count_reset()
 
     def _on_window_updated(self, event: h2.events.WindowUpdated) -> None:
-        self._can_send.unpark_all()
+        self._out.on_windows_changed()
+        if self._out.window_updates:
+            self._out.window_updates -= 1
+        else:
+            self._on_control_frame(event)
 
     def _on_settings_changed(self, event: h2.events.RemoteSettingsChanged) -> None:
         self._reading.deadline = math.inf  # the peer speaks HTTP/2
-        self._can_send.unpark_all()  # windows may have grown
+        self._out.on_windows_changed()
+        self._on_control_frame(event)
+
+    def _on_ping(self, event: h2.events.PingReceived) -> None:
+        self._note_data_sent()
+        if self._pings.on_ping(trio.current_time(), has_calls=bool(self._streams)):
+            self._cut_off("http2_max_ping_strikes", b"too_many_pings")
+
+    def _on_ping_answered(self, event: h2.events.PingAckReceived) -> None:
+        if event.ping_data == _RETIRING_PING:
+            self._refuse_calls()
+        self._on_control_frame(event)
+
+    def _on_control_frame(self, event: h2.events.Event) -> None:
+        """A frame that carries nothing of a call."""
+        if self._control_frames.exceeds(trio.current_time()):
+            self._cut_off("max_control_frames", b"too many control frames")
+
+    def _count_reset(self) -> None:
+        if self._resets.exceeds(trio.current_time()):
+            self._cut_off("max_stream_resets", b"too many streams reset")
+
+    def _cut_off(self, limit: str, reason: bytes) -> None:
+        self._out.count_refusal(limit)
+        self._out.go_away(ErrorCodes.ENHANCE_YOUR_CALM, reason)
+        raise _CutOffError(reason.decode())
+
+    # Time.
+
+    def _note_data_sent(self) -> None:
+        if self._out.has_sent_data:
+            self._out.has_sent_data = False
+            self._pings.on_data_sent()
+            self._lifetime.on_data_sent()
+
+    async def _keep_time(self) -> None:
+        while True:
+            now = trio.current_time()
+            self._note_data_sent()
+            while (due := self._lifetime.due(now)) is not None:
+                match due:
+                    case Due.PING:
+                        self._out.ping(_KEEPALIVE_PING)
+                    case Due.END_IDLE:
+                        self._out.count_refusal("max_connection_idle")
+                        self.retire()
+                    case Due.END_OLD:
+                        self.retire()
+                    case Due.REFUSE_CALLS:
+                        self._refuse_calls()
+                    case Due.CLOSE | Due.CLOSE_DEAD:
+                        if due is Due.CLOSE_DEAD:
+                            self._out.count_refusal("keepalive_timeout")
+                        self._reading.cancel()
+                        return
+            with trio.move_on_at(self._lifetime.wake_at(now)):
+                await self._time_changed.park()
+
+    def _refuse_calls(self) -> None:
+        if self._is_retiring and not self._refuses_calls:
+            self._refuses_calls = True
+            self._out.go_away()
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if (self._is_draining or self._refuses_calls) and not self._streams:
+            self._reading.cancel()
 
     # One call.
 
@@ -253,87 +348,31 @@ class Connection:
                 status, message = Status.DEADLINE_EXCEEDED, "the call's deadline has passed"
         finally:
             del self._streams[stream.id]
-            self.acknowledge(stream.id, stream.take_unacknowledged())
+            stream.close()
         if not stream.is_closed:
             start = () if stream.has_sent_headers else RESPONSE_HEADERS
-            self._end_stream(stream.id, [*start, *trailers(status, message)], stream.has_ended)
-        self.flush()
-        if self._is_draining and not self._streams:
-            self._reading.cancel()
+            self._out.end_stream(stream.id, [*start, *trailers(status, message)], peer_has_ended=stream.has_ended)
+        self._out.flush()
+        if not self._streams:
+            self._lifetime.on_calls_changed(trio.current_time(), has_calls=False)
+            self._end_if_done()
 
-    def _end_stream(self, stream_id: int, headers: Sequence[Header], has_ended: bool) -> None:
-        """Send the last headers; if the peer still sends, tell it that nobody reads on."""
-        with contextlib.suppress(ProtocolError):  # reset, or the connection has ended
-            self._h2.send_headers(stream_id, headers, end_stream=True)
-            if not has_ended:
-                self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
-
-    # What streams ask for.
-
-    def acknowledge(self, stream_id: int, size: int) -> None:
-        if size:
-            with contextlib.suppress(ProtocolError):  # the connection has ended
-                self._h2.acknowledge_received_data(size, stream_id)
-            self.flush()
-
-    def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None:
-        try:
-            self._h2.send_headers(stream_id, headers)
-        except ProtocolError as error:
-            raise StreamTerminatedError(str(error)) from None
-
-    async def send_data(self, stream_id: int, data: bytes) -> None:
-        """No checkpoint where nothing has to be waited for. A stream whose window stays shut is reset."""
-        connection = self._h2
-        view = memoryview(data)
-        progress = trio.current_time()
-        try:
-            while True:
-                window = connection.local_flow_control_window(stream_id)
-                size = min(len(view), window, connection.max_outbound_frame_size, MAX_FRAME_SIZE)
-                if size > 0 and self._writer.backlog < MAX_BACKLOG:
-                    connection.send_data(stream_id, view[:size])
-                    view = view[size:]
-                    if not view:
-                        return
-                    self.flush()
-                    progress = trio.current_time()
-                else:
-                    self.flush()
-                    with trio.move_on_at(progress + self._limits.send_timeout) as waiting:
-                        await self._can_send.park()
-                    if waiting.cancelled_caught:
-                        connection.reset_stream(stream_id, ErrorCodes.CANCEL)
-                        raise StreamTerminatedError("the client takes no response data")
-        except ProtocolError as error:
-            raise StreamTerminatedError(str(error)) from None
-
-    # What is written.
-
-    def flush(self) -> None:
-        """Hand the frames made so far to the writer."""
-        data = self._h2.data_to_send()
-        if data:
-            self._writer.put(data)
-
-    def _on_written(self) -> None:
-        self._control_backlog = 0
-        self._can_send.unpark_all()
+    # The end.
 
     async def _write(self) -> None:
         try:
-            await self._writer.run()
+            await self._out.run()
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             self._is_lost = True
             self._reading.cancel()
 
     async def _say_goodbye(self) -> None:
         """Write out what is left, GOAWAY at its end, and let the peer close first, so that it loses no response."""
-        if not self._has_failed:
-            self._h2.close_connection()
-        self.flush()
-        await self._writer.finish()
+        if not self._has_failed and not self._refuses_calls:
+            self._out.go_away()
+        await self._out.finish()
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await self._transport.send_eof()
+            if isinstance(self._transport, trio.abc.HalfCloseableStream):  # TLS is not
+                await self._transport.send_eof()
             while await self._transport.receive_some(RECEIVE_SIZE):
                 pass

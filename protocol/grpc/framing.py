@@ -1,14 +1,13 @@
 """gRPC's message framing: one flag byte, four bytes of length, the message. No I/O.
 
-Source: "gRPC over HTTP2", sections Length-Prefixed-Message and Message-Encoding.
+Source: "gRPC over HTTP2", section Length-Prefixed-Message.
 """
 
 from __future__ import annotations
 
-import zlib
 from typing import NamedTuple
 
-from protocol.errors import InvalidArgument, PayloadTooLarge, Unsupported
+from protocol.errors import InvalidArgument, PayloadTooLarge
 
 PREFIX_LENGTH = 5
 
@@ -16,10 +15,6 @@ PREFIX_LENGTH = 5
 _SMALL = 1024
 # What follows a message of more bytes is copied, so that it does not keep the message alive.
 _LARGE = 65536
-
-# Window bits for zlib: gRPC's `deflate` is the zlib format, and 16 more asks for gzip's.
-_WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-ACCEPTED_ENCODINGS = ("identity", *_WINDOW_BITS)
 
 
 class Frame(NamedTuple):
@@ -96,42 +91,6 @@ def message_too_large(size: int, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"the message of {size} bytes is larger than the server's limit of {limit} bytes")
 
 
-def check_encoding(encoding: str) -> None:
-    """Refuse a `grpc-encoding` that cannot be read.
-
-    Raises:
-        Unsupported: the encoding is none of ours.
-    """
-    if encoding not in ACCEPTED_ENCODINGS:
-        accepted = ", ".join(ACCEPTED_ENCODINGS)
-        raise Unsupported(f"grpc-encoding '{encoding}' is not supported, expected one of: {accepted}")
-
-
-def decompress(data: memoryview, encoding: str, max_message_size: int) -> bytes:
-    """The message in a compressed frame, never inflated beyond the limit.
-
-    Raises:
-        InvalidArgument: the data is not in that encoding, is cut off, or goes on after its end.
-        PayloadTooLarge: the message is larger than the limit; what was inflated until then is dropped.
-    """
-    if encoding not in _WINDOW_BITS:
-        raise InvalidArgument(f"a message is flagged as compressed, but grpc-encoding is '{encoding}'")
-    inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
-    try:
-        message = inflate.decompress(data, max_message_size + 1)
-    except zlib.error as error:
-        raise InvalidArgument(f"a message could not be decompressed as {encoding}: {error}") from None
-    if len(message) > max_message_size:
-        raise PayloadTooLarge(f"the {encoding} message inflates to more than the limit of {max_message_size} bytes")
-    if not inflate.eof:
-        raise InvalidArgument(f"a message could not be decompressed as {encoding}: its data is cut off")
-    if inflate.unused_data:
-        raise InvalidArgument(
-            f"a message could not be decompressed as {encoding}: {len(inflate.unused_data)} bytes follow its end"
-        )
-    return message
-
-
-def frame(message: bytes) -> bytes:
-    """The message with its prefix, uncompressed."""
-    return b"".join((b"\0", len(message).to_bytes(4, "big"), message))
+def frame(message: bytes, *, is_compressed: bool = False) -> bytes:
+    """The message with its prefix."""
+    return b"".join((b"\1" if is_compressed else b"\0", len(message).to_bytes(4, "big"), message))

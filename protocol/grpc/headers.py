@@ -11,7 +11,7 @@ from grpclib.const import Status
 from grpclib.metadata import decode_timeout
 
 from protocol.errors import InvalidArgument
-from protocol.grpc.framing import ACCEPTED_ENCODINGS
+from protocol.grpc.compression import ACCEPTED_ENCODINGS
 from protocol.grpc.status import encode_status_message
 
 Header = tuple[bytes, bytes]
@@ -23,6 +23,11 @@ RESPONSE_HEADERS: Sequence[Header] = (
 )
 
 _CONTENT_TYPES = frozenset((b"application/grpc", b"application/grpc+proto"))
+
+
+def header_size(headers: Sequence[Header]) -> int:
+    """What headers count for: their bytes, and 32 for each (RFC 9113, section 6.5.2)."""
+    return sum([len(name) + len(value) for name, value in headers]) + 32 * len(headers)
 
 
 def refusal(fields: Mapping[bytes, bytes]) -> list[Header] | None:

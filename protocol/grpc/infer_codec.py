@@ -7,25 +7,27 @@ Source: KServe v2 over gRPC with Triton's extensions; the error texts are Triton
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from protocol.datatypes import BY_PROTOCOL_NAME, DataType
+from protocol.datatypes import BY_PROTOCOL_NAME
 from protocol.errors import Internal, InvalidArgument
 from protocol.grpc.codec import parse
 from protocol.grpc.contents import encode_contents
-from protocol.grpc.parameters import check_output_parameters, check_shared_memory, decode_request_parameters
+from protocol.grpc.parameters import class_count, decode_request_parameters, memory_reference
 from protocol.grpc.wire import cut_field, field_parts
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from protocol.placement import MemoryReference, Placement
 from protocol.proto import message_class
+from protocol.shapes import MAX_INT64, expected_byte_size
 
 MAX_RESPONSE_SIZE = 2**31 - 1
-MAX_INT64 = 2**63 - 1
-# Bounds on what a request makes the server loop over in Python; numpy has at most 64 dimensions.
+# A bound on what a request makes the server loop over in Python.
 MAX_TENSORS = 4096
-MAX_RANK = 64
+
+# On every response of a stream: whether it is the last one of its request.
+FINAL = "triton_final_response"
 
 # Cutting raw contents out of the bytes costs more than copying them where they are small.
 _CUT_ABOVE = 16384
@@ -41,6 +43,15 @@ class WireRequest(NamedTuple):
 
     message: Any
     raw: Sequence[Buffer]
+
+
+class DecodedRequest(NamedTuple):
+    """`placement` is None where all tensors are in the messages; their inputs have no data yet where it names them.
+    `wants_empty_final`: a stream's client wants to be told of a final flag that comes without a response."""
+
+    request: InferenceRequest
+    placement: Placement | None
+    wants_empty_final: bool
 
 
 def parse_request(data: bytes | memoryview) -> WireRequest:
@@ -59,26 +70,34 @@ def parse_request(data: bytes | memoryview) -> WireRequest:
     return WireRequest(message, message.raw_input_contents)
 
 
-def decode_request(wire: WireRequest) -> InferenceRequest:
+def decode_request(wire: WireRequest) -> DecodedRequest:
     """The request in the server's own vocabulary.
 
     Raises:
         InvalidArgument: it is wrong whatever the model.
-        Unsupported: it asks for what is not supported yet.
     """
     message = wire.message
     _check_count(message.inputs, "inputs")
     _check_count(message.outputs, "requested outputs")
     _check_count(message.parameters, "parameters")
-    request = InferenceRequest(
-        message.model_name, _decode_inputs(wire), decode_version(message.model_version), message.id
-    )
+    inputs, input_references = _decode_inputs(wire)
+    request = InferenceRequest(message.model_name, inputs, decode_version(message.model_version), message.id)
+    output_references: dict[str, MemoryReference] = {}
+    classes: dict[str, int] = {}
     for output in message.outputs:
-        check_output_parameters(output)
+        if output.parameters:
+            if (count := class_count(output)) is not None:
+                classes[output.name] = count
+            elif (reference := memory_reference(output)) is not None:
+                output_references[output.name] = reference
     request.requested_outputs = tuple([output.name for output in message.outputs])
+    wants_empty_final = False
     if message.parameters:
-        decode_request_parameters(message.parameters, request)
-    return request
+        wants_empty_final = decode_request_parameters(message.parameters, request)
+    placement: Placement | None = None
+    if input_references or output_references or classes:
+        placement = Placement(input_references, output_references, classes)
+    return DecodedRequest(request, placement, wants_empty_final)
 
 
 def _check_count(items: Any, what: str) -> None:
@@ -106,10 +125,12 @@ def decode_version(version: str) -> int:
     return number
 
 
-def _decode_inputs(wire: WireRequest) -> list[Tensor]:
+def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryReference]]:
+    """The inputs, and where those without data are, by their position."""
     message, raw = wire
     model_name = message.model_name
     inputs: list[Tensor] = []
+    references: dict[int, MemoryReference] = {}
     taken = 0
     for tensor in message.inputs:
         name = tensor.name
@@ -120,63 +141,39 @@ def _decode_inputs(wire: WireRequest) -> list[Tensor]:
                 f"invalid datatype for input '{name}' for model '{model_name}': expected one of {expected}, "
                 f"got '{tensor.datatype[:100]}'"
             )
-        if tensor.parameters:
-            check_shared_memory(tensor)
         shape = tuple(tensor.shape)
-        byte_size = _expected_byte_size(name, datatype, shape)
+        byte_size = expected_byte_size(name, datatype, shape)
+        reference = memory_reference(tensor) if tensor.parameters else None
         data: Buffer
-        if tensor.HasField("contents"):
+        if reference is not None:
+            if tensor.HasField("contents"):
+                raise InvalidArgument(
+                    f"unexpected 'content' provided when using shared memory for input tensor '{name}' for model "
+                    f"'{model_name}'"
+                )
+            references[len(inputs)] = reference
+            data, size = b"", reference.byte_size
+        elif tensor.HasField("contents"):
             if raw:
                 raise InvalidArgument(
                     "contents field must not be specified when using raw_input_contents "
                     f"for '{name}' for model '{model_name}'"
                 )
             data = encode_contents(tensor.contents, name, datatype, model_name)
+            size = len(data)
         elif taken < len(raw):
             data = raw[taken]
+            size = len(data)
             taken += 1
         else:
             raise InvalidArgument(f"unable to find data for input tensor '{name}' for model '{model_name}' in request.")
-        if byte_size is not None and len(data) != byte_size:
+        if byte_size is not None and size != byte_size:
             raise InvalidArgument(
                 f"[request id: {message.id or '<id_unknown>'}] input byte size mismatch for input '{name}' "
-                f"for model '{model_name}'. Expected {byte_size}, got {len(data)}"
+                f"for model '{model_name}'. Expected {byte_size}, got {size}"
             )
         inputs.append(Tensor(name, datatype, shape, data))
-    return inputs
-
-
-def _expected_byte_size(name: str, datatype: DataType, shape: tuple[int, ...]) -> int | None:
-    """How many bytes the shape takes; None for BYTES, whose elements say so themselves.
-
-    Raises:
-        InvalidArgument: no tensor has such a shape.
-    """
-    if len(shape) > MAX_RANK:
-        raise InvalidArgument(
-            f"invalid shape for input '{name}': expected at most {MAX_RANK} dimensions, got {len(shape)}"
-        )
-    if shape and min(shape) < 0:
-        raise InvalidArgument(
-            f"invalid shape for input '{name}': shape {_listed(shape)} contains one or more invalid dimensions"
-        )
-    count = math.prod(shape)
-    if count > MAX_INT64:
-        raise InvalidArgument(
-            f"invalid shape for input '{name}': shape {_listed(shape)} causes total element count to exceed "
-            f"maximum size of {MAX_INT64}"
-        )
-    size = count * (datatype.itemsize or 4)  # an element of BYTES takes at least the 4 bytes of its length
-    if size > MAX_INT64:
-        raise InvalidArgument(
-            f"byte size overflow for input '{name}': element count ({count}) * data type size "
-            f"({datatype.itemsize or 4}) exceeds maximum allowed size ({MAX_INT64})"
-        )
-    return size if datatype.itemsize else None
-
-
-def _listed(shape: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, shape))}]"
+    return inputs, references
 
 
 def encode_response(response: InferenceResponse) -> bytes:
@@ -189,13 +186,24 @@ def encode_response(response: InferenceResponse) -> bytes:
 
 
 def encode_stream_response(response: InferenceResponse) -> bytes:
-    """A serialized ModelStreamInferResponse, marked as the last one of its request.
+    """A serialized ModelStreamInferResponse, which says whether it is the last one of its request.
 
     Raises:
         InvalidArgument: it would be larger than gRPC's limit.
     """
-    parts = _response_parts(response, {**response.parameters, "triton_final_response": True})
+    parts = _response_parts(response, {**response.parameters, FINAL: response.is_final})
     return b"".join(field_parts(_INFER_RESPONSE, *parts))
+
+
+def encode_empty_final(request: WireRequest) -> bytes:
+    """A serialized ModelStreamInferResponse that says only that no more responses to the request come."""
+    message = request.message
+    response: Any = message_class("inference.ModelStreamInferResponse")()
+    inner = response.infer_response
+    inner.id, inner.model_name, inner.model_version = message.id, message.model_name, message.model_version
+    inner.parameters[FINAL].bool_param = True
+    serialized: bytes = response.SerializeToString()
+    return serialized
 
 
 def encode_stream_error(error_message: str, request: WireRequest | None) -> bytes:
@@ -207,12 +215,12 @@ def encode_stream_error(error_message: str, request: WireRequest | None) -> byte
         inner.id = request.message.id
         inner.model_name = request.message.model_name
         inner.model_version = request.message.model_version
-    inner.parameters["triton_final_response"].bool_param = True
+    inner.parameters[FINAL].bool_param = True
     serialized: bytes = response.SerializeToString()
     return serialized
 
 
-def _response_parts(response: InferenceResponse, parameters: dict[str, ParameterValue]) -> list[Buffer]:
+def _response_parts(response: InferenceResponse, parameters: Mapping[str, ParameterValue]) -> list[Buffer]:
     message: Any = message_class("inference.ModelInferResponse")(
         model_name=response.model_name, model_version=str(response.model_version), id=response.id
     )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.errors import InvalidArgument, Unsupported
+from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest
+from protocol.placement import MemoryReference
 
 _UINT64 = 2**64
 
@@ -29,12 +30,15 @@ _SHARED_MEMORY_KINDS = {
 }
 
 
-def decode_request_parameters(parameters: Any, request: InferenceRequest) -> None:
+def decode_request_parameters(parameters: Any, request: InferenceRequest) -> bool:
     """Put a request's parameters where they belong: those with a meaning into fields, the others into its dict.
+
+    Returns whether a stream's client wants to be told of a final flag that comes without a response.
 
     Raises:
         InvalidArgument: a value of the wrong kind or sign, or a reserved key.
     """
+    wants_empty_final = False
     for key, parameter in parameters.items():
         match key:
             case "sequence_id":
@@ -50,7 +54,7 @@ def decode_request_parameters(parameters: Any, request: InferenceRequest) -> Non
             case "timeout":
                 request.timeout_microseconds = _not_negative(key, _value(key, parameter, _INT64))
             case "triton_enable_empty_final_response":
-                _value(key, parameter, _BOOL)  # says something to decoupled models only
+                wants_empty_final = _value(key, parameter, _BOOL)
             case _ if key.startswith("triton_"):
                 raise InvalidArgument(
                     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
@@ -63,6 +67,7 @@ def decode_request_parameters(parameters: Any, request: InferenceRequest) -> Non
                         f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or string_param."
                     )
                 request.parameters[key] = getattr(parameter, kind)
+    return wants_empty_final
 
 
 def _value(key: str, parameter: Any, *kinds: str) -> Any:
@@ -78,12 +83,11 @@ def _not_negative(key: str, value: int) -> int:
     return value
 
 
-def check_shared_memory(tensor: Any) -> None:
-    """Refuse an input or requested output that is in shared memory; other parameters say nothing.
+def memory_reference(tensor: Any) -> MemoryReference | None:
+    """Where in shared memory an input, or a requested output, is; None where its parameters name no region.
 
     Raises:
         InvalidArgument: the parameters are no valid reference to shared memory.
-        Unsupported: they are; shared memory is not there yet.
     """
     parameters = tensor.parameters
     for key, expected in _SHARED_MEMORY_KINDS.items():
@@ -91,37 +95,39 @@ def check_shared_memory(tensor: Any) -> None:
             raise InvalidArgument(
                 f"invalid value type for '{key}' parameter for tensor '{tensor.name}', expected {expected}."
             )
-    if "shared_memory_region" in parameters:
-        if "shared_memory_byte_size" not in parameters:
-            raise InvalidArgument(
-                "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter "
-                f"for tensor '{tensor.name}'"
-            )
-        raise Unsupported(f"tensor '{tensor.name}' is in shared memory, which is not supported yet")
-    for key in ("shared_memory_offset", "shared_memory_byte_size"):
-        if key in parameters:
-            raise InvalidArgument(
-                f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor.name}'"
-            )
+    if "shared_memory_region" not in parameters:
+        for key in ("shared_memory_offset", "shared_memory_byte_size"):
+            if key in parameters:
+                raise InvalidArgument(
+                    f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor.name}'"
+                )
+        return None
+    if "shared_memory_byte_size" not in parameters:
+        raise InvalidArgument(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter "
+            f"for tensor '{tensor.name}'"
+        )
+    offset = parameters["shared_memory_offset"].int64_param if "shared_memory_offset" in parameters else 0
+    return MemoryReference(
+        parameters["shared_memory_region"].string_param, offset, parameters["shared_memory_byte_size"].int64_param
+    )
 
 
-def check_output_parameters(output: Any) -> None:
-    """Refuse what a requested output may not ask for, or not yet.
+def class_count(output: Any) -> int | None:
+    """How many classes a requested output is wanted as; None where its values are wanted.
 
     Raises:
-        InvalidArgument: a value of the wrong kind or out of range, or parameters that exclude one another.
-        Unsupported: shared memory or classification, well-formed.
+        InvalidArgument: no positive number, or shared memory is asked for as well.
     """
     parameters = output.parameters
-    if not parameters:
-        return
-    if "classification" in parameters:
-        parameter = parameters["classification"]
-        if parameter.WhichOneof("parameter_choice") != _INT64:
-            raise InvalidArgument("invalid value type for 'classification' parameter, expected int64_param")
-        if parameter.int64_param <= 0:
-            raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-        if "shared_memory_region" in parameters:
-            raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
-        raise Unsupported(f"output '{output.name}' asks for classification, which is not supported yet")
-    check_shared_memory(output)
+    if "classification" not in parameters:  # a look-up that is not there would put an empty one in its place
+        return None
+    parameter = parameters["classification"]
+    if parameter.WhichOneof("parameter_choice") != _INT64:
+        raise InvalidArgument("invalid value type for 'classification' parameter, expected int64_param")
+    count: int = parameter.int64_param
+    if count <= 0:
+        raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
+    if "shared_memory_region" in parameters:
+        raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
+    return count

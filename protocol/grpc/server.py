@@ -1,6 +1,6 @@
 """The gRPC edge: listens, and runs a connection for each client.
 
-Flow: [server] -> connection -> stream -> service -> core. Owned by whoever starts it, with the core to call.
+Flow: [server] -> connection -> stream -> service -> core. Owned by whoever starts it, with what it is to serve.
 """
 
 from __future__ import annotations
@@ -8,35 +8,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import trio
-from grpclib.const import Handler
 
-from protocol.core import InferenceCore
-from protocol.grpc.codec import Codec
-from protocol.grpc.connection import Connection, ConnectionLimits
-from protocol.grpc.health import HealthService
-from protocol.grpc.service import InferenceService
+from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.handlers import grpc_handlers
+from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
+from protocol.grpc.tls import secured
+from protocol.listening import open_listeners
+from protocol.services import EdgeServices
+
+__all__ = ["ConnectionLimits", "GrpcSettings", "Keepalive", "serve_grpc"]
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcSettings:
-    """`port` 0 takes any free one. `max_in_flight_per_stream` bounds the requests of one ModelStreamInfer stream that
-    are read and not yet answered."""
-
-    host: str = "0.0.0.0"
-    port: int = 8001
-    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-    max_in_flight_per_stream: int = 128
-
-
 async def serve_grpc(
-    core: InferenceCore,
+    services: EdgeServices,
     settings: GrpcSettings,
     stop: trio.Event,
     *,
@@ -49,12 +39,8 @@ async def serve_grpc(
     Raises:
         OSError: the address cannot be bound.
     """
-    server = _Server(grpc_handlers(core, settings), settings.limits)
-    listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
-    if settings.port == 0:  # each address of the host has got a port of its own, and only one can be told
-        for listener in listeners[1:]:
-            await listener.aclose()
-        del listeners[1:]
+    server = _Server(services, settings)
+    listeners = await open_listeners(settings.host, settings.port, reuse_port=settings.reuse_port)
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as accepting:
             serve = functools.partial(trio.serve_listeners, handler_nursery=connections)
@@ -66,19 +52,19 @@ async def serve_grpc(
         server.drain()
 
 
-def grpc_handlers(core: InferenceCore, settings: GrpcSettings) -> dict[str, Handler]:
-    """Path to handler, for every call that the server has."""
-    inference = InferenceService(core, max_in_flight=settings.max_in_flight_per_stream)
-    return {**inference.__mapping__(), **HealthService(core).__mapping__()}
-
-
 class _Server:
-    """The connections that are open."""
+    """The connections that are open, those in their TLS handshake included."""
 
-    def __init__(self, handlers: Mapping[str, Handler], limits: ConnectionLimits) -> None:
-        self._handlers = handlers
-        self._limits = limits
-        self._codec = Codec()
+    def __init__(self, services: EdgeServices, settings: GrpcSettings) -> None:
+        self._settings = settings
+        self._counts = services.limits
+        self._shared = Shared(
+            grpc_handlers(services, settings),
+            settings.limits,
+            services.limits,
+            threads=trio.CapacityLimiter(os.cpu_count() or 1),
+        )
+        self._count = 0
         self._connections: set[Connection] = set()
         self._is_draining = False
 
@@ -87,14 +73,35 @@ class _Server:
         if self._is_draining:  # accepted at the last moment
             await trio.aclose_forcefully(stream)
             return
+        if self._count >= self._settings.max_connections:
+            # Without a word: gRPC's clients take a greeting for success, and come back at once.
+            self._counts.count("grpc", "max_connections")
+            await trio.aclose_forcefully(stream)
+            return
+        self._count += 1
+        try:
+            await self._serve(stream)
+        except Exception:
+            logger.exception("a gRPC connection failed")
+        finally:
+            self._count -= 1
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
         with contextlib.suppress(OSError):  # gone already
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(stream, self._handlers, self._codec, self._limits)
+        transport: trio.abc.Stream = stream
+        if self._settings.tls is not None:
+            tls = await secured(stream, self._settings.tls, seconds=self._settings.limits.handshake_timeout)
+            if tls is None:
+                return
+            transport = tls
+        connection = Connection(transport, self._shared)
+        if self._is_draining:
+            await trio.aclose_forcefully(transport)
+            return
         self._connections.add(connection)
         try:
             await connection.run()
-        except Exception:
-            logger.exception("a gRPC connection failed")
         finally:
             self._connections.discard(connection)
 

@@ -6,42 +6,35 @@ bulk (Google protobuf). Source: KServe v2 over gRPC, and Triton's extensions of 
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
 from grpclib.const import Cardinality, Handler
 
 from protocol import core as vocabulary
-from protocol.core import InferenceCore, LoadParameters
+from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.grpc.generated import inference as pb
-from protocol.grpc.infer_codec import decode_request, decode_version, encode_response, parse_request
+from protocol.grpc.infer import model_infer
+from protocol.grpc.infer_codec import decode_version
+from protocol.grpc.settings import GrpcSettings
+from protocol.grpc.settings_calls import SettingsCalls
+from protocol.grpc.shared_memory_calls import SharedMemoryCalls
 from protocol.grpc.stream import Stream
 from protocol.grpc.stream_infer import StreamInfer
 from protocol.proto import message_class
+from protocol.services import EdgeServices
 
 _SERVICE = "/inference.GRPCInferenceService/"
 
-# Calls of the service that are not built yet.
-NOT_SUPPORTED_YET = (
-    "SystemSharedMemoryStatus",
-    "SystemSharedMemoryRegister",
-    "SystemSharedMemoryUnregister",
-    "CudaSharedMemoryStatus",
-    "CudaSharedMemoryRegister",
-    "CudaSharedMemoryUnregister",
-    "TraceSetting",
-    "LogSettings",
-)
 
+class InferenceService(SharedMemoryCalls, SettingsCalls):
+    """Handlers of all its calls, by the settings about inference."""
 
-class InferenceService(pb.GrpcInferenceServiceBase):
-    """Handlers over a core. `max_in_flight` is per ModelStreamInfer stream."""
-
-    def __init__(self, core: InferenceCore, *, max_in_flight: int) -> None:
-        self._core = core
-        self._max_in_flight = max_in_flight
+    def __init__(self, services: EdgeServices, settings: GrpcSettings) -> None:
+        self._services = services
+        self._core = services.core
+        self._settings = settings
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping = dict(super().__mapping__())
@@ -56,19 +49,21 @@ class InferenceService(pb.GrpcInferenceServiceBase):
             ),
         }
         mapping.update({_SERVICE + name: handler for name, handler in own.items()})
-        for name in NOT_SUPPORTED_YET:
-            mapping[_SERVICE + name] = mapping[_SERVICE + name]._replace(func=functools.partial(_refuse, name))
         return mapping
 
     # Inference.
 
     async def _model_infer(self, stream: Stream) -> None:
-        request = decode_request(parse_request(await stream.recv_message()))
-        response = await self._core.infer(request)
-        await stream.send_message(encode_response(response))
+        self._compress(stream)
+        await model_infer(self._services, stream)
 
     async def _model_stream_infer(self, stream: Stream) -> None:
-        await StreamInfer(self._core, stream, self._max_in_flight).run()
+        self._compress(stream)
+        await StreamInfer(self._services, stream, self._settings.max_in_flight_per_stream).run()
+
+    def _compress(self, stream: Stream) -> None:
+        if self._settings.compression_level:
+            stream.compress_responses(self._settings.compression_level)
 
     # Health and metadata.
 
@@ -132,10 +127,6 @@ class InferenceService(pb.GrpcInferenceServiceBase):
             unload_dependents = parameter.bool_param
         await self._core.unload_model(message.model_name, unload_dependents=unload_dependents)
         return pb.RepositoryModelUnloadResponse()
-
-
-async def _refuse(call: str, stream: Stream) -> None:
-    raise Unsupported(f"{call} is not supported yet")
 
 
 def _refuse_repository_name(name: str) -> None:

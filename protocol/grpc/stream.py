@@ -6,25 +6,29 @@ Flow: connection (h2 events) -> [stream] -> handler -> [stream] -> connection. T
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import trio
 from grpclib.const import Handler
-from grpclib.metadata import decode_metadata
+from grpclib.exceptions import StreamTerminatedError
 from grpclib.stream import StreamIterator
 
-from protocol.errors import DeadlineExceeded, InvalidArgument, Unavailable
+from protocol.errors import DeadlineExceeded, InvalidArgument, PayloadTooLarge, Unavailable
 from protocol.grpc.codec import Codec
-from protocol.grpc.framing import Frame, MessageDeframer, decompress, frame
+from protocol.grpc.compression import choose_encoding, compress, decompress
+from protocol.grpc.framing import PREFIX_LENGTH, Frame, MessageDeframer, frame
 from protocol.grpc.headers import RESPONSE_HEADERS, Header
+from protocol.grpc.receiving import ReceiveMemory
+from protocol.grpc.settings import PROGRESS, ConnectionLimits
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
-# Inflating more than so many compressed bytes would hold up every other call.
+_TRANSPORT_HEADERS = frozenset((b"te", b"content-type"))
+
+# Inflating more than so many compressed bytes, or compressing more, would hold up every other call.
 _INFLATE_IN_THREAD_ABOVE = 4096
+_COMPRESS_IN_THREAD_ABOVE = 65536
 
 
 class Output(Protocol):
@@ -39,6 +43,9 @@ class Output(Protocol):
         """Returns when all of it is on its way to the writer; waits while the peer reads slowly."""
 
     def flush(self) -> None: ...
+
+    def count_refusal(self, limit: str) -> None:
+        """Note that a limit has refused something."""
 
 
 class Stream(StreamIterator[Any]):
@@ -62,11 +69,11 @@ class Stream(StreamIterator[Any]):
         handler: Handler,
         headers: Sequence[Header],
         codec: Codec,
+        limits: ConnectionLimits,
+        memory: ReceiveMemory,
         *,
         deadline: float,
         encoding: str,
-        max_message_size: int,
-        body_timeout: float,
     ) -> None:
         self.id = stream_id
         self.method = method
@@ -82,36 +89,53 @@ class Stream(StreamIterator[Any]):
         self._is_server_streaming = handler.cardinality.server_streaming
         self._headers = headers
         self._codec = codec
+        self._limits = limits
         self._encoding = encoding
-        self._max_message_size = max_message_size
-        self._body_timeout = body_timeout
-        self._deframer = MessageDeframer(max_message_size)
+        self._response_encoding: str | None = None
+        self._compression_level = 0
+        self._deframer = MessageDeframer(limits.max_message_size)
         self._unacknowledged = 0  # bytes, with padding
+        self._memory = memory
+        self._held = 0  # bytes counted there
+        self._message_held = 0  # of those, the bytes of the message that the handler got last
+        self._refusal: PayloadTooLarge | None = None  # all that comes is dropped
         self._changed = trio.lowlevel.ParkingLot()
+        self._progress_by = 0.0  # when the message that is awaited must have made progress; 0 while none is
+        self._progress_from = 0
 
-    @functools.cached_property
-    def metadata(self) -> Any:
-        """The client's metadata as a multidict, without what HTTP/2 and gRPC use themselves.
+    # What the handler asks and calls.
 
-        Raises:
-            InvalidArgument: a binary value is no base64, or a value is no ASCII.
-        """
-        try:
-            return decode_metadata([(name.decode("ascii"), value.decode("ascii")) for name, value in self._headers])
-        except ValueError as error:
-            raise InvalidArgument(f"the metadata could not be read: {error}") from None
+    def header(self, name: str) -> str | None:
+        """The first value of a header by its name in lower case; None where the call has none."""
+        wanted = name.encode("utf-8", "surrogatepass")
+        for key, value in self._headers:
+            if key == wanted:
+                return value.decode("latin-1")
+        return None
 
-    # What the handler calls.
+    def forwardable_headers(self) -> list[tuple[str, str]]:
+        """The client's metadata as it was sent (binary values in base64), without what gRPC itself uses."""
+        return [
+            (key.decode("latin-1"), value.decode("latin-1"))
+            for key, value in self._headers
+            if not key.startswith((b":", b"grpc-")) and key not in _TRANSPORT_HEADERS
+        ]
+
+    def compress_responses(self, level: int) -> None:
+        """Compress the response messages, if the client reads one of our encodings. Before the first one is sent."""
+        self._response_encoding = choose_encoding(self.header("grpc-accept-encoding"))
+        self._compression_level = level
 
     async def recv_message(self) -> Any:
         """The next request message, None after the last one of a client's stream.
 
         Raises:
             InvalidArgument: no message where there must be one, more than one, one that is cut off or broken.
-            PayloadTooLarge: a message over the limit; it is refused when its length is known.
+            PayloadTooLarge: a message over the limit, refused when its length is known; or too many of them.
             DeadlineExceeded: the rest of a message does not come.
             Unavailable: the server stops, and nothing more has come on this client's stream.
         """
+        self.release(self.take_message_memory())
         next_frame = await self._next_frame()
         if next_frame is None:
             if self._is_client_streaming:
@@ -120,29 +144,60 @@ class Stream(StreamIterator[Any]):
         if not self._is_client_streaming:
             await self._expect_end()
         message: memoryview | bytes = next_frame.payload
+        self._message_held = len(message)
         if next_frame.is_compressed:
             message = await self._decompress(next_frame.payload)
         return self._codec.decode(message, self._request_type)
+
+    def take_message_memory(self) -> int:
+        """The bytes that the last message counts for. Whoever takes them has to `release` them when it has no more use
+        for the message; else they are released with the next `recv_message`, or with the call."""
+        size, self._message_held = self._message_held, 0
+        return size
+
+    def release(self, size: int) -> None:
+        self._held -= size
+        self._memory.give(size)
 
     async def send_message(self, message: Any) -> None:
         """Send a response message, the headers before the first one. Waits while the client reads slowly.
 
         Raises:
-            grpclib.exceptions.StreamTerminatedError: the client has gone.
+            grpclib.exceptions.StreamTerminatedError: the client has gone, and the call is being cancelled.
         """
         serialized = self._codec.encode(message, self._reply_type)
-        if not self.has_sent_headers:
-            self.has_sent_headers = True
-            self._output.send_headers(self.id, RESPONSE_HEADERS)
-        await self._output.send_data(self.id, frame(serialized))
+        data = frame(serialized) if self._response_encoding is None else await self._compressed_frame(serialized)
+        try:
+            if not self.has_sent_headers:
+                self.has_sent_headers = True
+                self._output.send_headers(self.id, self._response_headers())
+            await self._output.send_data(self.id, data)
+        except StreamTerminatedError:
+            self.terminate()
+            raise
         if self._is_server_streaming:  # a unary response leaves with its trailers
             self._output.flush()
+
+    async def wait_draining(self) -> None:
+        """Returns when the server stops."""
+        while not self.is_draining:
+            await self._changed.park()
 
     # What the connection calls.
 
     def feed(self, data: bytes, flow_controlled_size: int) -> None:
-        self._deframer.feed(data)
         self._unacknowledged += flow_controlled_size
+        if self._refusal is not None:
+            self._acknowledge(self._unacknowledged)
+            return
+        size = len(data)
+        self._held += size
+        self._deframer.feed(data)
+        if not self._memory.take(size):
+            self._output.count_refusal("max_receive_memory")
+            self._refusal = self._memory.refusal()
+            self.release(self._deframer.buffered)
+            self._deframer = MessageDeframer(self._limits.max_message_size)
         self._changed.unpark_all()
 
     def end(self) -> None:
@@ -158,16 +213,21 @@ class Stream(StreamIterator[Any]):
         self.is_closed = True
         self.scope.cancel()
 
-    def take_unacknowledged(self) -> int:
-        size, self._unacknowledged = self._unacknowledged, 0
-        return size
+    def close(self) -> None:
+        """The call has ended: what it still holds is let go, and the peer may send as much to others."""
+        self.release(self._held)
+        self._output.acknowledge(self.id, self._unacknowledged)
+        self._unacknowledged = 0
+
+    # Receiving.
 
     async def _next_frame(self) -> Frame | None:
         while True:
-            found = self._deframer.next_frame()
+            found = self._found_frame()
             if found is not None:
                 # What lies behind it waits for the next call, and holds the client back.
                 self._acknowledge(self._unacknowledged - self._deframer.buffered)
+                self._progress_by = 0.0
                 return found
             self._acknowledge(self._unacknowledged)
             if self.has_ended:
@@ -178,20 +238,38 @@ class Stream(StreamIterator[Any]):
                 raise Unavailable(SHUTTING_DOWN)
             await self._wait()
 
+    def _found_frame(self) -> Frame | None:
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            found = self._deframer.next_frame()
+        except PayloadTooLarge:
+            self._output.count_refusal("max_message_size")
+            raise
+        if found is not None:  # its prefix is held no more
+            self.release(PREFIX_LENGTH)
+        return found
+
     async def _expect_end(self) -> None:
-        while not self.has_ended and not self._deframer.buffered:
+        while not self.has_ended and not self._deframer.buffered and self._refusal is None:
             await self._wait()
-        if self._deframer.buffered:
+        if self._deframer.buffered or self._refusal is not None:
             raise InvalidArgument(f"{self.method} takes one request message, got more")
 
     async def _wait(self) -> None:
         """Until something comes. Only a client's stream may be silent, and only between its messages."""
-        may_be_silent = self._is_client_streaming and not self._deframer.buffered
-        with trio.move_on_after(math.inf if may_be_silent else self._body_timeout) as waiting:
+        if self._is_client_streaming and not self._deframer.buffered:
+            await self._changed.park()
+            return
+        buffered, timeout = self._deframer.buffered, self._limits.receive_timeout
+        if not self._progress_by or buffered - self._progress_from >= PROGRESS:
+            self._progress_by, self._progress_from = trio.current_time() + timeout, buffered
+        with trio.move_on_at(self._progress_by) as waiting:
             await self._changed.park()
         if waiting.cancelled_caught:
+            self._output.count_refusal("receive_timeout")
             raise DeadlineExceeded(
-                f"the request of {self.method} is not complete, and nothing came for {self._body_timeout:g} seconds"
+                f"the request of {self.method} is not complete, and too little of it came for {timeout:g} seconds"
             )
 
     def _acknowledge(self, size: int) -> None:
@@ -200,8 +278,54 @@ class Stream(StreamIterator[Any]):
             self._output.acknowledge(self.id, size)
 
     async def _decompress(self, payload: memoryview) -> bytes:
+        """Its content counts from now on, not the compressed message."""
         if len(payload) <= _INFLATE_IN_THREAD_ABOVE:
-            return decompress(payload, self._encoding, self._max_message_size)
-        return await trio.to_thread.run_sync(
-            decompress, payload, self._encoding, self._max_message_size, abandon_on_cancel=True
-        )
+            limit = self._inflated_limit()
+            return self._held_message(self._inflated(payload, limit), limit)
+        async with self._memory.inflating:
+            limit = self._inflated_limit()
+            # Abandoned with its call; the thread counts until it ends.
+            inflated = await trio.to_thread.run_sync(
+                self._inflated, payload, limit, limiter=self._memory.threads, abandon_on_cancel=True
+            )
+            return self._held_message(inflated, limit)
+
+    def _inflated_limit(self) -> int:
+        return min(self._limits.max_message_size, self._memory.left)
+
+    def _inflated(self, payload: memoryview, limit: int) -> bytes | PayloadTooLarge:
+        try:
+            return decompress(payload, self._encoding, limit)
+        except PayloadTooLarge as error:
+            return error
+
+    def _held_message(self, inflated: bytes | PayloadTooLarge, limit: int) -> bytes:
+        self.release(self.take_message_memory())
+        if isinstance(inflated, bytes):
+            self._message_held = len(inflated)
+            self._held += self._message_held
+            self._memory.take(self._message_held)
+            return inflated
+        if limit < self._limits.max_message_size:
+            self._output.count_refusal("max_receive_memory")
+            raise self._memory.refusal()
+        self._output.count_refusal("max_message_size")
+        raise inflated
+
+    # Sending.
+
+    async def _compressed_frame(self, message: bytes) -> bytes:
+        encoding, level = self._response_encoding, self._compression_level
+        assert encoding is not None
+        if len(message) <= _COMPRESS_IN_THREAD_ABOVE:
+            compressed = compress(message, encoding, level)
+        else:
+            compressed = await trio.to_thread.run_sync(
+                compress, message, encoding, level, limiter=self._memory.threads, abandon_on_cancel=True
+            )
+        return frame(message) if compressed is None else frame(compressed, is_compressed=True)
+
+    def _response_headers(self) -> Sequence[Header]:
+        if self._response_encoding is None:
+            return RESPONSE_HEADERS
+        return (*RESPONSE_HEADERS, (b"grpc-encoding", self._response_encoding.encode()))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 
-from protocol.errors import InvalidArgument, PayloadTooLarge
-from protocol.http.errors import UnsupportedCompression
+from protocol.errors import InvalidArgument
+from protocol.http.errors import BodyTooLarge, UnsupportedCompression
 from protocol.messages import Buffer
 
 IDENTITY = "identity"
@@ -21,15 +21,18 @@ MIN_COMPRESSED_SIZE = 1024
 _LEVEL = 1  # tensors compress little more at higher levels, and take far longer
 
 
-def content_encoding(headers: Mapping[bytes, bytes]) -> str:
-    """The coding of a request body.
+def content_encoding(headers: Mapping[bytes, bytes], *, allowed: bool = True) -> str:
+    """The coding of a request body; `allowed` is whether it may have any.
 
     Raises:
         UnsupportedCompression: neither gzip, deflate nor identity.
+        InvalidArgument: not identity, which alone is allowed.
     """
     value = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
     if value in ("", IDENTITY):
         return IDENTITY
+    if not allowed:
+        raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
     if value not in _WINDOW_BITS:
         raise UnsupportedCompression
     return value
@@ -39,7 +42,7 @@ def inflate(body: Buffer, encoding: str, limit: int) -> bytes:
     """Decompress a whole body; never holds more than `limit` bytes of result, and one.
 
     Raises:
-        PayloadTooLarge: the result is longer than `limit`.
+        BodyTooLarge: the result is longer than `limit`.
         InvalidArgument: the body is damaged, cut off, or followed by other bytes (a second gzip member included).
     """
     decompressor = zlib.decompressobj(_WINDOW_BITS[encoding])
@@ -48,9 +51,10 @@ def inflate(body: Buffer, encoding: str, limit: int) -> bytes:
     except zlib.error as exc:
         raise InvalidArgument(f"failed to decompress the request body as {encoding}: {exc}") from None
     if len(result) > limit:
-        raise PayloadTooLarge(
+        raise BodyTooLarge(
             f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
-            f"Use --http-max-input-size to increase the limit."
+            f"Use --http-max-input-size to increase the limit.",
+            "max_input_size",
         )
     if not decompressor.eof:
         raise InvalidArgument(f"failed to decompress the request body as {encoding}: it ends too early")

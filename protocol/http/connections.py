@@ -1,38 +1,39 @@
-"""Listeners and connections: hypercorn's Trio worker, one connection at a time, in a nursery of our own.
+"""Listeners, and a connection for each client, in a nursery of their own.
 
-hypercorn's `TCPServer` speaks HTTP/1.1 and HTTP/2 (with prior knowledge, or by upgrade) on one accepted stream. Its
-own accept loop is not used: there an error in one connection ends the server, and a client that does not read its
-response cannot be cut off. Here a connection's failure ends that connection, every write has a deadline, and
-cancelling closes the sockets.
+hypercorn's accept loop is not used: there an error in one connection ends the server. Here a connection's failure ends
+that connection, and cancelling closes the sockets.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
+import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import (
-    AppWrapper,
-    ASGIReceiveCallable,
-    ASGISendCallable,
-    HTTPScope,
-    Scope,
-)
+from hypercorn.typing import AppWrapper, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
+from protocol.http.connection import GOODBYE_SECONDS, Connection, OnLimit, Stream
+from protocol.http.errors import TooManyConnections, error_reply
+from protocol.http.exchange import Reply
 from protocol.http.settings import ConnectionLimits
+from protocol.listening import open_listeners
 
 logger = logging.getLogger(__name__)
 
 App: TypeAlias = Callable[[HTTPScope, ASGIReceiveCallable, ASGISendCallable], Awaitable[None]]
 
-_SEND_SIZE = 256 * 1024
+# What TLS offers, the best first.
+ALPN_PROTOCOLS = ("h2", "http/1.1")
+# Clients that are told at a time that there are too many of them; others are just closed.
+MAX_REFUSALS = 64
 _NEVER = 2**31
 
 
@@ -43,116 +44,143 @@ async def serve_app(
     limits: ConnectionLimits,
     stop: trio.Event,
     *,
+    on_limit: OnLimit = lambda name: None,
+    tls: ssl.SSLContext | None = None,
+    reuse_port: bool = False,
+    keeps_header_case: bool = False,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve an ASGI application until `stop` is set and the requests in flight have been answered.
 
     Started with the bound address once connections are accepted. After `stop` no connection is accepted, idle ones
     are closed, and each other ends with the response to its present request. Cancelling closes everything at once.
+    `on_limit` is told the name of each limit that bites. With `keeps_header_case` a scope's state has the headers as
+    the client sent them (see `transport.sent_headers`).
 
     Raises:
         OSError: the address cannot be listened on.
     """
-    context = WorkerContext(None)
-    handler = partial(_serve_connection, _wrap(app), _hypercorn_config(limits), context, limits)
-    listeners = await _open_listeners(host, port, limits.backlog)
-    bound: tuple[str, int] = listeners[0].socket.getsockname()[:2]
-    async with trio.open_nursery() as connections:
-        async with trio.open_nursery() as accepting:
-            await accepting.start(partial(trio.serve_listeners, handler, listeners, handler_nursery=connections))
-            task_status.started(bound)
-            await stop.wait()
-            accepting.cancel_scope.cancel()  # this closes the listeners, too
-        await context.terminated.set()  # makes hypercorn close connections instead of keeping them alive
-
-
-async def _open_listeners(host: str, port: int, backlog: int) -> list[trio.SocketListener]:
+    server = ConnectionServer(app, limits, on_limit=on_limit, tls=tls, keeps_header_case=keeps_header_case)
     try:
-        return await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+        listeners = await open_listeners(host, port, backlog=limits.backlog, reuse_port=reuse_port)
     except OSError as exc:
         raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+    bound: tuple[str, int] = listeners[0].socket.getsockname()[:2]
+    async with trio.open_nursery() as watching:
+        watching.start_soon(server.close_when_cancelled)
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                await accepting.start(
+                    partial(trio.serve_listeners, server.serve, listeners, handler_nursery=connections)
+                )
+                task_status.started(bound)
+                await stop.wait()
+                accepting.cancel_scope.cancel()  # this closes the listeners, too
+            await server.drain()
+        watching.cancel_scope.cancel()
 
 
-def _hypercorn_config(limits: ConnectionLimits) -> Config:
+def _hypercorn_config(limits: ConnectionLimits, keeps_header_case: bool) -> Config:
     config = Config()
     config.errorlog = logger  # its default is a handler of its own on stderr
     config.accesslog = None
     config.include_server_header = False
     config.h11_max_incomplete_size = limits.max_header_size
-    config.h2_max_header_list_size = limits.max_header_size
-    config.keep_alive_timeout = limits.keep_alive_timeout
-    config.keep_alive_max_requests = _NEVER
+    config.h11_pass_raw_headers = keeps_header_case
+    config.keep_alive_max_requests = limits.max_requests_per_connection or _NEVER
     return config
 
 
 def _wrap(app: App) -> AppWrapper:
-    """hypercorn opens WebSockets unasked; no path of ours is one."""
-
     async def http_only(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] == "http":
-            await app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000, "reason": None})  # hypercorn answers 403
+        assert scope["type"] == "http"  # `http1` and `http2` make nothing else
+        await app(scope, receive, send)
 
     return ASGIWrapper(http_only)
 
 
-async def _serve_connection(
-    app: AppWrapper, config: Config, context: WorkerContext, limits: ConnectionLimits, stream: trio.SocketStream
-) -> None:
-    """One connection to its end, which no failure of it outlives."""
-    client = ClientStream(stream, limits.send_timeout)
-    # hypercorn is annotated for a TLS stream only, and takes a plain one by what it lacks (`do_handshake`).
-    server = TCPServer(app, config, context, {}, cast("trio.SSLStream[trio.SocketStream]", client))
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_close_when_cancelled, stream)
-            await server.run()
-            nursery.cancel_scope.cancel()
-    except* Exception as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):  # one level for each of hypercorn's nurseries and ours
-            error = error.exceptions[0]
-        logger.warning("a connection ended with an error: %r", error)
-        logger.debug("the error in full", exc_info=group)
+class ConnectionServer:
+    """The connections that are open. The arguments are those of `serve_app`."""
+
+    def __init__(
+        self,
+        app: App,
+        limits: ConnectionLimits,
+        *,
+        on_limit: OnLimit = lambda name: None,
+        tls: ssl.SSLContext | None = None,
+        keeps_header_case: bool = False,
+    ) -> None:
+        self._app = _wrap(app)
+        self._config = _hypercorn_config(limits, keeps_header_case)
+        self._limits = limits
+        self._on_limit = on_limit
+        self._tls = tls
+        self._context = WorkerContext(None)
+        self._connections: dict[Connection, trio.SocketStream] = {}
+        self._refusals: set[trio.SocketStream] = set()
+        self._is_draining = False
+
+    async def serve(self, transport: trio.SocketStream) -> None:
+        """One client, whose failure nobody else notices; `transport` is closed at the end."""
+        if self._is_draining:  # accepted at the last moment
+            await trio.aclose_forcefully(transport)
+            return
+        if len(self._connections) >= self._limits.max_connections:
+            await self._refuse(transport)
+            return
+        with suppress(OSError):  # gone already
+            transport.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        stream: Stream = transport
+        if self._tls is not None:
+            stream = trio.SSLStream(transport, self._tls, server_side=True, https_compatible=True)
+        connection = Connection(self._app, self._config, self._context, self._limits, self._on_limit, stream)
+        self._connections[connection] = transport
+        try:
+            await connection.run()
+        except* Exception as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):  # one level for each of the nurseries on the way
+                error = error.exceptions[0]
+            logger.warning("a connection ended with an error: %r", error)
+            logger.debug("the error in full", exc_info=group)
+        finally:
+            del self._connections[connection]
+            with trio.move_on_after(GOODBYE_SECONDS):
+                await stream.aclose()  # in TLS this says goodbye
+
+    async def drain(self) -> None:
+        """Take no more connections and no more requests; each `serve` returns when what is in flight has ended."""
+        self._is_draining = True
+        await self._context.terminated.set()  # makes hypercorn close connections instead of keeping them alive
+        for connection in [*self._connections]:
+            await connection.drain()
+
+    async def close_when_cancelled(self) -> None:
+        """Writes are shielded from cancellation; closing the sockets under them ends them."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            for transport in self._connections.values():
+                transport.socket.close()
+
+    async def _refuse(self, transport: trio.SocketStream) -> None:
+        """Say that there are too many, if few are being told so; in TLS that would cost a handshake."""
+        error = TooManyConnections(self._limits.max_connections)
+        self._on_limit(error.limit)
+        if self._tls is None and len(self._refusals) < MAX_REFUSALS:
+            self._refusals.add(transport)
+            with trio.move_on_after(GOODBYE_SECONDS), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await transport.send_all(_as_http1(error_reply(error)))
+                await transport.send_eof()
+                while await transport.receive_some():
+                    pass
+            self._refusals.discard(transport)
+        await trio.aclose_forcefully(transport)
 
 
-async def _close_when_cancelled(stream: trio.SocketStream) -> None:
-    """hypercorn shields its writes from cancellation; closing the socket under them ends them."""
-    try:
-        await trio.sleep_forever()
-    finally:
-        stream.socket.close()
-
-
-class ClientStream:
-    """What hypercorn uses of a stream, with a deadline on writes: a client that stops reading is cut off."""
-
-    def __init__(self, stream: trio.SocketStream, send_timeout: float) -> None:
-        self.socket = stream.socket
-        self._stream = stream
-        self._send_timeout = send_timeout
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
-
-    async def send_all(self, data: bytes) -> None:
-        """The deadline is on each piece, so that a slow reader of a large response gets it all.
-
-        Raises:
-            trio.BrokenResourceError: nothing moved for `send_timeout` seconds (the stream is then closed), or the
-                client has gone.
-        """
-        with memoryview(data) as view:
-            for start in range(0, len(view), _SEND_SIZE):
-                with trio.move_on_after(self._send_timeout) as sending:
-                    await self._stream.send_all(view[start : start + _SEND_SIZE])
-                if sending.cancelled_caught:
-                    await trio.aclose_forcefully(self._stream)  # part of a message is out: nothing can follow it
-                    raise trio.BrokenResourceError(f"the client took no data for {self._send_timeout:g} seconds")
-
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+def _as_http1(reply: Reply) -> bytes:
+    """A reply to a client that has not asked yet, or asked what nobody has read."""
+    length = (b"content-length", b"%d" % len(reply.body))
+    headers = b"".join(b"%b: %b\r\n" % header for header in (*reply.headers, length, (b"connection", b"close")))
+    return b"HTTP/1.1 %d \r\n%b\r\n%b" % (reply.status, headers, reply.body)

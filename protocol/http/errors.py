@@ -36,8 +36,65 @@ class UnsupportedCompression(Unsupported):
         super().__init__("Unsupported compression type")
 
 
-class BodyTimeout(InvalidArgument):
-    """The client began a body and stopped sending it."""
+class LimitError(ServerError):
+    """A limit of this edge has refused the request; `limit` is the name under which that is counted."""
+
+    limit: str
+
+
+class BodyTooLarge(LimitError, PayloadTooLarge):
+    def __init__(self, message: str, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+class BodyTimeout(LimitError, InvalidArgument):
+    """The client began a body and stopped sending it, or sends it too slowly."""
+
+    limit = "body_timeout"
+
+
+class HeaderTimeout(LimitError, InvalidArgument):
+    """The client began a request and did not end its headers in time."""
+
+    limit = "header_timeout"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the request's headers are not complete after {seconds:g} seconds. "
+            f"Use --http-header-timeout to allow more."
+        )
+
+
+class HeadersTooLarge(LimitError, InvalidArgument):
+    limit = "max_header_size"
+
+    def __init__(self, maximum: int) -> None:
+        super().__init__(
+            f"the request's line and headers exceed the maximum allowed size of {maximum} bytes. "
+            f"Use --http-max-header-size to increase the limit."
+        )
+
+
+class TooManyStreams(LimitError, Unavailable):
+    """The limit is the client's own: its other requests are in the way."""
+
+    limit = "max_concurrent_streams"
+
+    def __init__(self, maximum: int) -> None:
+        super().__init__(
+            f"{maximum} requests are in flight on this connection, which is the maximum. "
+            f"Use --http-max-concurrent-streams to increase the limit."
+        )
+
+
+class TooManyConnections(LimitError, Unavailable):
+    limit = "max_connections"
+
+    def __init__(self, maximum: int) -> None:
+        super().__init__(
+            f"{maximum} connections are open, which is the maximum. Use --http-max-connections to increase the limit."
+        )
 
 
 STATUS: dict[type[ServerError], int] = {
@@ -52,6 +109,9 @@ STATUS: dict[type[ServerError], int] = {
     Forbidden: 403,
     MethodNotAllowed: 405,
     BodyTimeout: 408,
+    HeaderTimeout: 408,
+    HeadersTooLarge: 431,
+    TooManyStreams: 429,
 }
 
 

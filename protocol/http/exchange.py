@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -12,26 +12,70 @@ from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument
 from protocol.http.settings import HttpSettings
 from protocol.messages import LATEST_VERSION, Buffer
+from protocol.server_settings import Trace
+from protocol.services import EdgeServices
+from protocol.shared_memory.lease import Lease
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 JSON_CONTENT: Headers = ((b"content-type", b"application/json"),)
 
+# Reading or writing more bytes than this as JSON would hold up every other call.
+JSON_IN_THREAD_ABOVE = 1 << 20
+
 _MAX_VERSION = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
+class BodyWriter(Protocol):
+    """The way out for a handler that answers piece by piece. HTTP cannot take a status back: after `start`, what goes
+    wrong is the body's to tell."""
+
+    @property
+    def has_started(self) -> bool: ...
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the head of the response, once."""
+
+    async def send(self, data: bytes) -> None:
+        """Send a piece of the body, and wait while the client is slow."""
+
+    async def end(self) -> None:
+        """The body is whole. Without this call the client sees that it was cut off."""
+
+
+@dataclass(slots=True, eq=False)
 class HttpRequest:
     """A request whose body has arrived whole and decompressed.
 
-    `path_parameters` are the named parts of the route's path, percent-decoded; header names are lower-case.
+    `path_parameters` are the named parts of the route's path, percent-decoded. `headers` holds the first value of each
+    header by its lower-case name, `sent_headers` all of them as they came. `trace` is there if the request is traced.
     """
 
-    core: InferenceCore
+    services: EdgeServices
     settings: HttpSettings
     path_parameters: Mapping[str, str]
     headers: Mapping[bytes, bytes]
     body: Buffer
+    writer: BodyWriter
+    sent_headers: Iterable[tuple[bytes, bytes]] = ()
+    trace: Trace | None = None
+    _lease: Lease | None = None
+
+    @property
+    def core(self) -> InferenceCore:
+        return self.services.core
+
+    @property
+    def lease(self) -> Lease:
+        """The request's use of shared memory; it lasts until the response is out."""
+        if self._lease is None:
+            self._lease = self.services.shared_memory.lease()
+        return self._lease
+
+    def end(self) -> None:
+        """The response is out, or nobody waits for it any more: let go of shared memory. Called once, by the app."""
+        if self._lease is not None:
+            self._lease.__exit__(None, None, None)
 
     @property
     def model_name(self) -> str:
@@ -65,7 +109,8 @@ class Reply:
     body: bytes = b""
 
 
-Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Reply]]
+# None means that the handler has answered through the request's writer.
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Reply | None]]
 
 
 def json_reply(value: object) -> Reply:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from protocol.core import ModelStatistics
-from protocol.errors import InvalidArgument, Unsupported
-from protocol.http.exchange import Handler, HttpRequest, Reply, json_reply
+from protocol.errors import InvalidArgument
+from protocol.http.exchange import HttpRequest, Reply, json_reply
 
 
 async def server_live(request: HttpRequest) -> Reply:
@@ -47,15 +47,6 @@ async def model_statistics(request: HttpRequest) -> Reply:
     return json_reply({"model_stats": [_statistics(entry) for entry in entries]})
 
 
-def not_supported_yet(what: str) -> Handler:
-    """A handler for a path of the protocol whose function is still to come."""
-
-    async def refuse(request: HttpRequest) -> Reply:
-        raise Unsupported(f"{what} is not supported yet")
-
-    return refuse
-
-
 def _statistics(entry: ModelStatistics) -> object:
-    # Triton's answer has these two members as well; nothing is counted in them yet.
-    return {**msgspec.to_builtins(entry), "response_stats": {}, "memory_usage": []}
+    # Triton's answer has these two members as well; where the core counts nothing for them they are empty.
+    return {"response_stats": {}, "memory_usage": [], **msgspec.to_builtins(entry)}

@@ -8,29 +8,45 @@ Source: reference sections "Infer request", "Input data rules" and "Outputs and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from protocol.datatypes import BY_PROTOCOL_NAME, DataType
-from protocol.errors import InvalidArgument, PayloadTooLarge, Unsupported
+from protocol.datatypes import BY_PROTOCOL_NAME
+from protocol.errors import InvalidArgument
+from protocol.http.errors import BodyTooLarge
 from protocol.http.exchange import JSON_CONTENT, Headers
 from protocol.http.infer_parameters import set_parameters
 from protocol.http.json_text import JsonReader, write_non_finite
 from protocol.http.tensor_json import decode_data, encode_data
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from protocol.placement import MemoryReference, Placement
+from protocol.shapes import expected_byte_size
 
-MAX_INT64 = 2**63 - 1
 HEADER_LENGTH = b"inference-header-content-length"
+# A bound on what a request makes the server loop over in Python.
+MAX_TENSORS = 4096
 
 Unsigned: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class InputParameters(msgspec.Struct):
-    binary_data_size: Unsigned | None = None
+class TensorParameters(msgspec.Struct):
+    """What inputs and outputs have in common."""
+
     shared_memory_region: str | None = None
+    shared_memory_offset: Unsigned = 0
+    shared_memory_byte_size: Unsigned = 0
+
+    def memory_reference(self) -> MemoryReference | None:
+        if self.shared_memory_region is None:
+            return None
+        return MemoryReference(self.shared_memory_region, self.shared_memory_offset, self.shared_memory_byte_size)
+
+
+class InputParameters(TensorParameters):
+    binary_data_size: Unsigned | None = None
 
 
 class RequestedInput(msgspec.Struct):
@@ -41,10 +57,11 @@ class RequestedInput(msgspec.Struct):
     data: Any = None  # read by its datatype, see `tensor_json`
 
 
-class OutputParameters(msgspec.Struct):
+class OutputParameters(TensorParameters):
+    """A `classification` of 0 is none."""
+
     binary_data: bool | None = None
     classification: Unsigned | None = None
-    shared_memory_region: str | None = None
 
 
 class RequestedOutput(msgspec.Struct):
@@ -83,24 +100,35 @@ class ResponseBody(msgspec.Struct, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class OutputEncoding:
-    """Which outputs go in the binary tail: those that `binary` says, all others as `default_binary` says."""
+    """Which outputs go in the binary tail: those that `binary` says, all others as `default_binary` says. Those
+    `elsewhere` have their data in shared memory, and none in the response."""
 
     default_binary: bool = False
     binary: Mapping[str, bool] = field(default_factory=dict)
+    elsewhere: Collection[str] = ()
 
     def is_binary(self, output: str) -> bool:
         return self.binary.get(output, self.default_binary)
 
 
+class DecodedRequest(NamedTuple):
+    """`placement` is None where all tensors are in the messages; inputs have no data yet where it names them."""
+
+    request: InferenceRequest
+    encoding: OutputEncoding
+    placement: Placement | None = None
+
+
 _READER = JsonReader(InferBody)
+_NO_PARAMETERS = InputParameters()
 
 
 def parse_header_length(value: bytes | None, body_size: int) -> int | None:
-    """The length of the JSON part as the header gives it; None where the header is absent and all is JSON.
+    """The length of the JSON part as the header gives it; None where the header is absent and all is JSON. 0 announces
+    a raw binary request.
 
     Raises:
         InvalidArgument: no number, or none within the body.
-        Unsupported: 0, which announces a raw binary request.
     """
     if value is None:
         return None
@@ -117,34 +145,31 @@ def parse_header_length(value: bytes | None, body_size: int) -> int | None:
     length = int(text)
     if not 0 <= length <= body_size:
         raise InvalidArgument(f"inference header size should be in range (0, {body_size}), got: {text}")
-    if length == 0:
-        raise Unsupported(
-            "raw binary requests (Inference-Header-Content-Length of 0) are not supported yet: describe the inputs in "
-            "JSON and give its length in Inference-Header-Content-Length"
-        )
     return length
 
 
 def decode_infer_request(
     body: Buffer, header_length: int | None, *, model_name: str, model_version: int, max_input_size: int
-) -> tuple[InferenceRequest, OutputEncoding]:
+) -> DecodedRequest:
     """Read a request. Binary tensors stay views of `body`, JSON tensors become memory of their own.
 
     Raises:
-        InvalidArgument, PayloadTooLarge, Unsupported: with the sentence for the client.
+        InvalidArgument, BodyTooLarge: with the sentence for the client.
     """
     view = memoryview(body)
     json_size = len(view) if header_length is None else header_length
     if json_size > max_input_size:
         raise json_too_large(json_size, max_input_size)
-    if json_size == 0:
-        raise InvalidArgument("failed to parse the request JSON buffer: The document is empty at 0")
     message = _READER.read(view[:json_size])
+    _check_counts(message)
     request = InferenceRequest(model_name, [], model_version, id=message.id or "")
     default_binary = set_parameters(request, message.parameters or {})
     tail = view[json_size:].toreadonly()
     position = 0
+    in_memory: dict[int, MemoryReference] = {}
     for item in message.inputs:
+        if item.parameters is not None and (reference := item.parameters.memory_reference()) is not None:
+            in_memory[len(request.inputs)] = reference
         size, tensor = _read_input(item, model_name, tail[position:], header_length is not None, max_input_size)
         position += size
         request.inputs.append(tensor)
@@ -154,15 +179,54 @@ def decode_infer_request(
             f"binary input"
         )
     if message.outputs:
-        request.requested_outputs = tuple(dict.fromkeys(output.name for output in message.outputs))
-        return request, OutputEncoding(binary={o.name: _is_binary(o) for o in message.outputs})
-    return request, OutputEncoding(default_binary)
+        return _with_outputs(request, message.outputs, in_memory)
+    placement = Placement(in_memory) if in_memory else None
+    return DecodedRequest(request, OutputEncoding(default_binary), placement)
 
 
-def json_too_large(size: int, limit: int) -> PayloadTooLarge:
-    return PayloadTooLarge(
+def _check_counts(message: InferBody) -> None:
+    for what, items in (
+        ("inputs", message.inputs),
+        ("requested outputs", message.outputs),
+        ("parameters", message.parameters),
+    ):
+        if items and len(items) > MAX_TENSORS:
+            raise InvalidArgument(f"the request has {len(items)} {what}, expected at most {MAX_TENSORS}")
+
+
+def _with_outputs(
+    request: InferenceRequest, outputs: list[RequestedOutput], in_memory: Mapping[int, MemoryReference]
+) -> DecodedRequest:
+    """Outputs that are named: one without `binary_data` is JSON, whatever the request's default is."""
+    request.requested_outputs = tuple(dict.fromkeys([output.name for output in outputs]))
+    binary: dict[str, bool] = {}
+    places: dict[str, MemoryReference] = {}
+    classes: dict[str, int] = {}
+    for output in outputs:
+        parameters = output.parameters
+        binary[output.name] = parameters is not None and parameters.binary_data is True
+        if parameters is None:
+            continue
+        if (reference := parameters.memory_reference()) is not None:
+            _check_memory_alone(output.name, parameters)
+            places[output.name] = reference
+        elif parameters.classification:
+            classes[output.name] = parameters.classification
+    placement = Placement(in_memory, places, classes) if in_memory or places or classes else None
+    return DecodedRequest(request, OutputEncoding(binary=binary, elsewhere=places), placement)
+
+
+def _check_memory_alone(name: str, parameters: OutputParameters) -> None:
+    other = "classification" if parameters.classification else "binary_data" if parameters.binary_data else ""
+    if other:
+        raise InvalidArgument(f"Output can't set both 'shared_memory_region' and '{other}' for output '{name}'")
+
+
+def json_too_large(size: int, limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
         f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
-        f"Use --http-max-input-size to increase the limit."
+        f"Use --http-max-input-size to increase the limit.",
+        "max_input_size",
     )
 
 
@@ -177,7 +241,9 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
     outputs: list[OutputBody] = []
     for tensor in response.outputs:
         output = OutputBody(tensor.name, tensor.datatype.name, tensor.shape)
-        if encoding.is_binary(tensor.name):
+        if tensor.name in encoding.elsewhere:
+            pass  # no data, and nothing said of it
+        elif encoding.is_binary(tensor.name):
             output.parameters = BinaryDataSize(tensor.byte_size)
             if tensor.byte_size:
                 parts.append(tensor.data)
@@ -188,7 +254,7 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
         response.id or msgspec.UNSET,
         response.model_name,
         str(response.model_version),
-        {key: _json_parameter(value) for key, value in response.parameters.items()} or msgspec.UNSET,
+        {key: json_parameter(value) for key, value in response.parameters.items()} or msgspec.UNSET,
         outputs,
     )
     text = msgspec.json.encode(body)
@@ -201,22 +267,20 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
 def _read_input(
     item: RequestedInput, model_name: str, tail: memoryview, has_header_length: bool, max_input_size: int
 ) -> tuple[int, Tensor]:
-    """The tensor, and how many bytes of the tail it takes."""
+    """The tensor, and how many bytes of the tail it takes. One in shared memory has no data yet."""
     name = item.name
     datatype = BY_PROTOCOL_NAME.get(item.datatype)
     if datatype is None:
         raise InvalidArgument(
             f"invalid datatype for input {name}: got '{item.datatype}', expected one of {', '.join(BY_PROTOCOL_NAME)}"
         )
-    shape = _check_shape(name, datatype, item.shape)
-    parameters = item.parameters or InputParameters()
+    expected_byte_size(name, datatype, item.shape)  # whether there is such a shape; the core checks the data's size
+    shape = tuple(item.shape)
+    parameters = item.parameters or _NO_PARAMETERS
     size = parameters.binary_data_size
     _check_source(item, parameters)
     if parameters.shared_memory_region is not None:
-        raise Unsupported(
-            f"input '{name}': shared memory (parameter 'shared_memory_region') is not supported yet, send the tensor "
-            f"as 'data' or with 'binary_data_size'"
-        )
+        return 0, Tensor(name, datatype, shape, b"")
     if size is None:
         return 0, Tensor(name, datatype, shape, decode_data(name, datatype, shape, item.data, max_size=max_input_size))
     if size and not has_header_length:
@@ -230,32 +294,6 @@ def _read_input(
             f"'{model_name}'"
         )
     return size, Tensor(name, datatype, shape, tail[:size])
-
-
-def _check_shape(name: str, datatype: DataType, dimensions: list[int]) -> tuple[int, ...]:
-    listed = f"[{','.join(str(dimension)[:24] for dimension in dimensions[:64])}]"
-    if any(not 0 <= dimension <= MAX_INT64 for dimension in dimensions):
-        raise InvalidArgument(
-            f"invalid shape for input '{name}': shape {listed} contains one or more invalid dimensions"
-        )
-    count = 0 if 0 in dimensions else 1
-    for dimension in dimensions:  # stops early: the product of a hostile list would be a number of megabytes
-        count *= dimension
-        if count > MAX_INT64:
-            break
-    if count > MAX_INT64:
-        raise InvalidArgument(
-            f"invalid shape for input '{name}': shape {listed} causes total element count to exceed maximum size of "
-            f"{MAX_INT64}"
-        )
-    # A BYTES element takes at least its 4-byte length.
-    item_size = datatype.itemsize or 4
-    if count * item_size > MAX_INT64:
-        raise InvalidArgument(
-            f"byte size overflow for input '{name}': element count ({count}) * data type size ({item_size}) exceeds "
-            f"maximum allowed size ({MAX_INT64})"
-        )
-    return tuple(dimensions)
 
 
 def _check_source(item: RequestedInput, parameters: InputParameters) -> None:
@@ -277,21 +315,8 @@ def _check_source(item: RequestedInput, parameters: InputParameters) -> None:
         )
 
 
-def _is_binary(output: RequestedOutput) -> bool:
-    """An output that is named without `binary_data` is JSON, whatever the request's default is."""
-    parameters = output.parameters
-    if parameters is None:
-        return False
-    if parameters.classification:
-        raise Unsupported(f"output '{output.name}': classification (parameter 'classification') is not supported yet")
-    if parameters.shared_memory_region is not None:
-        raise Unsupported(
-            f"output '{output.name}': shared memory (parameter 'shared_memory_region') is not supported yet"
-        )
-    return parameters.binary_data is True
-
-
-def _json_parameter(value: ParameterValue) -> ParameterValue | msgspec.Raw:
+def json_parameter(value: ParameterValue) -> ParameterValue | msgspec.Raw:
+    """A response parameter, ready for msgspec."""
     if isinstance(value, float) and not math.isfinite(value):
         return write_non_finite(value)
     return value

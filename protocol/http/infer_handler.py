@@ -5,30 +5,43 @@ Source: reference sections "Infer request" and "Outputs and response".
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
+from protocol.errors import Unsupported
 from protocol.http.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
-from protocol.http.exchange import HttpRequest, Reply
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest, Reply
 from protocol.http.infer_codec import (
     HEADER_LENGTH,
+    DecodedRequest,
     decode_infer_request,
     encode_infer_response,
     parse_header_length,
 )
+from protocol.http.raw_request import decode_raw_request
+from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.placement import PlacedRequest, Placement
 
 
 async def infer(request: HttpRequest) -> Reply:
     """Cancelled when the client leaves, and `InferenceCore.infer` with it."""
-    header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(request.body))
-    inference, encoding = decode_infer_request(
-        request.body,
-        header_length,
-        model_name=request.model_name,
-        model_version=request.model_version,
-        max_input_size=request.settings.max_input_size,
-    )
-    response = await request.core.infer(inference)
-    headers, parts = encode_infer_response(response, encoding)
+    core = request.core
+    core.is_live()  # a server that stops says so, and not that it does not know its models
+    if core.is_decoupled(request.model_name, request.model_version):
+        raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+    inference, encoding, placement = await _decode(request)
+    inference.trace = request.trace
+    _forward_headers(request, inference)
+    if placement is None:
+        response = await core.infer(inference)
+    else:
+        response = await _infer_placed(request, inference, placement)
+    in_json = sum(tensor.byte_size for tensor in response.outputs if not encoding.is_binary(tensor.name))
+    if in_json > JSON_IN_THREAD_ABOVE:
+        headers, parts = await trio.to_thread.run_sync(encode_infer_response, response, encoding)
+    else:
+        headers, parts = encode_infer_response(response, encoding)
     # One write of one buffer costs less than several of views: the transport copies each part anyway.
     body = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
     coding = choose_encoding(request.headers.get(b"accept-encoding"))
@@ -36,3 +49,40 @@ async def infer(request: HttpRequest) -> Reply:
         body = await trio.to_thread.run_sync(compress, body, coding)
         headers = (*headers, (b"content-encoding", coding.encode()))
     return Reply(headers=headers, body=body)
+
+
+async def _decode(request: HttpRequest) -> DecodedRequest:
+    body = request.body
+    header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(body))
+    model_name, model_version = request.model_name, request.model_version
+    max_input_size = request.settings.max_input_size
+    if header_length == 0 or not body:
+        return decode_raw_request(
+            body,
+            request.core.model_metadata(model_name, model_version),
+            has_batch=request.core.model_config(model_name, model_version).get("max_batch_size", 0) > 0,
+            model_version=model_version,
+            max_input_size=max_input_size,
+        )
+    decode = partial(
+        decode_infer_request,
+        body,
+        header_length,
+        model_name=model_name,
+        model_version=model_version,
+        max_input_size=max_input_size,
+    )
+    json_size = len(body) if header_length is None else header_length
+    return await trio.to_thread.run_sync(decode) if json_size > JSON_IN_THREAD_ABOVE else decode()
+
+
+def _forward_headers(request: HttpRequest, inference: InferenceRequest) -> None:
+    forwarding = request.services.forwarding
+    if not forwarding.is_empty:
+        headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.sent_headers)
+        inference.parameters.update(forwarding.parameters(headers))
+
+
+async def _infer_placed(request: HttpRequest, inference: InferenceRequest, placement: Placement) -> InferenceResponse:
+    placed = await PlacedRequest.fetch(inference, placement, request.lease, request.core)
+    return await placed.deliver(await request.core.infer(inference))

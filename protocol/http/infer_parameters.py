@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from protocol.access.forwarding import RESERVED_PREFIX
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, ParameterValue
-
-RESERVED_PREFIX = "triton_"
 
 
 def set_parameters(request: InferenceRequest, parameters: dict[str, Any]) -> bool:
@@ -35,7 +34,7 @@ def set_parameters(request: InferenceRequest, parameters: dict[str, Any]) -> boo
             case "binary_data_output":
                 default_binary = _boolean(key, value)
             case _:
-                request.parameters[key] = _custom(key, value)
+                request.parameters[key] = _unreserved(key, value)
     return default_binary
 
 
@@ -53,12 +52,21 @@ def _boolean(key: str, value: object) -> bool:
     raise InvalidArgument(f"Unable to parse '{key}': attempt to access JSON non-boolean as boolean, got {value!r:.40}")
 
 
-def _custom(key: str, value: object) -> ParameterValue:
+def _unreserved(key: str, value: object) -> ParameterValue:
     if key.startswith(RESERVED_PREFIX):
         raise InvalidArgument(
             f"parameter keys starting with '{RESERVED_PREFIX}' are reserved for Triton usage and should not be "
             f"specified: got '{key}'"
         )
+    return custom_parameter(key, value)
+
+
+def custom_parameter(key: str, value: object) -> ParameterValue:
+    """A parameter without a meaning to the server.
+
+    Raises:
+        InvalidArgument: neither a boolean, nor a number, nor a string.
+    """
     if type(value) is int and not -(2**63) <= value < 2**63:
         try:
             return float(value)  # as Triton does past the range of a 64-bit integer

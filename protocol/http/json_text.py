@@ -49,6 +49,8 @@ class JsonReader(Generic[T]):
         """Raises:
         InvalidArgument: the text is no JSON, nests too deeply, or does not fit the type.
         """
+        if not text:
+            _refuse_syntax("The document is empty", 0)
         try:
             return self._decoder.decode(text)
         except msgspec.ValidationError as exc:

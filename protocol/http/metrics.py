@@ -7,17 +7,19 @@ Triton answers 200 with an empty body, which a scraper with a mistyped path woul
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
-from protocol.errors import Internal, NotFound
+from protocol.access.categories import Category
+from protocol.access.control import AccessControl
+from protocol.errors import Internal, NotFound, ServerError
 from protocol.http.connections import serve_app
 from protocol.http.errors import MethodNotAllowed, error_reply
 from protocol.http.exchange import Reply
 from protocol.http.settings import MetricsSettings
-from protocol.http.transport import has_body, send_early_reply, send_reply
+from protocol.http.transport import first_headers, has_body, header_text, send_early_reply, send_reply
 
 __all__ = ["MetricsSettings", "serve_metrics"]
 
@@ -31,9 +33,10 @@ async def serve_metrics(
     settings: MetricsSettings,
     stop: trio.Event,
     *,
+    access: AccessControl | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve what `render` returns, called anew for each request, until `stop` is set.
+    """Serve what `render` returns, called anew for each request that `access` lets pass, until `stop` is set.
 
     Started with the bound (host, port). Cancelling closes all connections.
 
@@ -42,8 +45,9 @@ async def serve_metrics(
     """
 
     async def app(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        reply = _answer(scope, render)
-        if has_body(scope, dict(scope["headers"])):
+        headers = first_headers(scope)
+        reply = _answer(scope, headers, render, access)
+        if has_body(scope, headers):
             await send_early_reply(reply, scope, receive, send, linger=_LINGER)
         else:
             await send_reply(reply, send)
@@ -51,13 +55,19 @@ async def serve_metrics(
     await serve_app(app, settings.host, settings.port, settings.connections, stop, task_status=task_status)
 
 
-def _answer(scope: HTTPScope, render: Callable[[], bytes]) -> Reply:
+def _answer(
+    scope: HTTPScope, headers: Mapping[bytes, bytes], render: Callable[[], bytes], access: AccessControl | None
+) -> Reply:
     if scope["raw_path"] not in (b"/metrics", b"/metrics/"):
         return error_reply(NotFound("Not Found"))
-    if scope["method"] not in ("GET", "HEAD"):
-        return error_reply(MethodNotAllowed(("GET", "HEAD")))
     try:
+        if access is not None:
+            access.check(Category.METRICS, lambda name: header_text(headers, name))
+        if scope["method"] not in ("GET", "HEAD"):
+            raise MethodNotAllowed(("GET", "HEAD"))
         text = render()
+    except ServerError as exc:
+        return error_reply(exc)
     except Exception as exc:
         logger.exception("rendering the metrics failed")
         return error_reply(Internal(f"rendering the metrics failed: {exc}"))

@@ -6,15 +6,18 @@ goes before a named one (`/v2/models/stats` is never a model's metadata).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
+from protocol.access.categories import Category
 from protocol.errors import NotFound
-from protocol.http import handlers, repository_handlers
+from protocol.http import handlers, repository_handlers, settings_handlers, shared_memory_handlers
 from protocol.http.errors import MethodNotAllowed
 from protocol.http.exchange import Handler
+from protocol.http.generate_handler import generate, generate_stream
 from protocol.http.infer_handler import infer
+from protocol.http.openapi import handlers as openapi_handlers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,100 +26,172 @@ class Route:
 
     Attributes:
         path: its pattern; `{name}` stands for one part of any text, `{model_version}` for digits only.
+        category: what access rules know it by; one for each path, whatever the method.
         summary: one line for people.
+        is_inference: whether it runs a model: it may be traced, and is cancelled when the client leaves.
         has_binary_tail: whether a body may hold binary tensors behind its JSON, and so exceed `max_input_size`.
-        cancel_on_disconnect: whether the handler is cancelled when the client leaves.
+        takes_codings: whether a body may be compressed.
     """
 
     method: str
     path: str
+    category: Category
     handler: Handler
     summary: str
+    is_inference: bool = False
     has_binary_tail: bool = False
-    cancel_on_disconnect: bool = False
+    takes_codings: bool = True
 
 
 def _routes() -> Iterator[Route]:
-    yield Route("GET", "/v2", handlers.server_metadata, "Server metadata")
-    yield Route("GET", "/v2/health/live", handlers.server_live, "Whether the server is up")
-    yield Route("GET", "/v2/health/ready", handlers.server_ready, "Whether the server takes inference requests")
-    yield Route("GET", "/v2/models/stats", handlers.all_statistics, "Statistics of all ready models")
+    yield Route("GET", "/v2", Category.METADATA, handlers.server_metadata, "Server metadata")
+    health = Category.HEALTH
+    yield Route("GET", "/v2/health/live", health, handlers.server_live, "Whether the server is up")
+    yield Route("GET", "/v2/health/ready", health, handlers.server_ready, "Whether the server takes inference requests")
     for model in ("/v2/models/{model_name}", "/v2/models/{model_name}/versions/{model_version}"):
-        yield Route("GET", model, handlers.model_metadata, "Model metadata")
-        yield Route("GET", f"{model}/ready", handlers.model_ready, "Whether a model is ready")
-        yield Route("GET", f"{model}/config", handlers.model_config, "Model configuration")
-        yield Route("GET", f"{model}/stats", handlers.model_statistics, "Statistics of a model")
-        yield Route("POST", f"{model}/infer", infer, "Inference", has_binary_tail=True, cancel_on_disconnect=True)
-        for name in ("generate", "generate_stream"):
-            yield Route("POST", f"{model}/{name}", handlers.not_supported_yet(f"'{name}'"), "Generate extension")
-    for repository in ("/v2/repository", "/v2/repository/{repository_name}"):
-        yield Route("POST", f"{repository}/index", repository_handlers.repository_index, "Models of the repository")
-        control = f"{repository}/models/{{model_name}}"
-        yield Route("POST", f"{control}/load", repository_handlers.load_model, "Load or reload a model")
-        yield Route("POST", f"{control}/unload", repository_handlers.unload_model, "Unload a model")
-    yield from _routes_to_come()
+        yield Route("GET", model, Category.METADATA, handlers.model_metadata, "Model metadata")
+        yield Route("GET", f"{model}/ready", health, handlers.model_ready, "Whether a model is ready")
+        yield Route("GET", f"{model}/config", Category.MODEL_CONFIG, handlers.model_config, "Model configuration")
+        yield from _inference(model)
+        yield Route("GET", f"{model}/stats", Category.STATISTICS, handlers.model_statistics, "Statistics of a model")
+    all_models = "Statistics of all ready models"
+    yield Route("GET", "/v2/models/stats", Category.STATISTICS, handlers.all_statistics, all_models)
+    yield from _repository()
+    yield from _settings()
+    yield from _shared_memory()
+    yield from _documentation()
 
 
-def _routes_to_come() -> Iterator[Route]:
-    """Paths of the protocol that are known and answered with 501."""
-    trace = handlers.not_supported_yet("the trace extension")
-    logging = handlers.not_supported_yet("the logging extension")
-    for method in ("GET", "POST"):
-        yield Route(method, "/v2/trace/setting", trace, "Global trace settings")
-        yield Route(method, "/v2/models/{model_name}/trace/setting", trace, "Trace settings of a model")
-        yield Route(method, "/v2/logging", logging, "Log settings")
-    for kind, words in (("systemsharedmemory", "system shared memory"), ("cudasharedmemory", "CUDA shared memory")):
-        refuse = handlers.not_supported_yet(words)
+def _inference(model: str) -> Iterator[Route]:
+    category = Category.INFERENCE
+    yield Route("POST", f"{model}/infer", category, infer, "Inference", is_inference=True, has_binary_tail=True)
+    for name, handler, summary in (
+        ("generate", generate, "Inference on plain JSON, one response"),
+        ("generate_stream", generate_stream, "Inference on plain JSON, a stream of server-sent events"),
+    ):
+        path = f"{model}/{name}"
+        yield Route("POST", path, category, handler, summary, is_inference=True, takes_codings=False)
+
+
+def _repository() -> Iterator[Route]:
+    category = Category.MODEL_REPOSITORY
+    for path in ("/v2/repository", "/v2/repository/{repository_name}"):
+        index = repository_handlers.repository_index
+        yield Route("POST", f"{path}/index", category, index, "Models of the repository")
+        control = f"{path}/models/{{model_name}}"
+        yield Route("POST", f"{control}/load", category, repository_handlers.load_model, "Load or reload a model")
+        yield Route("POST", f"{control}/unload", category, repository_handlers.unload_model, "Unload a model")
+
+
+def _settings() -> Iterator[Route]:
+    for path, of in (("/v2/trace/setting", ""), ("/v2/models/{model_name}/trace/setting", " of a model")):
+        yield Route("GET", path, Category.TRACE, settings_handlers.trace_settings, f"Trace settings{of}")
+        change = settings_handlers.update_trace_settings
+        yield Route("POST", path, Category.TRACE, change, f"Change trace settings{of}")
+    yield Route("GET", "/v2/logging", Category.LOGGING, settings_handlers.log_settings, "Log settings")
+    change = settings_handlers.update_log_settings
+    yield Route("POST", "/v2/logging", Category.LOGGING, change, "Change log settings")
+
+
+def _shared_memory() -> Iterator[Route]:
+    category = Category.SHARED_MEMORY
+    for kind, words, calls in (
+        ("systemsharedmemory", "system shared memory", shared_memory_handlers.SYSTEM),
+        ("cudasharedmemory", "CUDA shared memory", shared_memory_handlers.CUDA),
+    ):
         for region in ("", "/region/{region_name}"):
-            yield Route("GET", f"/v2/{kind}{region}/status", refuse, f"Registered {words}")
-            yield Route("POST", f"/v2/{kind}{region}/unregister", refuse, f"Unregister {words}")
-        yield Route("POST", f"/v2/{kind}/region/{{region_name}}/register", refuse, f"Register {words}")
+            path = f"/v2/{kind}{region}"
+            yield Route("GET", f"{path}/status", category, calls.status, f"Registered {words}")
+            yield Route("POST", f"{path}/unregister", category, calls.unregister, f"Unregister {words}")
+        path = f"/v2/{kind}/region/{{region_name}}/register"
+        yield Route("POST", path, category, calls.register, f"Register {words}")
+
+
+def _documentation() -> Iterator[Route]:
+    category = Category.METADATA
+    yield Route("GET", "/v2/docs", category, openapi_handlers.page, "The API as a page")
+    document = openapi_handlers.document_of(lambda: ROUTES)
+    yield Route("GET", "/v2/docs/openapi.json", category, document, "The API as an OpenAPI document")
+    yield Route("GET", "/v2/docs/{asset_name}", category, openapi_handlers.asset, "Files of the page")
 
 
 ROUTES: tuple[Route, ...] = tuple(_routes())
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One path, and its routes by method."""
+
+    category: Category
+    routes: Mapping[str, Route]
+
+    def route(self, method: str) -> Route:
+        """HEAD goes where GET goes.
+
+        Raises:
+            MethodNotAllowed: the path does not take this method.
+        """
+        route = self.routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise MethodNotAllowed((*self.routes, "HEAD") if "GET" in self.routes else tuple(self.routes))
+        return route
+
+
 @dataclass(slots=True)
 class _Node:
-    """One part of a path: what may follow it, and the routes that end here by method."""
+    """One part of a path: what may follow it, and the endpoint if one ends here."""
 
     literal: dict[str, _Node] = field(default_factory=dict)
     named: dict[str, _Node] = field(default_factory=dict)
-    routes: dict[str, Route] = field(default_factory=dict)
+    endpoint: Endpoint | None = None
 
 
 class RouteTable:
+    """Raises ValueError where two routes of one path differ in their category."""
+
     def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
-        self._root = _Node()
+        by_path: dict[str, dict[str, Route]] = {}
         for route in routes:
+            by_path.setdefault(route.path, {})[route.method] = route
+        self._root = _Node()
+        for path, methods in by_path.items():
             node = self._root
-            for part in route.path.split("/")[1:]:
+            for part in path.split("/")[1:]:
                 children = node.named if part.startswith("{") else node.literal
                 node = children.setdefault(part.strip("{}"), _Node())
-            node.routes[route.method] = route
+            (category,) = {route.category for route in methods.values()}
+            node.endpoint = Endpoint(category, methods)
 
-    def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
-        """The route of a request and the named parts of its path. HEAD goes where GET goes.
+    def find(self, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
+        """What lies at a path, without its query, and the named parts of the path.
 
         Raises:
-            NotFound: no such path. MethodNotAllowed: not with this method.
+            NotFound: nothing does.
         """
+        if not raw_path.startswith(b"/"):
+            raw_path = _path_of(raw_path)
         parts = [unquote_to_bytes(part).decode("utf-8", "replace") for part in raw_path.split(b"/")[1:]]
         parameters: dict[str, str] = {}
-        node = _search(self._root, parts, 0, parameters)
-        if node is None:
+        endpoint = _search(self._root, parts, 0, parameters)
+        if endpoint is None:
             raise NotFound("Not Found")
-        route = node.routes.get("GET" if method == "HEAD" else method)
-        if route is None:
-            allowed = (*node.routes, "HEAD") if "GET" in node.routes else tuple(node.routes)
-            raise MethodNotAllowed(allowed)
-        return route, parameters
+        return endpoint, parameters
 
 
-def _search(node: _Node, parts: list[str], index: int, parameters: dict[str, str]) -> _Node | None:
+def _path_of(target: bytes) -> bytes:
+    """The path in the absolute form of a request target (`http://host/path`), which a server must take as well
+    (RFC 9112, 3.2.2). All other forms have none."""
+    scheme, separator, rest = target.partition(b"://")
+    if scheme.lower() not in (b"http", b"https") or not separator:
+        return b""
+    _, slash, path = rest.partition(b"/")
+    return slash + path
+
+
+def _search(node: _Node, parts: list[str], index: int, parameters: dict[str, str]) -> Endpoint | None:
     """Depth first, literal parts before named ones; the depth is that of the deepest route."""
     if index == len(parts):
-        return node if node.routes else None
+        return node.endpoint
     part = parts[index]
     if (child := node.literal.get(part)) and (found := _search(child, parts, index + 1, parameters)):
         return found

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
-from protocol.core import InferenceCore
 from protocol.http.app import HttpApp
 from protocol.http.connections import serve_app
 from protocol.http.settings import ConnectionLimits, HttpSettings
+from protocol.services import EdgeServices
 
 __all__ = ["ConnectionLimits", "HttpSettings", "serve_http"]
 
 
 async def serve_http(
-    core: InferenceCore,
+    services: EdgeServices,
     settings: HttpSettings,
     stop: trio.Event,
     *,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the core over HTTP until `stop` is set and every request in flight has its answer.
+    """Serve over HTTP until `stop` is set and every request in flight has its answer.
 
     Started with the bound (host, port) once connections are accepted. There is no deadline on draining: the caller's
     cancel scope is one. Cancelling closes all connections and cancels what they were waiting for.
@@ -28,5 +30,14 @@ async def serve_http(
         OSError: the address cannot be listened on.
     """
     await serve_app(
-        HttpApp(core, settings), settings.host, settings.port, settings.connections, stop, task_status=task_status
+        HttpApp(services, settings),
+        settings.host,
+        settings.port,
+        settings.connections,
+        stop,
+        on_limit=partial(services.limits.count, "http"),
+        tls=settings.tls,
+        reuse_port=settings.reuse_port,
+        keeps_header_case=not services.forwarding.is_empty,
+        task_status=task_status,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 
 MEBIBYTE = 1024 * 1024
@@ -13,14 +14,28 @@ class ConnectionLimits:
 
     Attributes:
         backlog: connections that the kernel holds until they are accepted.
+        max_connections: how many there may be; one more is answered 503 and closed.
         max_header_size: bytes of one request's line and headers; more is answered 431.
-        keep_alive_timeout: seconds that a connection may sit without a request, or take over its headers.
+        max_concurrent_streams: requests in flight on one HTTP/2 connection; one more is answered 429.
+        max_requests_per_connection: after so many the connection ends in good order; 0 sets no end.
+        max_stream_resets: requests in a second that an HTTP/2 client may open only to give them up; one more ends the
+            connection.
+        max_control_frames: frames in a second that carry nothing of a request; one more ends the connection.
+        header_timeout: seconds that the headers of a request may take once they have begun; then 408. Also what a TLS
+            handshake may take.
+        idle_timeout: seconds that a connection may sit without a request.
         send_timeout: seconds without progress after which a client that does not read its response is cut off.
     """
 
     backlog: int = 1024
+    max_connections: int = 1000
     max_header_size: int = 64 * 1024
-    keep_alive_timeout: float = 75.0
+    max_concurrent_streams: int = 128
+    max_requests_per_connection: int = 0
+    max_stream_resets: int = 200
+    max_control_frames: int = 1000
+    header_timeout: float = 20.0
+    idle_timeout: float = 75.0
     send_timeout: float = 60.0
 
 
@@ -35,10 +50,13 @@ class HttpSettings:
             decompressed (Triton's `--http-max-input-size`).
         max_body_size: bytes of a whole request body on the wire. It bounds what `max_input_size` leaves open: the
             binary tensors behind the JSON part of an inference request.
-        body_timeout: seconds without a byte after which an unfinished request body is answered 408.
+        body_timeout: seconds that a request body may pause in all, beside a second for each KiB that has come; then
+            it is answered 408.
         linger: seconds for which the rest of a refused body is read and dropped, so that the answer reaches a
             client that is still sending.
         connections: bounds of each connection.
+        tls: serve HTTPS, with HTTP/2 by ALPN (see `connections.ALPN_PROTOCOLS`); None serves plain HTTP.
+        reuse_port: let other processes listen on the same port.
     """
 
     host: str = "0.0.0.0"
@@ -48,6 +66,8 @@ class HttpSettings:
     body_timeout: float = 60.0
     linger: float = 5.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    tls: ssl.SSLContext | None = None
+    reuse_port: bool = False
 
 
 @dataclass(frozen=True, slots=True)

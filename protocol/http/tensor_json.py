@@ -12,10 +12,12 @@ from array import array
 from itertools import chain
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from protocol.datatypes import DataType
-from protocol.errors import Internal, InvalidArgument, PayloadTooLarge
+from protocol.errors import Internal, InvalidArgument
+from protocol.http.errors import BodyTooLarge
 from protocol.http.json_text import MAX_NESTING, NESTING_TEXT, write_non_finite
 from protocol.messages import Buffer, Tensor, encode_bytes_elements
 
@@ -42,7 +44,7 @@ def decode_data(name: str, datatype: DataType, shape: tuple[int, ...], data: Any
 
     Raises:
         InvalidArgument: elements of another type or out of range, more or fewer than `shape` says, nested too deeply.
-        PayloadTooLarge: the tensor is larger than `max_size` bytes.
+        BodyTooLarge: the tensor is larger than `max_size` bytes.
     """
     count = math.prod(shape)
     if count == 0:
@@ -71,7 +73,7 @@ def decode_data(name: str, datatype: DataType, shape: tuple[int, ...], data: Any
     return _pack(name, datatype, elements)
 
 
-def encode_data(tensor: Tensor) -> object:
+def encode_data(tensor: Tensor) -> list[Any] | msgspec.Raw:
     """The `data` member of an output: a flat array in row-major order, ready for msgspec.
 
     Raises:
@@ -92,7 +94,7 @@ def encode_data(tensor: Tensor) -> object:
     if tensor.datatype in _HALF_FLOATS:
         with np.errstate(invalid="ignore"):  # a signalling NaN
             flat = flat.astype(np.float32)
-    values = flat.tolist()
+    values: list[Any] = flat.tolist()
     return values if np.isfinite(flat).all() else write_non_finite(values)
 
 
@@ -108,9 +110,10 @@ def _text(name: str, index: int, element: bytes) -> str:
 
 def _check_size(name: str, size: int, limit: int) -> None:
     if size > limit:
-        raise PayloadTooLarge(
+        raise BodyTooLarge(
             f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} "
-            f"bytes. Use --http-max-input-size to increase the limit."
+            f"bytes. Use --http-max-input-size to increase the limit.",
+            "max_input_size",
         )
 
 

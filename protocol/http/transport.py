@@ -7,21 +7,22 @@ here is drained here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
-from protocol.errors import InvalidArgument, ServerError
+from protocol.errors import ServerError
 from protocol.http.errors import BodyTimeout
-from protocol.http.exchange import Reply
+from protocol.http.exchange import Headers, Reply
 from protocol.messages import Buffer
 
-# Triton's bound on chunks, for bodies cut so small that framing costs more than content.
-MAX_CHUNKS = 65536
-MIN_CHUNK_SIZE = 64
+# Bytes in a second that a body must come with, once the time for a pause is over.
+MIN_BODY_RATE = 1024
+# The key of an exchange's `state` that holds the headers as the client sent them.
+SENT_HEADERS = "sent_headers"
 
 
 class ClientGone(Exception):
@@ -46,6 +47,20 @@ class BodyLimit:
             raise self.error(size, self.maximum)
 
 
+def first_headers(scope: HTTPScope) -> dict[bytes, bytes]:
+    """The headers by their lower-case names; of one that comes several times the first value, for every reader."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name, value)
+    return headers
+
+
+def header_text(headers: Mapping[bytes, bytes], name: str) -> str | None:
+    """A header as text: each byte a character, so that nothing is lost."""
+    value = headers.get(name.encode("latin-1", "replace"))
+    return None if value is None else value.decode("latin-1")
+
+
 def has_body(scope: HTTPScope, headers: Mapping[bytes, bytes]) -> bool:
     """Whether a body may follow. HTTP/1 announces it, HTTP/2 need not, whatever the method."""
     if scope["http_version"].startswith("2"):
@@ -54,25 +69,27 @@ def has_body(scope: HTTPScope, headers: Mapping[bytes, bytes]) -> bool:
 
 
 async def read_body(
-    receive: ASGIReceiveCallable, headers: Mapping[bytes, bytes], limit: BodyLimit, *, idle_seconds: float
+    receive: ASGIReceiveCallable, headers: Mapping[bytes, bytes], limit: BodyLimit, *, pause_seconds: float
 ) -> Buffer:
     """The whole body. A body over the limit is refused as soon as that is known: by its declared length, else while
-    it streams in.
+    it streams in. It may pause for `pause_seconds` at a time, and in all no longer than that and what
+    `MIN_BODY_RATE` allows for its bytes.
 
     Raises:
-        PayloadTooLarge: over the limit. InvalidArgument: too many tiny chunks. BodyTimeout: no byte for
-        `idle_seconds`. ClientGone: the client left.
+        ServerError: over the limit, as `limit.error` makes it. BodyTimeout: too slow. ClientGone: the client left.
     """
     if declared := headers.get(b"content-length"):
-        limit.check(int(declared))  # hypercorn lets only digits pass
-    is_chunked = b"transfer-encoding" in headers
+        limit.check(int(declared))  # the transport lets only digits pass
     body: bytes | bytearray = b""
-    chunks = 0
+    started = trio.current_time()
     while True:
-        with trio.move_on_after(idle_seconds) as waiting:
+        with trio.move_on_at(pause_seconds + min(trio.current_time(), started + len(body) / MIN_BODY_RATE)) as waiting:
             message = await receive()
         if waiting.cancelled_caught:
-            raise BodyTimeout(f"the request body is not complete and no byte came for {idle_seconds:g} seconds")
+            raise BodyTimeout(
+                f"the request body is not complete: {len(body)} bytes came within "
+                f"{trio.current_time() - started:.0f} seconds. Use --http-body-timeout to allow longer pauses."
+            )
         if message["type"] != "http.request":
             raise ClientGone
         if part := message["body"]:
@@ -83,14 +100,34 @@ async def read_body(
                     body = bytearray(body)
                 body += part
             limit.check(len(body))
-            chunks += 1
-            if is_chunked and chunks > MAX_CHUNKS and len(body) < chunks * MIN_CHUNK_SIZE:
-                raise InvalidArgument(
-                    f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. "
-                    f"Send fewer or larger HTTP chunks."
-                )
         if not message["more_body"]:
             return body
+
+
+def sent_headers(scope: HTTPScope) -> Iterable[tuple[bytes, bytes]]:
+    """All headers, their names in the letter case of the client where the connection keeps it (see `http1`)."""
+    headers: Iterable[tuple[bytes, bytes]] = scope["state"].get(SENT_HEADERS) or scope["headers"]
+    return headers
+
+
+class StreamedReply:
+    """Implements `exchange.BodyWriter`: a response of unknown length."""
+
+    __slots__ = ("_send", "has_started")
+
+    def __init__(self, send: ASGISendCallable) -> None:
+        self._send = send
+        self.has_started = False
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.has_started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def send(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def send_reply(reply: Reply, send: ASGISendCallable) -> None:

@@ -13,7 +13,7 @@ from importlib import resources
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
-__all__ = ["message_class"]
+__all__ = ["message_class", "our_pool"]
 
 
 @functools.cache
@@ -23,11 +23,12 @@ def message_class(full_name: str) -> type[Message]:
     Raises:
         KeyError: no `.proto` file of ours defines it.
     """
-    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(full_name))
+    return message_factory.GetMessageClass(our_pool().FindMessageTypeByName(full_name))
 
 
 @functools.cache
-def _pool() -> descriptor_pool.DescriptorPool:
+def our_pool() -> descriptor_pool.DescriptorPool:
+    """Everything that our `.proto` files define, and nothing else. Nobody may add to it."""
     pool = descriptor_pool.DescriptorPool()
     serialized = resources.files(__name__).joinpath("descriptors.binpb").read_bytes()
     for file in descriptor_pb2.FileDescriptorSet.FromString(serialized).file:  # each after those that it imports

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from actors.request_check import BATCH_NOTE, RequestChecker
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
-from repository.model_config import ModelConfig, ModelInput, ModelOutput
+from repository.model_config import ModelConfig, ModelInput, ModelOutput, ModelParameter
 
 BATCHING = ModelConfig(
     name="m",
@@ -172,3 +173,32 @@ def test_an_absent_optional_input_is_part_of_the_key() -> None:
 def test_fixed_shapes_need_no_key() -> None:
     config = ModelConfig(name="f", input=(ModelInput(name="A", data_type=DataType.FP32, dims=(2,)),))
     assert RequestChecker(config).check(InferenceRequest("f", [fp32("A", 2)])).shape_key is None
+
+
+def test_ragged_inputs_keep_no_requests_apart() -> None:
+    ragged = ModelInput(name="A", data_type=DataType.FP32, dims=(-1,), allow_ragged_batch=True)
+    plain = ModelInput(name="B", data_type=DataType.INT32, dims=(-1,))
+    alone = RequestChecker(ModelConfig(name="r", max_batch_size=4, input=(ragged,)))
+    assert alone.check(InferenceRequest("r", [fp32("A", 1, 5)])).shape_key is None
+    both = RequestChecker(ModelConfig(name="r", max_batch_size=4, input=(ragged, plain)))
+    keys = [
+        both.check(InferenceRequest("r", [fp32("A", 1, a), int32("B", 1, b)])).shape_key
+        for a, b in ((5, 2), (7, 2), (5, 3))
+    ]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_shapes_that_are_padded_to_the_same_have_one_key() -> None:
+    rules = '{"inputs": {"A": {"dims": {"0": {"buckets": [4, 8]}}}}}'
+    config = replace(BATCHING, parameters={"shape_rules": ModelParameter(string_value=rules)})
+    checker = RequestChecker(config)
+    keys = [
+        checker.check(InferenceRequest("m", [fp32("A", 1, length, 2), int32("B", 1, 1)])).shape_key
+        for length in (1, 4, 5)
+    ]
+    assert keys == [((4, 2), (1,)), ((4, 2), (1,)), ((8, 2), (1,))]
+    with pytest.raises(InvalidArgument) as caught:
+        checker.check(InferenceRequest("m", [fp32("A", 1, 9, 2), int32("B", 1, 1)], id="r7"))
+    assert caught.value.message == (
+        "[request id: r7] dimension 0 of input 'A' is 9, but the shape rules of its model allow at most 8 (model 'm')"
+    )

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.batching_policy import DynamicBatchingPolicy
+from actors.dynamic_batching import DynamicBatchingPolicy
 from actors.messages import Abandon, Drain, SchedulerAddress, Submit
 from actors.model_instance import ModelInstance
 from actors.ordered_replies import OrderedReplies
@@ -86,7 +86,7 @@ async def test_a_full_queue_is_answered_at_once(autojump_clock: MockClock, nurse
         await wait_all_tasks_blocked()
     answer = refused.answer()
     assert isinstance(answer, Unavailable)
-    assert answer.message == "[request id: r3] Exceeds maximum queue size of model 'm'"
+    assert answer.message == "[request id: r3] Exceeds maximum queue size"
     assert actor.statistics.failures[FailureReason.REJECTED] == 1
     address.tell(Drain())
 

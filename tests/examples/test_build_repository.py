@@ -17,8 +17,15 @@ from tests.examples.local_server import LocalServer, read_config
 
 builder = load_example("build_repository")
 
-ONNX_MODELS = ["file_type", "ocr_detection", "ocr_direction", "ocr_recognition", "voice_activity"]
-PYTHON_MODELS = ["add_sub", "ocr_text"]
+ONNX_MODELS = [
+    "file_type",
+    "ocr_detection",
+    "ocr_direction",
+    "ocr_recognition",
+    "voice_activity",
+    "voice_activity_stream",
+]
+PYTHON_MODELS = ["add_sub", "ocr_page_cut", "ocr_page_scale", "ocr_page_turn", "ocr_text"]
 WITHOUT_CONFIG = ["ocr_detection", "ocr_text"]
 ONNX_TYPES = {"tensor(float)": "TYPE_FP32", "tensor(int32)": "TYPE_INT32", "tensor(int64)": "TYPE_INT64"}
 
@@ -35,7 +42,8 @@ def test_every_model_has_its_file(repository: Path) -> None:
     """One folder per model, one version each, and nothing half-written."""
     files = {str(file) for file in contents(repository) if file.suffix in (".onnx", ".py")}
     expected = {f"{name}/1/model.onnx" for name in ONNX_MODELS} | {f"{name}/1/model.py" for name in PYTHON_MODELS}
-    assert files == expected
+    assert files == expected | {"ocr_page_cut/1/text_boxes.py"}
+    assert (repository / "ocr_page" / "1").is_dir(), "an ensemble has a version, with nothing in it"
     assert not list(repository.rglob("*.part"))
 
 

@@ -59,7 +59,6 @@ def test_a_field_is_in_both_lists_only_if_just_some_of_its_values_are_refused() 
 
 # One configuration per row of the table, and the words that must be in its refusal.
 EXAMPLES = {
-    "platform": ('platform: "ensemble"', 'platform: "ensemble"'),
     "runtime": ('runtime: "model.py"', "runtime"),
     "input.is_shape_tensor": ("input {} input { is_shape_tensor: true }", ""),
     "input.allow_ragged_batch": ("input { allow_ragged_batch: true }", ""),
@@ -88,9 +87,7 @@ EXAMPLES = {
         "dynamic_batching { default_queue_policy { allow_timeout_override: true } }",
         "",
     ),
-    "sequence_batching": ("sequence_batching {}", ""),
-    "ensemble_scheduling": ("ensemble_scheduling {}", ""),
-    "instance_group.rate_limiter": ("instance_group { rate_limiter {} }", ""),
+    "ensemble_scheduling.step.model_namespace": ('ensemble_scheduling { step {} step { model_namespace: "n" } }', ""),
     "instance_group.secondary_devices": ("instance_group { secondary_devices {} }", ""),
     "instance_group.profile": ('instance_group { profile: "0" }', ""),
     "instance_group.passive": ("instance_group { passive: true }", ""),
@@ -100,10 +97,8 @@ EXAMPLES = {
         'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value {} }',
         "parameters['TRITON_BATCH_STRATEGY_PATH']",
     ),
-    "model_warmup": ("model_warmup {}", ""),
     "model_transaction_policy.decoupled": ("model_transaction_policy { decoupled: true }", ""),
     "model_repository_agents.agents": ("model_repository_agents { agents {} }", ""),
-    "response_cache.enable": ("response_cache { enable: true }", ""),
     "model_metrics.metric_control": ("model_metrics { metric_control {} }", ""),
 }
 
@@ -119,8 +114,8 @@ def test_each_row_refuses_by_name(path: str) -> None:
 
 
 def test_all_refused_fields_are_named_at_once() -> None:
-    text = 'name: "m" sequence_batching {} model_warmup {} runtime: "model.py"'
-    with pytest.raises(Unsupported, match=r"uses 'runtime', 'sequence_batching', 'model_warmup', which"):
+    text = 'name: "m" instance_group { passive: true } cc_model_filenames { key: "7.5" value: "a" } runtime: "model.py"'
+    with pytest.raises(Unsupported, match=r"uses 'runtime', 'instance_group.passive', 'cc_model_filenames', which"):
         refuse_unbuilt(parse_pbtxt(text, source="test"))
 
 

@@ -25,6 +25,10 @@ def ensemble(
     return f'name: "e" platform: "ensemble" {" ".join(tensors)} ensemble_scheduling {{ {" ".join(steps)} }} {more}'
 
 
+def condition(index: int, tensor: str) -> str:
+    return f'parameters {{ key: "condition:{index}" value {{ string_value: "{tensor}" }} }} '
+
+
 PASS_ON = step({"I": "IN"}, {"O": "OUT"})
 
 
@@ -45,6 +49,10 @@ PASS_ON = step({"I": "IN"}, {"O": "OUT"})
         ),
         (ensemble(PASS_ON, more="optimization {}"), "optimization should not be specified for ensemble 'e'"),
         (ensemble(PASS_ON, more="model_warmup {}"), "model_warmup can not be specified for ensemble 'e'"),
+        (
+            ensemble(PASS_ON, more="batch_output {}"),
+            "batch_output has no effect on ensemble 'e' and should not be specified",
+        ),
         (ensemble(), "must specify 'step' for ensemble 'e'"),
         (ensemble(step({}, {}, model="")), "must specify 'model_name' in step 0 of ensemble 'e'"),
         (ensemble(PASS_ON, step({}, {"O": "T"})), "must specify 'input_map' in step 1 of ensemble 'e'"),
@@ -78,6 +86,29 @@ PASS_ON = step({"I": "IN"}, {"O": "OUT"})
             ensemble(step({"I": "IN"}, {"O": "OUT", "P": "SPARE"})),
             "ensemble tensor 'SPARE' is unused in ensemble 'e'",
         ),
+        (
+            ensemble(step({"I": "IN"}, {"O": "OUT", "P": "IN"})),
+            "ensemble tensor 'IN' is an input of ensemble 'e' and cannot be written by step 0",
+        ),
+        (
+            ensemble(PASS_ON, PASS_ON, more=condition(0, "IN")),
+            "ensemble tensor 'OUT' can appear in an output map only once for ensemble 'e' step 1, unless the "
+            "conditions of the steps that write it exclude each other",
+        ),
+        (
+            ensemble(PASS_ON, more=condition(0, "NONE")),
+            "output 'OUT' for ensemble 'e' is not written: at least one of its depending tensors, 'NONE', is not "
+            "connected",
+        ),
+        (
+            ensemble(PASS_ON, more=condition(0, "OUT")),
+            "output 'OUT' for ensemble 'e' is not written: at least one of its depending tensors, 'OUT', is not "
+            "connected",
+        ),
+        (
+            ensemble(PASS_ON, more='parameters { key: "max_inflight_bytes" value { string_value: "all" } }'),
+            "parameter 'max_inflight_bytes' of ensemble 'e' must be a number of bytes (0 for no limit), got 'all'",
+        ),
     ],
 )
 def test_broken_rules(text: str, message: str) -> None:
@@ -93,6 +124,8 @@ def test_broken_rules(text: str, message: str) -> None:
         ensemble(PASS_ON),
         # Steps in any order; one tensor read twice; an output that is also read.
         ensemble(step({"I": "OUT", "J": "IN"}, {"O": "LAST"}), PASS_ON, outputs=("OUT", "LAST")),
+        # A condition is a use of a tensor; steps that exclude each other may write the same one.
+        ensemble(PASS_ON, PASS_ON, inputs=("IN", "C"), more=condition(0, "C") + condition(1, "!C")),
     ],
 )
 def test_good_configurations_pass(text: str) -> None:

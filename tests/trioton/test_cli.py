@@ -64,7 +64,7 @@ def test_triton_s_variable_for_escapes() -> None:
             ["--model-repository=/a", "--load-model=x"],
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
         ),
-        (["--cache-config=local,size=1"], "--cache-config is a flag of Triton's that Trioton does not have yet"),
+        (["--host-policy=a,numa-node=0"], "--host-policy is a flag of Triton's that Trioton does not have yet"),
         (["--strict-model-config=true"], "--disable-auto-complete-config does what"),
         (["--model-control-mode=poll"], "'poll' is not supported yet"),
         (["demo", "--twice"], 'Bad option: "--twice".'),

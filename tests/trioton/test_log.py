@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trioton.log import VERBATIM, TritonFormatter, logging_to, verbose_level
+from protocol.errors import InvalidArgument, Unsupported
+from protocol.server_settings import LogSettings
+from trioton.log import VERBATIM, ServerLog, TritonFormatter, logging_to, verbose_level
 from trioton.settings import Settings
 
 # 2024-02-03 04:05:06.007008 UTC
@@ -80,6 +83,11 @@ def test_a_traceback_is_indented() -> None:
     assert all(line.startswith("    ") for line in rest)
 
 
+def said(text: str) -> list[str]:
+    """The messages of the lines."""
+    return [line.split("] ")[1].strip('"') for line in text.splitlines()]
+
+
 def say_all(name: str = "trioton.some_module") -> None:
     logger = logging.getLogger(name)
     logger.log(verbose_level(2), "verbose two")
@@ -109,7 +117,6 @@ def test_levels_and_streams(
     with logging_to(settings(**values)):
         say_all(name)
     shown = capsys.readouterr()
-    said: Callable[[str], list[str]] = lambda text: [line.split("] ")[1].strip('"') for line in text.splitlines()]  # noqa: E731
     assert said(shown.out) == out
     assert said(shown.err) == err
 
@@ -143,3 +150,59 @@ def test_logging_is_put_back() -> None:
     with logging_to(settings(log_verbose=3)):
         assert (list(root.handlers), ours.level) != before
     assert (list(root.handlers), ours.level) == before
+
+
+def test_settings_change_at_run_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each takes effect at once, and the rest stays as it was."""
+    with logging_to(settings(log_warning=False)) as log:
+        assert log.settings == LogSettings(log_warning=False)
+        log.update(replace(log.settings, log_info=False, log_verbose_level=1))
+        say_all()
+        log.update(replace(log.settings, log_verbose_level=0, log_warning=True, log_error=False))
+        say_all()
+        log.update(replace(log.settings, log_info=True, log_verbose_level=2, log_format="ISO8601"))
+        assert logging.getLogger("trioton.some_module").isEnabledFor(verbose_level(2))
+        logging.getLogger("trioton").info("in the other layout")
+        log.update(replace(log.settings, log_verbose_level=0))
+        assert not logging.getLogger("trioton.some_module").isEnabledFor(verbose_level(1))
+    shown = capsys.readouterr()
+    assert said(shown.out) == ["verbose one", "in the other layout"]
+    assert said(shown.err) == ["error", "warning"]
+    assert re.match(r"\d{4}-\d\d-\d\dT", shown.out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"log_format": "json"}, InvalidArgument, "invalid argument for log_format, got: json"),
+        ({"log_verbose_level": -1}, InvalidArgument, "log_verbose_level must be at least 0, got: -1"),
+        ({"log_file": "/etc/x"}, Unsupported, "log file location can not be updated through network protocol"),
+    ],
+)
+def test_a_refused_change_changes_nothing(changes: dict[str, Any], error: type[Exception], text: str) -> None:
+    with logging_to(settings()) as log:
+        with pytest.raises(error, match=text):
+            log.update(replace(log.settings, log_info=False, **changes))
+        assert log.settings == LogSettings()
+
+
+def test_the_log_file_is_fixed(tmp_path: Path) -> None:
+    """It may be said again, as by a client that sends back what it has read."""
+    file = tmp_path / "server.log"
+    with logging_to(settings(log_file=str(file))) as log:
+        assert log.settings.log_file == str(file)
+        log.update(replace(log.settings, log_info=False))
+        say_all()
+    assert said(file.read_text()) == ["warning", "error"]
+
+
+def test_a_server_in_another_program_leaves_its_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """What clients change there is checked and remembered, and no more."""
+    log = ServerLog(settings(log_verbose=3))
+    before = logging.getLogger("trioton").level
+    log.update(replace(log.settings, log_error=False, log_verbose_level=5))
+    assert log.settings == LogSettings(log_error=False, log_verbose_level=5)
+    assert logging.getLogger("trioton").level == before
+    with logging_to(settings()):
+        say_all()
+    assert said(capsys.readouterr().err) == ["warning", "error"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
@@ -79,6 +81,16 @@ def test_failures_by_reason() -> None:
     assert found["BACKEND"].labels == {**LABELS, "reason": "BACKEND"}
 
 
+def test_batches_by_why_they_went() -> None:
+    """Of models that batch; where none does the family is not there."""
+    flushed = dataclasses.replace(SNAPSHOT, flushes={"full": 3, "timeout": 0})
+    text = Metrics(lambda: [flushed, SNAPSHOT], interval=1).render().decode()
+    assert "# TYPE trioton_batch_flush_total counter\n" in text
+    found = [(s.labels, s.value) for s in samples(text) if s.name == "trioton_batch_flush_total"]
+    assert found == [({**LABELS, "reason": "full"}, 3), ({**LABELS, "reason": "timeout"}, 0)]
+    assert "trioton_batch_flush_total" not in Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+
+
 def test_no_names_but_triton_s() -> None:
     """No `_total`, no `_created`, and the help texts are there."""
     text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
@@ -121,3 +133,20 @@ def test_other_kinds_of_metrics_are_written_too() -> None:
     buckets = {s.labels["le"]: s.value for s in families["a_histogram"].samples if s.name.endswith("_bucket")}
     assert buckets == {"1.0": 0, "2.0": 1, "+Inf": 1}
     assert "\na_counter_total 3.0\n" in text
+
+
+def test_cache_metrics_are_there_for_models_with_a_cache_only() -> None:
+    """Counts, and durations in whole microseconds."""
+    counted = InferStatistics(cache_hit=StatisticDuration(3, 9_999), cache_miss=StatisticDuration(2, 4_000))
+    cached = replace(SNAPSHOT, model="c", statistics=replace(STATISTICS, inference_stats=counted), has_cache=True)
+    text = Metrics(lambda: [SNAPSHOT, cached], interval=1).render().decode()
+    found = {
+        without_suffix(s.name): (s.labels["model"], s.value) for s in samples(text) if s.name.startswith("nv_cache_")
+    }
+    assert found == {
+        "nv_cache_num_hits_per_model": ("c", 3),
+        "nv_cache_num_misses_per_model": ("c", 2),
+        "nv_cache_hit_duration_per_model": ("c", 9),
+        "nv_cache_miss_duration_per_model": ("c", 4),
+    }
+    assert "nv_cache_" not in Metrics(lambda: [SNAPSHOT], interval=1).render().decode()

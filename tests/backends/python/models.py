@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import trio
 from numpy.typing import NDArray
@@ -17,7 +20,14 @@ from backends.python import PythonBackend
 from protocol.datatypes import DataType
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
-from repository.model_config import InstanceKind, ModelConfig, ModelInput, ModelOutput, ModelParameter
+from repository.model_config import (
+    InstanceKind,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    ModelParameter,
+    ModelTransactionPolicy,
+)
 
 CONFIG = ModelConfig(
     name="m",
@@ -28,11 +38,15 @@ CONFIG = ModelConfig(
     default_model_filename="model.py",
 )
 
+DECOUPLED = msgspec.structs.replace(CONFIG, model_transaction_policy=ModelTransactionPolicy(decoupled=True))
+
 # A model whose `execute` has the body given; `answer(array)` makes a response of one tensor.
 _EXECUTE = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 def answer(array, name="OUT"):
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, array)])
@@ -89,13 +103,18 @@ def parameters(**values: str) -> dict[str, ModelParameter]:
     return {key: ModelParameter(string_value=value) for key, value in values.items()}
 
 
+async def attending(instance: PythonBackend, *, task_status: trio.TaskStatus[None]) -> None:
+    """What a model instance actor does beside running batches."""
+    await instance.attend(task_status=task_status)
+
+
 @asynccontextmanager
 async def running(instance: PythonBackend) -> AsyncIterator[PythonBackend]:
     """Loaded and watched, as a model instance actor does it; unloaded afterwards."""
     await instance.load()
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(instance.wait_died)
+            await nursery.start(attending, instance)
             yield instance
             nursery.cancel_scope.cancel()
     finally:
@@ -121,6 +140,58 @@ def request(
 def output(response: InferenceResponse | ServerError, index: int = 0) -> NDArray[Any]:
     assert isinstance(response, InferenceResponse), response
     return response.outputs[index].as_numpy()
+
+
+@dataclass(eq=False)
+class Receiver:
+    """A responder that keeps what it gets. `room` is how many responses it takes before it makes its sender wait."""
+
+    responses: list[InferenceResponse] = field(default_factory=list)
+    error: ServerError | None = None
+    is_cancelled: bool = False
+    room: float = math.inf
+    ended: trio.Event = field(default_factory=trio.Event)
+    changed: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+
+    async def send(self, response: InferenceResponse) -> None:
+        while not self.send_nowait(response):
+            await self.changed.park()
+
+    def send_nowait(self, response: InferenceResponse) -> bool:
+        if len(self.responses) >= self.room:
+            return False
+        self.responses.append(response)
+        self.changed.unpark_all()
+        if response.is_final:
+            self.close()
+        return True
+
+    def close(self, error: ServerError | None = None) -> None:
+        if not self.ended.is_set():
+            self.error = error
+            self.ended.set()
+
+    def make_room(self, room: float = math.inf) -> None:
+        self.room = room
+        self.changed.unpark_all()
+
+    async def wait_count(self, count: int) -> None:
+        while len(self.responses) < count:
+            await self.changed.park()
+
+
+async def stream(instance: PythonBackend, *requests: InferenceRequest) -> list[Receiver]:
+    """One batch of a decoupled model, until all of its requests have ended."""
+    receivers = [Receiver() for _ in requests]
+    await instance.execute_decoupled(requests, receivers)
+    for receiver in receivers:
+        await receiver.ended.wait()
+    return receivers
+
+
+def answers(receiver: Receiver) -> list[Any]:
+    """The only element of each response's only output; nothing for an empty one."""
+    return [output(response).item() for response in receiver.responses if response.outputs]
 
 
 async def infer(instance: PythonBackend, *requests: InferenceRequest) -> list[InferenceResponse | ServerError]:

@@ -99,7 +99,7 @@ return config""")
         ("config.set_dynamic_batching(); return config", "Configuration specified scheduling_choice as 'seq"),
         ("config.as_dict()['x'] = {1, 2}; return config", "TypeError: Object of type set is not JSON serializable"),
         ("os._exit(3)", "worker process of 'm (auto_complete_config)' exited with code 3 during auto_complete_config"),
-        ("pb_utils.load_model('x')", "NotBuilt: load_model is not supported by this server yet."),
+        ("pb_utils.load_model('x')", "TritonModelException: Failed to load model: the server has no other models"),
     ],
 )
 async def test_a_completion_that_fails_says_why(tmp_path: Path, body: str, message: str) -> None:

@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.python.wire import (
-    BrokenFrame,
+from backends.python.heads import (
     DoneHead,
     ExecutedHead,
     FailedHead,
-    Frame,
-    FrameReader,
+    FamilyAsk,
+    Head,
+    LoadAsk,
     LogHead,
-    decode_head,
-    encode,
+    MetricHead,
+    decode_question,
     log_level_name,
 )
-from backends.python.worker.trioton_worker.frames import DONE, EXECUTE, EXECUTED, LOG, MAGIC, PREFIX, pack
+from backends.python.wire import BrokenFrame, Frame, FrameReader, decode_head, encode
+from backends.python.worker.trioton_worker.frames import CALL, DONE, EXECUTE, EXECUTED, LOG, MAGIC, PREFIX, pack
 
 FIRST = pack(LOG, b'{"level":1,"message":"m","filename":"f","line":3}')
 SECOND = pack(EXECUTED, b'{"names":["OUT"]}', bytes(range(16)), 5) + b"12345"
@@ -96,7 +97,7 @@ def test_garbage_is_refused_or_waits_for_more(data: bytes) -> None:
         assert read_all(data) == []
 
 
-def head(data: bytes, form: type[DoneHead] | type[FailedHead] | type[LogHead] | type[ExecutedHead]) -> object:
+def head(data: bytes, form: type[Head]) -> object:
     reader = FrameReader()
     reader.feed(pack(DONE, data))
     frame = reader.next_frame()
@@ -107,8 +108,10 @@ def head(data: bytes, form: type[DoneHead] | type[FailedHead] | type[LogHead] | 
 def test_heads_are_typed() -> None:
     assert head(b"{}", DoneHead) == DoneHead(None)
     assert head(b'{"message":"no"}', FailedHead) == FailedHead("no", "")
-    executed = head(b'{"names":["A"],"errors":[[1,2,"x"]],"parameters":[[0,{"a":true,"b":1,"c":"t"}]]}', ExecutedHead)
-    assert executed == ExecutedHead(["A"], [(1, 2, "x")], [(0, {"a": True, "b": 1, "c": "t"})])
+    executed = head(
+        b'{"batch":7,"names":["A"],"errors":[[1,2,"x"]],"parameters":[[0,{"a":true,"b":1,"c":"t"}]]}', ExecutedHead
+    )
+    assert executed == ExecutedHead(7, ["A"], [(1, 2, "x")], [(0, {"a": True, "b": 1, "c": "t"})])
 
 
 @pytest.mark.parametrize(
@@ -121,16 +124,51 @@ def test_heads_are_typed() -> None:
         (b"[]", FailedHead),
         (b"{}", FailedHead),
         (b'{"message":"\xff"}', FailedHead),
-        (b'{"names":[1]}', ExecutedHead),
-        (b'{"parameters":[[0,{"a":[1]}]]}', ExecutedHead),
+        (b'{"names":[]}', ExecutedHead),
+        (b'{"batch":1,"names":[1]}', ExecutedHead),
+        (b'{"batch":1,"parameters":[[0,{"a":[1]}]]}', ExecutedHead),
         (b"[" * 100000, ExecutedHead),
     ],
 )
-def test_other_heads_are_refused(
-    data: bytes, form: type[DoneHead] | type[FailedHead] | type[LogHead] | type[ExecutedHead]
-) -> None:
+def test_other_heads_are_refused(data: bytes, form: type[Head]) -> None:
     with pytest.raises(BrokenFrame):
         head(data, form)
+
+
+def question(data: bytes) -> object:
+    reader = FrameReader()
+    reader.feed(pack(CALL, data))
+    frame = reader.next_frame()
+    assert frame is not None
+    return decode_question(frame)
+
+
+def test_questions_are_told_apart_by_what_they_want() -> None:
+    assert question(b'{"do":"family","call":1,"name":"n","description":"d","kind":"gauge"}') == FamilyAsk(
+        1, "n", "d", "gauge"
+    )
+    assert question(b'{"do":"load","call":2,"model":"m","config":"","files":[["a",3]]}') == LoadAsk(
+        2, "m", "", [("a", 3)]
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}",
+        b'{"do":"fly","call":1}',
+        b'{"do":"family","call":1,"name":"n","description":"d","kind":"summary"}',
+        b'{"do":"value","call":1,"id":"x"}',
+    ],
+)
+def test_other_questions_are_refused(data: bytes) -> None:
+    with pytest.raises(BrokenFrame):
+        question(data)
+
+
+def test_a_changed_metric_has_a_number_or_its_text() -> None:
+    assert head(b'{"do":"set","id":1,"value":"inf"}', MetricHead) == MetricHead("set", 1, "inf")
+    assert head(b'{"do":"set","id":1,"value":2}', MetricHead) == MetricHead("set", 1, 2.0)
 
 
 def test_log_levels() -> None:

@@ -173,9 +173,14 @@ def test_requests_that_a_model_makes() -> None:
     assert request.requested_output_names() == {"OUT"}
     request.set_flags(2)
     assert request.flags() == 2
-    for name in ("exec", "async_exec", "get_response_sender", "trace"):
-        with pytest.raises(pb_utils.TritonModelException, match=f"InferenceRequest.{name} is not supported"):
-            getattr(request, name)()
+    assert not request.is_cancelled()
+    assert request.trace().get_context() is None
+    with pytest.raises(pb_utils.TritonModelException, match=r"BLS is only supported during the 'execute' function\."):
+        request.exec()
+    sender = request.get_response_sender()
+    assert not sender.is_cancelled()
+    with pytest.raises(pb_utils.TritonModelException, match="has no reference to the decoupled state of the model"):
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +202,12 @@ def test_requests_that_a_model_makes() -> None:
             pb_utils.TritonModelException,
             "Expect parameters keys to have type str, found type <class 'int'>",
         ),
+        (
+            {"requested_output_names": [5]},
+            TypeError,
+            "InferenceRequest: requested_output_names must hold str, found type <class 'int'>",
+        ),
+        ({"timeout": "1"}, TypeError, "InferenceRequest: timeout must be int, found type <class 'str'>"),
         (
             {"parameters": {"a": None}},
             pb_utils.TritonModelException,
@@ -248,15 +259,30 @@ def test_looking_things_up() -> None:
     assert not pb_utils.using_decoupled_model_transaction_policy({})
 
 
-def test_what_is_not_built_says_so() -> None:
-    for name, arguments in (
-        ("load_model", ("m",)),
-        ("unload_model", ("m",)),
-        ("is_model_ready", ("m",)),
-        ("MetricFamily", ("m", "text", 0)),
-    ):
-        with pytest.raises(pb_utils.TritonModelException, match=f"{name} is not supported by this server yet."):
-            getattr(pb_utils, name)(*arguments)
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [
+        ("load_model", ("m",), "Failed to load model: there is no server"),
+        (
+            "load_model",
+            ("m", "", [1]),
+            "failed to load model 'm', files should be a dictionary of file paths and file c",
+        ),
+        ("unload_model", ("m",), "Failed to unload model: there is no server"),
+        ("is_model_ready", ("m",), "Failed to check model readiness: there is no server"),
+        (
+            "is_model_ready",
+            ("m", "x"),
+            "Failed to check model readiness: failed to get model version from specified version string 'x' (details: "
+            "invalid literal for int() with base 10: 'x'), version should be an integral value > 0",
+        ),
+        ("is_model_ready", ("m", "0"), "Failed to check model readiness: failed to get model version from specified v"),
+        ("MetricFamily", ("m", "text", 0), "Error when creating MetricFamily: there is no server"),
+    ],
+)
+def test_what_only_a_server_can_do(name: str, arguments: tuple[Any, ...], text: str) -> None:
+    with pytest.raises(pb_utils.TritonModelException, match=re.escape(text)):
+        getattr(pb_utils, name)(*arguments)
 
 
 def config_of(**fields: Any) -> pb_utils.ModelConfig:

@@ -41,6 +41,10 @@ class FakeCore:
 
     `echo` gives its inputs back, `wait` does so once `gate` is set, `forever` never answers, `unavailable` and
     `unknown` and `defect` fail. `requests` are those that came, `cancelled` the names of those that were given up.
+
+    `many` is decoupled, `many_wait` and `many_forever` too: they echo as often as the parameter `responses` says, wait
+    as their names say after the first, then fail if there is a parameter `failure`, else end as the parameter `end`
+    says: "final" with the last response, "flag" with a flag alone.
     """
 
     is_up: bool = True
@@ -53,6 +57,7 @@ class FakeCore:
     loaded: list[tuple[str, LoadParameters]] = field(default_factory=list)
     unloaded: list[tuple[str, bool]] = field(default_factory=list)
     in_flight: int = 0
+    responded: int = 0
     _arrivals: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
     most_in_flight: int = 0
 
@@ -126,14 +131,38 @@ class FakeCore:
     async def infer_stream(
         self, request: InferenceRequest, respond: Callable[[InferenceResponse], Awaitable[None]]
     ) -> bool:
-        await respond(await self.infer(request))
-        return True
+        self.requests.append(request)
+        self.came.set()
+        count = int(request.parameters.get("responses", 1))
+        has_final = request.parameters.get("end", "final") == "final" and "failure" not in request.parameters
+        try:
+            for number in range(count):
+                is_final = has_final and number == count - 1
+                outputs = {"number": number}
+                await respond(InferenceResponse("many", 1, request.inputs, request.id, {**outputs}, is_final))
+                self.responded += 1
+                if number == 0 and request.model_name == "many_wait":
+                    await self.gate.wait()
+                if number == 0 and request.model_name == "many_forever":
+                    await trio.sleep_forever()
+        except trio.Cancelled:
+            self.cancelled.append(request.id)
+            self.cancellation.set()
+            raise
+        if "failure" in request.parameters:
+            raise InvalidArgument(str(request.parameters["failure"]))
+        return has_final and count > 0
+
+    def cancel(self, name: str, request_id: str) -> int:
+        raise NotImplementedError
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
-        return False
+        if name == "unknown":
+            raise NotFound("Request for unknown model: 'unknown' is not found")
+        return name.startswith("many")
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
-        return ()
+        return ("cat", "dog") if (name, output) == ("echo", "x") else ()
 
     async def wait_for_in_flight(self, count: int) -> None:
         while self.in_flight < count:

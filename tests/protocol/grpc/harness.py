@@ -12,9 +12,10 @@ import trio.testing
 from grpclib.const import Cardinality, Handler
 
 from protocol.errors import NotFound
-from protocol.grpc.codec import Codec
-from protocol.grpc.connection import Connection, ConnectionLimits
+from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.stream import Stream
+from protocol.limits import LimitCounter
 from tests.protocol.grpc.client import Client
 
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, RESOURCE_EXHAUSTED = 3, 4, 5, 8
@@ -29,6 +30,11 @@ class Calls:
     started: int = 0
     cancelled: int = 0
     received: list[bytes] = field(default_factory=list)
+    _has_started: trio.Event = field(default_factory=trio.Event)
+
+    async def wait_started(self) -> None:
+        """Until a `Wait` has its message."""
+        await self._has_started.wait()
 
     async def echo(self, stream: Stream) -> None:
         message = await stream.recv_message()
@@ -38,6 +44,7 @@ class Calls:
     async def wait(self, stream: Stream) -> None:
         message = await stream.recv_message()
         self.started += 1
+        self._has_started.set()
         try:
             await self.gate.wait()
         except trio.Cancelled:
@@ -93,6 +100,12 @@ class Peers:
     calls: Calls
     has_ended: trio.Event
     server_writes: list[int]
+    limits: LimitCounter
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each limit has refused something."""
+        return {limit: count for (protocol, limit), count in self.limits.counts().items() if protocol == "grpc"}
 
 
 @asynccontextmanager
@@ -115,7 +128,8 @@ async def connected(
 
     server_end.send_all = counting_send_all  # type: ignore[method-assign]  # to count the writes
     calls = Calls()
-    connection = Connection(server_end, calls.mapping(), Codec(), limits or ConnectionLimits())
+    counts = LimitCounter()
+    connection = Connection(server_end, Shared(calls.mapping(), limits or ConnectionLimits(), counts))
     has_ended = trio.Event()
 
     async def run() -> None:
@@ -128,7 +142,7 @@ async def connected(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
         await client.start()
-        yield Peers(client, connection, calls, has_ended, writes)
+        yield Peers(client, connection, calls, has_ended, writes, counts)
         await trio.aclose_forcefully(client_end)
         with trio.fail_after(30):
             await has_ended.wait()

@@ -7,8 +7,7 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 
-from protocol.grpc.codec import Codec
-from protocol.grpc.connection import Connection, ConnectionLimits
+from protocol.grpc.connection import Connection, Shared
 from tests.protocol.grpc.client import Client, framed
 from tests.protocol.grpc.harness import (
     DEADLINE_EXCEEDED,
@@ -59,7 +58,7 @@ async def test_cancelling_the_connection_cancels_all_calls(autojump_clock: trio.
     client_end, server_end = trio.testing.memory_stream_pair()
     client = Client(client_end)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Connection(server_end, calls.mapping(), Codec(), ConnectionLimits()).run)
+        nursery.start_soon(Connection(server_end, Shared(calls.mapping())).run)
         await client.start()
         await client.start_call("/test.Test/Wait", b"x")
         await trio.testing.wait_all_tasks_blocked()

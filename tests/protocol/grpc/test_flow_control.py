@@ -8,8 +8,8 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 
-from protocol.grpc import connection as connection_module
-from protocol.grpc.connection import ConnectionLimits
+from protocol.grpc import outgoing
+from protocol.grpc.settings import ConnectionLimits
 from tests.protocol.grpc.client import framed
 from tests.protocol.grpc.harness import (
     DEADLINE_EXCEEDED,
@@ -56,7 +56,7 @@ async def test_a_client_that_does_not_read_makes_the_handler_wait(autojump_clock
             await peers.client.transport.receive_some(100_000)  # the server's first frames
         await trio.testing.wait_all_tasks_blocked()
         made = peers.calls.started * 100_000
-        assert made <= connection_module.MAX_BACKLOG + 200_000
+        assert made <= outgoing.MAX_BACKLOG + 200_000
         for _ in range(100):
             await peers.client.transport.receive_some(100_000)
         await trio.testing.wait_all_tasks_blocked()
@@ -116,13 +116,29 @@ async def test_a_window_that_stays_shut_ends_the_call(autojump_clock: trio.testi
 async def test_a_slow_window_is_no_shut_one(autojump_clock: trio.testing.MockClock) -> None:
     async with connected(acknowledges=False) as peers:
         stream = await peers.client.open("/test.Test/Echo")
-        await peers.client.send(stream, framed(bytes(70_000)), end=True)
+        await peers.client.send(stream, framed(bytes(700_000)), end=True)
         for _ in range(20):
-            await trio.sleep(30)
-            peers.client.h2.increment_flow_control_window(500)
-            peers.client.h2.increment_flow_control_window(500, stream)
+            await trio.sleep(20)
+            peers.client.h2.increment_flow_control_window(40_000)
+            peers.client.h2.increment_flow_control_window(40_000, stream)
             await peers.client.flush()
-        assert len((await peers.client.finish(stream)).messages[0]) == 70_000
+        assert len((await peers.client.finish(stream)).messages[0]) == 700_000
+
+
+async def test_a_window_that_opens_by_the_byte_is_shut(autojump_clock: trio.testing.MockClock) -> None:
+    async with connected(acknowledges=False) as peers:
+        stream = await peers.client.open("/test.Test/Echo")
+        await peers.client.send(stream, framed(bytes(200_000)), end=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peers.client.finish, stream)
+            while peers.client.responses[stream].reset is None:
+                await trio.sleep(5)
+                peers.client.h2.increment_flow_control_window(1)
+                if peers.client.responses[stream].reset is None:
+                    peers.client.h2.increment_flow_control_window(1, stream)
+                await peers.client.flush()
+        assert trio.current_time() <= 130
+        assert peers.counts == {"send_timeout": 1}
 
 
 @pytest.mark.parametrize(("path", "body"), [("Echo", b""), ("Echo", b"\0\0"), ("Chat", framed(b"abc")[:-1])])
@@ -134,13 +150,40 @@ async def test_a_request_that_does_not_go_on_ends_its_call(
         await peers.client.send(stream, body)
         response = await peers.client.finish(stream)
         assert response.status == DEADLINE_EXCEEDED
-        assert "is not complete, and nothing came for 60 seconds" in response.message
+        assert "is not complete, and too little of it came for 60 seconds" in response.message
 
 
 async def test_a_stream_may_be_silent_between_its_messages(autojump_clock: trio.testing.MockClock) -> None:
     async with connected() as peers:
         stream = await peers.client.open("/test.Test/Chat")
         await peers.client.send(stream, framed(b"a"))
-        await trio.sleep(10_000)
+        await trio.sleep(7_000)
         await peers.client.send(stream, framed(b"b"), end=True)
         assert (await peers.client.finish(stream)).messages == [b"a", b"b"]
+
+
+async def test_a_request_that_comes_by_the_byte_ends_its_call(autojump_clock: trio.testing.MockClock) -> None:
+    """However regularly: less than 64 KiB in a minute is no progress."""
+    async with connected() as peers:
+        stream = await peers.client.open("/test.Test/Echo")
+        await peers.client.send(stream, framed(bytes(10_000))[:1000])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peers.client.finish, stream)
+            while not peers.client.responses[stream].has_ended:
+                await trio.sleep(5)
+                if not peers.client.responses[stream].has_ended:
+                    await peers.client.send(stream, b"x")
+        assert peers.client.responses[stream].status == DEADLINE_EXCEEDED
+        assert trio.current_time() <= 70
+        assert peers.counts == {"receive_timeout": 1}
+
+
+async def test_a_large_request_may_take_its_time(autojump_clock: trio.testing.MockClock) -> None:
+    async with connected() as peers:
+        message = bytes(700_000)
+        stream = await peers.client.open("/test.Test/Echo")
+        data = framed(message)
+        for start in range(0, len(data), 70_000):
+            await peers.client.send(stream, data[start : start + 70_000], end=start + 70_000 >= len(data))
+            await trio.sleep(50)
+        assert (await peers.client.finish(stream)).messages == [message]

@@ -1,17 +1,15 @@
-"""Message framing: whole, byte by byte, truncated, with trailing bytes, compressed."""
+"""Message framing: whole, byte by byte, truncated, with trailing bytes."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import InvalidArgument, PayloadTooLarge, Unsupported
-from protocol.grpc.framing import MessageDeframer, check_encoding, decompress, frame
+from protocol.errors import InvalidArgument, PayloadTooLarge
+from protocol.grpc.framing import MessageDeframer, frame
 from tests.protocol.grpc.client import framed
 
 LIMIT = 100_000
@@ -96,42 +94,3 @@ def test_small_chunks_are_gathered() -> None:
 @given(st.binary(max_size=1000))
 def test_what_is_framed_can_be_deframed(message: bytes) -> None:
     assert deframe([frame(message)]) == ([(False, message)], 0)
-
-
-@pytest.mark.parametrize("encoding", ["identity", "gzip", "deflate"])
-def test_encodings_that_are_taken(encoding: str) -> None:
-    check_encoding(encoding)
-
-
-@pytest.mark.parametrize("encoding", ["snappy", "", "GZIP"])
-def test_encodings_that_are_not(encoding: str) -> None:
-    with pytest.raises(Unsupported, match="expected one of: identity, gzip, deflate"):
-        check_encoding(encoding)
-
-
-@given(st.binary(max_size=2000), st.sampled_from(["gzip", "deflate"]))
-def test_decompression(message: bytes, encoding: str) -> None:
-    compressed = gzip.compress(message) if encoding == "gzip" else zlib.compress(message)
-    assert decompress(memoryview(compressed), encoding, LIMIT) == message
-
-
-PACKED = gzip.compress(b"hello")
-NOT_DECOMPRESSED: list[tuple[bytes, str, type[Exception], str]] = [
-    (PACKED, "identity", InvalidArgument, "grpc-encoding is 'identity'"),
-    (PACKED, "deflate", InvalidArgument, "could not be decompressed as deflate"),
-    (b"no gzip", "gzip", InvalidArgument, "could not be decompressed as gzip"),
-    (b"", "gzip", InvalidArgument, "cut off"),
-    (PACKED[:-1], "gzip", InvalidArgument, "cut off"),
-    (PACKED + b"ab", "gzip", InvalidArgument, "2 bytes follow its end"),
-    (gzip.compress(bytes(LIMIT + 1)), "gzip", PayloadTooLarge, f"limit of {LIMIT} bytes"),
-]
-
-
-@pytest.mark.parametrize(("data", "encoding", "error", "message"), NOT_DECOMPRESSED)
-def test_what_cannot_be_decompressed(data: bytes, encoding: str, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        decompress(memoryview(data), encoding, LIMIT)
-
-
-def test_a_message_that_inflates_to_the_limit_is_taken() -> None:
-    assert decompress(memoryview(zlib.compress(bytes(LIMIT))), "deflate", LIMIT) == bytes(LIMIT)

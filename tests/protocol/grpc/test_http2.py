@@ -17,7 +17,9 @@ HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authorit
 
 def pair(connection_window: int = 1 << 24) -> tuple[H2Connection, ServerConnection]:
     """A client and a server that have greeted each other."""
-    server = ServerConnection(max_concurrent_streams=7, stream_window=100_000, connection_window=connection_window)
+    server = ServerConnection(
+        max_concurrent_streams=7, stream_window=100_000, connection_window=connection_window, max_header_size=5000
+    )
     client = H2Connection(H2Configuration(client_side=True))
     client.initiate_connection()
     server.initiate_connection()

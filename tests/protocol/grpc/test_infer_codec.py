@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
-from protocol.errors import Internal, InvalidArgument, Unsupported
+from protocol.errors import Internal, InvalidArgument
 from protocol.grpc import infer_codec
 from protocol.grpc.infer_codec import (
     decode_request,
@@ -23,12 +23,13 @@ from protocol.grpc.infer_codec import (
     parse_request,
 )
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.placement import MemoryReference, Placement
 
 FIXED_SIZE = [datatype for datatype in BY_PROTOCOL_NAME.values() if datatype.itemsize]
 
 
 def decode(request: Any) -> InferenceRequest:
-    return decode_request(parse_request(request.SerializeToString()))
+    return decode_request(parse_request(request.SerializeToString())).request
 
 
 def request_of(*inputs: tuple[str, str, list[int]], raw: list[bytes] | None = None, **fields: Any) -> Any:
@@ -85,7 +86,7 @@ def test_large_and_small_raw_contents_come_out_alike(raw: list[bytes]) -> None:
 
 def test_large_raw_contents_are_views_of_the_received_bytes() -> None:
     data = request_of(("x", "UINT8", [100_000]), raw=[bytes(100_000)]).SerializeToString()
-    (tensor,) = decode_request(parse_request(data)).inputs
+    (tensor,) = decode_request(parse_request(data)).request.inputs
     assert isinstance(tensor.data, memoryview)
     assert tensor.data.obj is data
 
@@ -212,11 +213,52 @@ def test_typed_contents_beside_raw_ones() -> None:
     assert caught.value.message == expected
 
 
-def test_shared_memory_is_not_supported_yet() -> None:
+def in_region(tensor: Any, size: int, offset: int | None = None) -> None:
+    tensor.parameters["shared_memory_region"].string_param = "region"
+    tensor.parameters["shared_memory_byte_size"].int64_param = size
+    if offset is not None:
+        tensor.parameters["shared_memory_offset"].int64_param = offset
+
+
+def test_inputs_in_shared_memory_take_no_raw_contents() -> None:
+    request = request_of(("a", "FP32", [1]), ("b", "FP32", [2]), ("c", "FP32", [1]), raw=[b"aaaa", b"cccc"])
+    in_region(request.inputs[1], 8, offset=16)
+    decoded = decode_request(parse_request(request.SerializeToString()))
+    assert [bytes(tensor.data) for tensor in decoded.request.inputs] == [b"aaaa", b"", b"cccc"]
+    assert decoded.placement == Placement(inputs={1: MemoryReference("region", 16, 8)})
+
+
+def test_where_outputs_go() -> None:
+    request = request_of()
+    in_region(request.outputs.add(name="a"), 8)
+    request.outputs.add(name="b").parameters["classification"].int64_param = 3
+    request.outputs.add(name="c").parameters["binary_data"].bool_param = True
+    decoded = decode_request(parse_request(request.SerializeToString()))
+    assert decoded.placement == Placement(outputs={"a": MemoryReference("region", 0, 8)}, classes={"b": 3})
+    assert decoded.request.requested_outputs == ("a", "b", "c")
+
+
+def test_a_request_with_all_its_tensors_has_no_placement() -> None:
+    request = request_of(("x", "FP32", [1]), raw=[bytes(4)])
+    request.outputs.add(name="y")
+    assert decode_request(parse_request(request.SerializeToString())).placement is None
+
+
+def test_a_region_with_contents() -> None:
     request = request_of(("x", "FP32", [1]))
-    request.inputs[0].parameters["shared_memory_region"].string_param = "region"
-    request.inputs[0].parameters["shared_memory_byte_size"].int64_param = 4
-    with pytest.raises(Unsupported, match="tensor 'x' is in shared memory, which is not supported yet"):
+    in_region(request.inputs[0], 4)
+    request.inputs[0].contents.fp32_contents.append(1.0)
+    with pytest.raises(InvalidArgument) as caught:
+        decode(request)
+    expected = "unexpected 'content' provided when using shared memory for input tensor 'x' for model 'm'"
+    assert caught.value.message == expected
+
+
+@pytest.mark.parametrize("size", [0, 3, 5, -4, 2**63 - 1])
+def test_a_part_of_a_region_that_is_not_the_tensors_size(size: int) -> None:
+    request = request_of(("x", "FP32", [1]))
+    in_region(request.inputs[0], size)
+    with pytest.raises(InvalidArgument, match=f"Expected 4, got {size}"):
         decode(request)
 
 
@@ -226,8 +268,8 @@ def test_wrong_parameters_of_request_and_output_are_found() -> None:
     with pytest.raises(InvalidArgument, match="'priority'"):
         decode(request)
     request = request_of()
-    request.outputs.add(name="y").parameters["classification"].int64_param = 2
-    with pytest.raises(Unsupported, match="output 'y' asks for classification"):
+    request.outputs.add(name="y").parameters["classification"].int64_param = -2
+    with pytest.raises(InvalidArgument, match="'classification' parameter, expected >= 0"):
         decode(request)
 
 
@@ -246,7 +288,7 @@ GOOD = request_of(("x", "INT32", [1]), raw=[bytes(4)], id="7").SerializeToString
 @given(st.one_of(st.binary(max_size=200), st.integers(0, len(GOOD)).map(lambda end: GOOD[:end])))
 def test_any_bytes_are_a_request_or_an_invalid_argument(data: bytes) -> None:
     """Truncated requests too: never another exception."""
-    with contextlib.suppress(InvalidArgument, Unsupported):
+    with contextlib.suppress(InvalidArgument):
         decode_request(parse_request(data))
 
 
@@ -256,7 +298,7 @@ def test_a_flipped_byte_is_a_request_or_an_invalid_argument(position: int, bits:
     raw = bytes(20_000)
     data = bytearray(request_of(("x", "INT32", [5000]), raw=[raw], id="7").SerializeToString())
     data[position % 60] ^= bits
-    with contextlib.suppress(InvalidArgument, Unsupported):
+    with contextlib.suppress(InvalidArgument):
         decode_request(parse_request(bytes(data)))
 
 

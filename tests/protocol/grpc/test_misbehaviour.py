@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+
 import pytest
 import trio
 import trio.testing
@@ -10,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.grpc import connection as connection_module
-from protocol.grpc.codec import Codec
-from protocol.grpc.connection import Connection, ConnectionLimits
+from protocol.grpc import outgoing
+from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.settings import ConnectionLimits, Keepalive
 from tests.protocol.grpc.client import Client, framed
 from tests.protocol.grpc.harness import (
     Calls,
@@ -33,7 +37,7 @@ async def test_a_protocol_error_closes_the_connection_with_a_goaway(autojump_clo
 async def test_a_client_that_speaks_http_1_is_sent_away(autojump_clock: trio.testing.MockClock) -> None:
     client_end, server_end = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Connection(server_end, {}, Codec(), ConnectionLimits()).run)
+        nursery.start_soon(Connection(server_end, Shared({})).run)
         await client_end.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         received = b""
         while data := await client_end.receive_some():
@@ -43,16 +47,17 @@ async def test_a_client_that_speaks_http_1_is_sent_away(autojump_clock: trio.tes
 
 async def test_a_client_that_says_nothing_is_sent_away(autojump_clock: trio.testing.MockClock) -> None:
     client_end, server_end = trio.testing.memory_stream_pair()
-    await Connection(server_end, {}, Codec(), ConnectionLimits()).run()
+    await Connection(server_end, Shared({})).run()
     assert trio.current_time() == pytest.approx(
-        connection_module.HANDSHAKE_SECONDS + connection_module.GOODBYE_SECONDS, abs=0.1
+        ConnectionLimits().handshake_timeout + connection_module.GOODBYE_SECONDS, abs=0.1
     )
     await client_end.aclose()
 
 
 async def test_a_quiet_client_stays(autojump_clock: trio.testing.MockClock) -> None:
     """Only the handshake is timed."""
-    async with connected() as peers:
+    limits = ConnectionLimits(max_connection_idle=math.inf, keepalive=Keepalive(time=math.inf))
+    async with connected(limits) as peers:
         await peers.client.read()
         await trio.sleep(10_000)
         assert (await peers.client.call("/test.Test/Echo", b"on")).messages == [b"on"]
@@ -80,25 +85,42 @@ async def test_resets_that_take_their_time_are_no_misbehaviour(autojump_clock: t
         assert (await peers.client.call("/test.Test/Echo", b"on")).messages == [b"on"]
 
 
-async def test_more_streams_than_allowed_close_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+async def test_more_streams_than_allowed_are_refused(autojump_clock: trio.testing.MockClock) -> None:
+    """They only: the client may not have read the settings yet, and can try again."""
     async with connected(ConnectionLimits(max_concurrent_streams=3)) as peers:
-        for _ in range(4):  # the client has not read the settings
-            await peers.client.start_call("/test.Test/Wait", b"x")
+        streams = [await peers.client.start_call("/test.Test/Wait", b"x") for _ in range(5)]
+        responses = [peers.client.responses[stream] for stream in streams]
+        while responses[4].reset is None:
+            await peers.client.read()
+        assert [response.reset for response in responses] == [None, None, None, 7, 7]  # REFUSED_STREAM
+        peers.calls.gate.set()
+        for stream in streams[:3]:
+            assert (await peers.client.finish(stream)).status == 0
+        assert peers.counts == {"max_concurrent_streams": 2}
+        assert (await peers.client.call("/test.Test/Echo", b"on")).messages == [b"on"]
+
+
+async def test_a_client_that_opens_too_many_all_the_time_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
+    async with connected(ConnectionLimits(max_concurrent_streams=1, max_stream_resets=20)) as peers:
+        with contextlib.suppress(trio.BrokenResourceError):
+            for _ in range(30):
+                await peers.client.start_call("/test.Test/Wait", b"x")
         await peers.client.read_to_end()
-        assert len(peers.client.goaways) == 1
-        assert peers.calls.cancelled == peers.calls.started
+        assert [goaway.error_code for goaway in peers.client.goaways] == [ErrorCodes.ENHANCE_YOUR_CALM]
+        assert peers.counts["max_stream_resets"] == 1
 
 
 async def test_pings_are_answered_but_not_without_end(autojump_clock: trio.testing.MockClock) -> None:
     """A client that sends PINGs and reads no answer is not read any more."""
-    async with connected(lockstep=True) as peers:
+    limits = ConnectionLimits(max_control_frames=1_000_000, keepalive=Keepalive(max_ping_strikes=0))
+    async with connected(limits, lockstep=True) as peers:
         ping = b"\0\0\x08\6\0\0\0\0\0" + bytes(8)
         sent = 0
         with trio.move_on_after(10):
             while True:
                 await peers.client.transport.send_all(ping * 1000)
                 sent += 1000
-        assert 1000 <= sent * 17 < 4 * connection_module.MAX_CONTROL_BACKLOG
+        assert 1000 <= sent * 17 < 4 * outgoing.MAX_CONTROL_BACKLOG
 
 
 @given(st.binary(max_size=300))
@@ -132,7 +154,7 @@ def test_a_flipped_byte_ends_the_connection_at_worst(position: int, bits: int) -
     async def run() -> None:
         client_end, server_end = trio.testing.memory_stream_pair()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Connection(server_end, Calls().mapping(), Codec(), ConnectionLimits()).run)
+            nursery.start_soon(Connection(server_end, Shared(Calls().mapping())).run)
             await client_end.send_all(bytes(traffic))
             await trio.testing.wait_all_tasks_blocked()
             await client_end.aclose()

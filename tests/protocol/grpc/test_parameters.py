@@ -1,4 +1,4 @@
-"""Parameters of infer requests: kinds, signs, reserved keys, and what is not supported yet."""
+"""Parameters of infer requests and of their tensors: kinds, signs, reserved keys."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import InvalidArgument, Unsupported
-from protocol.grpc.parameters import check_output_parameters, decode_request_parameters
+from protocol.errors import InvalidArgument
+from protocol.grpc.parameters import class_count, decode_request_parameters, memory_reference
 from protocol.messages import InferenceRequest
+from protocol.placement import MemoryReference
 from protocol.proto import message_class
 
 Request: Any = message_class("inference.ModelInferRequest")
@@ -90,64 +91,80 @@ def test_wrong_parameters_are_refused(key: str, fields: dict[str, Any], message:
     assert caught.value.message.startswith(message)
 
 
+def test_whether_a_client_wants_empty_final_responses() -> None:
+    key = "triton_enable_empty_final_response"
+    request = InferenceRequest("m", [])
+    assert decode_request_parameters(parameters_of(Request(), {key: {"bool_param": True}}), request) is True
+    assert decode_request_parameters(parameters_of(Request(), {key: {"bool_param": False}}), request) is False
+    assert decode_request_parameters(parameters_of(Request(), {"a": {"bool_param": True}}), request) is False
+
+
 REGION = {"string_param": "region"}
 SIZE = {"int64_param": 64}
-OUTPUTS: list[tuple[Parameters, type[Exception], str]] = [
-    ({"shared_memory_region": REGION, "shared_memory_byte_size": SIZE}, Unsupported, "'y' is in shared memory"),
+WRONG_OUTPUTS: list[tuple[Parameters, str]] = [
     (
         {"shared_memory_region": REGION},
-        InvalidArgument,
         "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'y'",
     ),
     (
         {"shared_memory_region": SIZE},
-        InvalidArgument,
         "invalid value type for 'shared_memory_region' parameter for tensor 'y', expected string_param.",
     ),
     (
         {"shared_memory_offset": REGION},
-        InvalidArgument,
         "invalid value type for 'shared_memory_offset' parameter for tensor 'y', expected int64_param.",
     ),
     (
+        {"shared_memory_region": REGION, "shared_memory_byte_size": {"uint64_param": 64}},
+        "invalid value type for 'shared_memory_byte_size' parameter for tensor 'y', expected int64_param.",
+    ),
+    (
         {"shared_memory_offset": SIZE},
-        InvalidArgument,
         "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'y'",
     ),
     (
         {"shared_memory_byte_size": SIZE},
-        InvalidArgument,
         "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor 'y'",
     ),
-    ({"classification": {"int64_param": 3}}, Unsupported, "output 'y' asks for classification"),
     (
         {"classification": {"string_param": "3"}},
-        InvalidArgument,
         "invalid value type for 'classification' parameter, expected int64_param",
     ),
-    (
-        {"classification": {"int64_param": 0}},
-        InvalidArgument,
-        "invalid value for 'classification' parameter, expected >= 0",
-    ),
+    ({"classification": {"int64_param": 0}}, "invalid value for 'classification' parameter, expected >= 0"),
     (
         {"classification": SIZE, "shared_memory_region": REGION},
-        InvalidArgument,
         "output can't set both 'shared_memory_region' and 'classification'",
     ),
 ]
 
 
-@pytest.mark.parametrize(("parameters", "error", "message"), OUTPUTS)
-def test_output_parameters_that_are_refused(parameters: Parameters, error: type[Exception], message: str) -> None:
+@pytest.mark.parametrize(("parameters", "message"), WRONG_OUTPUTS)
+def test_tensor_parameters_that_are_refused(parameters: Parameters, message: str) -> None:
     output = Request().outputs.add(name="y")
     parameters_of(output, parameters)
-    with pytest.raises(error) as caught:
-        check_output_parameters(output)
+    with pytest.raises(InvalidArgument) as caught:
+        class_count(output) or memory_reference(output)
     assert message in str(caught.value)
 
 
-def test_other_output_parameters_say_nothing() -> None:
+GOOD_OUTPUTS: list[tuple[Parameters, int | None, MemoryReference | None]] = [
+    ({"binary_data": {"bool_param": True}}, None, None),
+    ({"classification": {"int64_param": 3}}, 3, None),
+    ({"shared_memory_region": REGION, "shared_memory_byte_size": SIZE}, None, MemoryReference("region", 0, 64)),
+    (
+        {"shared_memory_region": REGION, "shared_memory_byte_size": SIZE, "shared_memory_offset": {"int64_param": -8}},
+        None,
+        MemoryReference("region", -8, 64),
+    ),
+]
+
+
+@pytest.mark.parametrize(("parameters", "count", "reference"), GOOD_OUTPUTS)
+def test_what_tensor_parameters_ask_for(
+    parameters: Parameters, count: int | None, reference: MemoryReference | None
+) -> None:
+    """The numbers are not judged here: only the region knows."""
     output = Request().outputs.add(name="y")
-    parameters_of(output, {"binary_data": {"bool_param": True}})
-    check_output_parameters(output)
+    parameters_of(output, parameters)
+    assert (class_count(output), memory_reference(output)) == (count, reference)
+    assert len(output.parameters) == len(parameters)

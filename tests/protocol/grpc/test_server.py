@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,70 +13,15 @@ import pytest
 import trio
 import trio.testing
 import tritonclient.grpc as triton
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from protocol.grpc.connection import ConnectionLimits
 from protocol.grpc.server import GrpcSettings, serve_grpc
+from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.stream import SHUTTING_DOWN
 from tests.protocol.grpc.fakes import FakeCore
-
-SMALL = np.arange(16, dtype=np.float32).reshape(1, 16)
-
-
-@dataclass
-class Served:
-    address: str
-    core: FakeCore
-    stop: trio.Event
-    has_ended: trio.Event
-
-    async def run(self, use: Callable[[triton.InferenceServerClient], Any]) -> Any:
-        """Use NVIDIA's client in a thread of its own."""
-
-        def with_client() -> Any:
-            with triton.InferenceServerClient(self.address) as client:
-                return use(client)
-
-        return await trio.to_thread.run_sync(with_client)
-
-    async def run_stub(self, use: Callable[[Any], Any]) -> Any:
-        """Use gRPC's own stub in a thread of its own."""
-
-        def with_stub() -> Any:
-            options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-            with grpc.insecure_channel(self.address, options=options) as channel:
-                return use(service_pb2_grpc.GRPCInferenceServiceStub(channel))
-
-        return await trio.to_thread.run_sync(with_stub)
-
-
-@asynccontextmanager
-async def serving(settings: GrpcSettings | None = None) -> AsyncIterator[Served]:
-    stop, has_ended = trio.Event(), trio.Event()
-    core = FakeCore()
-
-    async def serve(task_status: trio.TaskStatus[tuple[str, int]]) -> None:
-        await serve_grpc(core, settings or GrpcSettings(host="127.0.0.1", port=0), stop, task_status=task_status)
-        has_ended.set()
-
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            host, port = await nursery.start(serve)
-            yield Served(f"{host}:{port}", core, stop, has_ended)
-            stop.set()
-
-
-def tensor(array: Any, datatype: str = "FP32") -> triton.InferInput:
-    found = triton.InferInput("x", array.shape, datatype)
-    found.set_data_from_numpy(array)
-    return found
-
-
-def wire_request(model: str = "echo") -> Any:
-    request = service_pb2.ModelInferRequest(model_name=model, id="7", raw_input_contents=[SMALL.tobytes()])
-    request.inputs.add(name="x", datatype="FP32", shape=SMALL.shape)
-    return request
+from tests.protocol.grpc.served import SMALL, Answers, serving, tensor, wire_request
+from tests.protocol.grpc.services import edge_services
 
 
 async def test_all_of_nvidias_clients_calls() -> None:
@@ -102,26 +43,6 @@ async def test_all_of_nvidias_clients_calls() -> None:
         ((name, parameters),) = served.core.loaded
         assert (name, parameters.config, dict(parameters.files)) == ("m", '{"name": "m"}', {"1/model.py": b"code"})
         assert served.core.unloaded == [("m", True)]
-
-
-async def test_calls_that_are_not_built_yet() -> None:
-    calls: list[Callable[[triton.InferenceServerClient], Any]] = [
-        lambda client: client.get_system_shared_memory_status(),
-        lambda client: client.register_system_shared_memory("a", "/a", 64),
-        lambda client: client.unregister_system_shared_memory(),
-        lambda client: client.get_cuda_shared_memory_status(),
-        lambda client: client.get_trace_settings(),
-        lambda client: client.update_log_settings({"log_info": True}),
-    ]
-
-    def use(client: triton.InferenceServerClient) -> None:
-        for call in calls:
-            with pytest.raises(InferenceServerException, match="is not supported yet") as caught:
-                call(client)
-            assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
-
-    async with serving() as served:
-        await served.run(use)
 
 
 ARRAYS = [
@@ -263,27 +184,6 @@ async def test_a_message_over_the_limit() -> None:
         assert len(served.core.requests) == 1
 
 
-class Answers:
-    """The callback of NVIDIA's streaming client: collects answers until as many came as are waited for."""
-
-    def __init__(self) -> None:
-        self.results: list[Any] = []
-        self.errors: list[InferenceServerException] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, result: Any, error: InferenceServerException | None) -> None:
-        with self._changed:
-            if error is None:
-                self.results.append(result)
-            else:
-                self.errors.append(error)
-            self._changed.notify_all()
-
-    def wait_for(self, count: int) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.results) + len(self.errors) >= count, timeout=30)
-
-
 async def test_streaming_with_nvidias_client() -> None:
     def use(client: triton.InferenceServerClient) -> Answers:
         answers = Answers()
@@ -376,7 +276,7 @@ async def test_cancelling_means_stop_now() -> None:
     with ThreadPoolExecutor(1) as pool:
         async with trio.open_nursery() as nursery:
             settings = GrpcSettings(host="127.0.0.1", port=0)
-            host, port = await nursery.start(serve_grpc, core, settings, trio.Event())
+            host, port = await nursery.start(serve_grpc, edge_services(core), settings, trio.Event())
 
             def use() -> grpc.StatusCode:
                 with grpc.insecure_channel(f"{host}:{port}") as channel:
@@ -401,7 +301,7 @@ async def test_an_address_in_use_is_an_os_error() -> None:
     async with serving() as served:
         host, port = served.address.split(":")
         with pytest.raises(OSError, match=r"(?i)in use"):
-            await serve_grpc(FakeCore(), GrpcSettings(host=host, port=int(port)), trio.Event())
+            await serve_grpc(edge_services(), GrpcSettings(host=host, port=int(port)), trio.Event())
 
 
 async def test_port_0_of_a_name_with_several_addresses_is_one_port() -> None:

@@ -2,67 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 from tritonclient.grpc import service_pb2
 
-from protocol.grpc.codec import Codec
-from protocol.grpc.connection import Connection, ConnectionLimits
-from protocol.grpc.generated.grpc.health.v1 import HealthCheckRequest, HealthCheckResponse
-from protocol.grpc.generated.grpc.health.v1 import HealthCheckResponseServingStatus as ServingStatus
-from protocol.grpc.server import GrpcSettings, grpc_handlers
-from protocol.grpc.service import NOT_SUPPORTED_YET
-from tests.protocol.grpc.client import Client, Response
-from tests.protocol.grpc.fakes import CONFIG, FakeCore
+from protocol.grpc.handlers import grpc_handlers
+from protocol.grpc.settings import GrpcSettings
+from tests.protocol.grpc.caller import serving
+from tests.protocol.grpc.fakes import CONFIG
 from tests.protocol.grpc.harness import INTERNAL, INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE, UNIMPLEMENTED
-
-
-class Caller:
-    def __init__(self, client: Client, core: FakeCore) -> None:
-        self.client = client
-        self.core = core
-
-    async def call(self, name: str, request: Any = None) -> Response:
-        """Call with a message of Triton's own class, empty if none is given."""
-        message = getattr(service_pb2, f"{name}Request")() if request is None else request
-        data = message.SerializeToString()
-        return await self.client.call(f"/inference.GRPCInferenceService/{name}", data)
-
-    async def ask(self, name: str, request: Any = None) -> Any:
-        """The good response of a call, as Triton's own class."""
-        response = await self.call(name, request)
-        assert response.status == 0, response.message
-        (message,) = response.messages
-        return getattr(service_pb2, f"{name}Response").FromString(message)
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[Caller]:
-    client_end, server_end = trio.testing.memory_stream_pair()
-    core = FakeCore()
-    connection = Connection(server_end, grpc_handlers(core, GrpcSettings()), Codec(), ConnectionLimits())
-    client = Client(client_end)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.run)
-        await client.start()
-        yield Caller(client, core)
-        await client_end.aclose()
+from tests.protocol.grpc.services import edge_services
 
 
 def test_every_call_of_triton_has_a_handler() -> None:
-    handlers = grpc_handlers(FakeCore(), GrpcSettings())
+    handlers = grpc_handlers(edge_services(), GrpcSettings())
     service = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
     paths = [f"/{service.full_name}/{method.name}" for method in service.methods]
-    assert sorted(handlers) == sorted([*paths, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"])
+    assert [path for path in handlers if path.startswith("/inference.")] == paths
     for method in service.methods:
         cardinality = handlers[f"/{service.full_name}/{method.name}"].cardinality
         assert cardinality.client_streaming == method.client_streaming
         assert cardinality.server_streaming == method.server_streaming
+
+
+def test_every_call_is_in_the_table_of_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "protocol-coverage.md").read_text()
+    section = page[page.index("## gRPC") :]
+    calls = {path.rpartition("/")[2] for path in grpc_handlers(edge_services(), GrpcSettings())}
+    assert [call for call in sorted(calls) if not re.search(rf"\b{call}\b", section)] == []
 
 
 async def test_live_and_ready() -> None:
@@ -213,13 +183,6 @@ async def test_unload() -> None:
         assert "'unload_dependents' parameter, expected bool_param" in response.message
 
 
-@pytest.mark.parametrize("name", NOT_SUPPORTED_YET)
-async def test_calls_that_are_not_built_yet_say_so(name: str) -> None:
-    async with serving() as peers:
-        response = await peers.call(name)
-        assert (response.status, response.message) == (UNIMPLEMENTED, f"{name} is not supported yet")
-
-
 @pytest.mark.parametrize("name", ["ServerLive", "ModelReady", "ModelInfer", "RepositoryModelLoad", "ModelConfig"])
 async def test_broken_protobuf_is_the_clients_mistake(name: str) -> None:
     async with serving() as peers:
@@ -246,26 +209,3 @@ async def test_infer_errors_have_their_status(model: str, status: int) -> None:
     async with serving() as peers:
         response = await peers.call("ModelInfer", service_pb2.ModelInferRequest(model_name=model))
         assert (response.status, response.messages) == (status, [])
-
-
-async def test_health() -> None:
-    """Serving, not serving, or unknown where the server cannot say; any service name will do."""
-
-    async def check(peers: Caller) -> ServingStatus:
-        data = HealthCheckRequest("whatever").SerializeToString()
-        response = await peers.client.call("/grpc.health.v1.Health/Check", data)
-        assert response.status == 0
-        return HealthCheckResponse.parse(response.messages[0]).status
-
-    async with serving() as peers:
-        assert await check(peers) is ServingStatus.SERVING
-        peers.core.is_complete = False
-        assert await check(peers) is ServingStatus.NOT_SERVING
-        peers.core.is_up = False
-        assert await check(peers) is ServingStatus.UNKNOWN
-
-
-async def test_health_watch_is_not_implemented() -> None:
-    async with serving() as peers:
-        response = await peers.client.call("/grpc.health.v1.Health/Watch", b"")
-        assert response.status == UNIMPLEMENTED

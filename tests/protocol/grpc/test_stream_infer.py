@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,36 +11,19 @@ import trio
 import trio.testing
 from tritonclient.grpc import service_pb2
 
-from protocol.grpc.codec import Codec
-from protocol.grpc.connection import Connection, ConnectionLimits
-from protocol.grpc.server import GrpcSettings, grpc_handlers
+from protocol.grpc.settings import GrpcSettings
 from protocol.grpc.stream import SHUTTING_DOWN
-from tests.protocol.grpc.client import Client, Response, framed
-from tests.protocol.grpc.fakes import FakeCore
+from tests.protocol.grpc.caller import Caller, serving
+from tests.protocol.grpc.client import Response, framed
 from tests.protocol.grpc.harness import INVALID_ARGUMENT, UNAVAILABLE
 
 PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
-@dataclass
-class Served:
-    client: Client
-    core: FakeCore
-    connection: Connection
-
-
 @asynccontextmanager
-async def served(max_in_flight: int = 128) -> AsyncIterator[Served]:
-    client_end, server_end = trio.testing.memory_stream_pair()
-    core = FakeCore()
-    handlers = grpc_handlers(core, GrpcSettings(max_in_flight_per_stream=max_in_flight))
-    connection = Connection(server_end, handlers, Codec(), ConnectionLimits())
-    client = Client(client_end)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.run)
-        await client.start()
-        yield Served(client, core, connection)
-        await client_end.aclose()
+async def served(max_in_flight: int = 128) -> AsyncIterator[Caller]:
+    async with serving(settings=GrpcSettings(max_in_flight_per_stream=max_in_flight)) as peers:
+        yield peers
 
 
 def request(request_id: str, model: str = "echo", **fields: Any) -> bytes:
@@ -209,3 +191,175 @@ async def test_draining_answers_what_is_in_flight_and_refuses_what_was_not_read(
         response = await peers.client.finish(stream)
         assert briefly(response) == [("a", ""), ("b", SHUTTING_DOWN)]
         assert (response.status, response.message) == (UNAVAILABLE, SHUTTING_DOWN)
+
+
+# Decoupled models.
+
+
+def many(request_id: str, model: str = "many", *, empty_final: bool | None = None, **parameters: Any) -> bytes:
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id, model_version="1")
+    for key, value in parameters.items():
+        if isinstance(value, int):
+            message.parameters[key].int64_param = value
+        else:
+            message.parameters[key].string_param = value
+    if empty_final is not None:
+        message.parameters["triton_enable_empty_final_response"].bool_param = empty_final
+    return framed(message.SerializeToString())
+
+
+def told(response: Response) -> list[tuple[str, int | str, bool]]:
+    """Of each response: id, its number (or error, or `empty`), and whether it is the last of its request."""
+    found = []
+    for one in responses_of(response):
+        inner = one.infer_response
+        content = inner.parameters["number"].int64_param if "number" in inner.parameters else "empty"
+        found.append((inner.id, one.error_message or content, inner.parameters["triton_final_response"].bool_param))
+    return found
+
+
+async def stream_of(peers: Caller, *requests: bytes, headers: dict[str, str] | None = None) -> Response:
+    stream = await peers.client.open(PATH, headers)
+    await peers.client.send(stream, b"".join(requests), end=True)
+    return await peers.client.finish(stream)
+
+
+async def test_a_decoupled_model_answers_many_times(autojump_clock: trio.testing.MockClock) -> None:
+    """The last response says that it is."""
+    async with served() as peers:
+        response = await stream_of(peers, many("a", responses=3))
+        assert told(response) == [("a", 0, False), ("a", 1, False), ("a", 2, True)]
+        assert response.status == 0
+
+
+ENDS: list[tuple[int, bool | None, list[tuple[str, int | str, bool]]]] = [
+    (1, True, [("a", 0, False), ("a", "empty", True)]),
+    (1, False, [("a", 0, False)]),
+    (1, None, [("a", 0, False)]),
+    (0, True, [("a", "empty", True)]),
+    (0, None, []),
+]
+
+
+@pytest.mark.parametrize(("responses", "wanted", "expected"), ENDS)
+async def test_a_final_flag_alone_is_told_to_who_wants_it(
+    responses: int, wanted: bool | None, expected: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with served() as peers:
+        response = await stream_of(peers, many("a", responses=responses, end="flag", empty_final=wanted))
+        assert told(response) == expected
+        assert response.status == 0
+
+
+async def test_an_empty_final_response_says_whose_it_is(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as peers:
+        response = await stream_of(peers, many("a", responses=0, end="flag", empty_final=True))
+        (one,) = responses_of(response)
+        inner = one.infer_response
+        assert (inner.id, inner.model_name, inner.model_version, len(inner.outputs)) == ("a", "many", "1", 0)
+
+
+async def test_a_model_with_one_response_has_no_empty_final(autojump_clock: trio.testing.MockClock) -> None:
+    message = service_pb2.ModelInferRequest(model_name="echo", id="a")
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    async with served() as peers:
+        assert told(await stream_of(peers, framed(message.SerializeToString()))) == [("a", "empty", True)]
+
+
+async def test_an_error_after_responses_is_the_last_of_them(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as peers:
+        response = await stream_of(peers, many("a", responses=2, failure="it broke"), request("b"))
+        found = [one for one in told(response) if one[0] == "a"]
+        assert found == [("a", 0, False), ("a", 1, False), ("a", "it broke", True)]
+        assert response.status == 0
+
+
+async def test_decoupled_models_wait_for_nobody(autojump_clock: trio.testing.MockClock) -> None:
+    """Neither for models with one response nor for one another; those still keep their order."""
+    async with served() as peers:
+        stream = await peers.client.open(PATH)
+        requests = [
+            request("slow", "wait"),
+            many("waiting", "many_wait", responses=2),
+            many("quick", responses=2),
+            request("after"),
+        ]
+        await peers.client.send(stream, b"".join(requests), end=True)
+        await trio.testing.wait_all_tasks_blocked()
+        await peers.client.read()
+        early = told(peers.client.responses[stream])
+        assert early == [("waiting", 0, False), ("quick", 0, False), ("quick", 1, True)]
+        peers.core.gate.set()
+        late = told(await peers.client.finish(stream))[3:]
+        assert ("waiting", 1, True) in late
+        assert [name for name, _, _ in late if name != "waiting"] == ["slow", "after"]
+
+
+async def test_large_responses_of_many_requests_do_not_mix(autojump_clock: trio.testing.MockClock) -> None:
+    """Each is whole, though all are larger than what may be sent at once."""
+    requests = []
+    for number in range(6):
+        message = service_pb2.ModelInferRequest(model_name="many", id=str(number))
+        message.inputs.add(name="x", datatype="UINT8", shape=[200_000])
+        message.raw_input_contents.append(bytes([number]) * 200_000)
+        message.parameters["responses"].int64_param = 3
+        requests.append(framed(message.SerializeToString()))
+    async with served() as peers:
+        found = responses_of(await stream_of(peers, *requests))
+        assert len(found) == 18
+        for one in found:
+            assert one.infer_response.raw_output_contents[0] == bytes([int(one.infer_response.id)]) * 200_000
+
+
+async def test_a_slow_reader_slows_its_model_down(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as peers:
+        peers.client.acknowledges = False
+        message = service_pb2.ModelInferRequest(model_name="many")
+        message.inputs.add(name="x", datatype="UINT8", shape=[10_000])
+        message.raw_input_contents.append(bytes(10_000))
+        message.parameters["responses"].int64_param = 10_000
+        stream = await peers.client.open(PATH)
+        await peers.client.send(stream, framed(message.SerializeToString()), end=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert peers.core.responded < 20
+        peers.client.h2.reset_stream(stream)
+        await peers.client.flush()
+        await peers.core.cancellation.wait()
+
+
+async def test_a_client_that_never_reads_loses_its_stream(autojump_clock: trio.testing.MockClock) -> None:
+    """Reset after the send timeout; what it asked for is cancelled, and the connection stays."""
+    async with served() as peers:
+        peers.client.acknowledges = False
+        message = service_pb2.ModelInferRequest(model_name="many", id="a")
+        message.inputs.add(name="x", datatype="UINT8", shape=[10_000])
+        message.raw_input_contents.append(bytes(10_000))
+        message.parameters["responses"].int64_param = 10_000
+        stream = await peers.client.open(PATH)
+        await peers.client.send(stream, framed(message.SerializeToString()) + request("b", "forever"))
+        response = await peers.client.finish(stream)
+        assert response.reset is not None
+        await trio.testing.wait_all_tasks_blocked()
+        assert peers.core.in_flight == 0
+        assert "b" in peers.core.cancelled
+        peers.client.h2.increment_flow_control_window(10_000_000)
+        await peers.ask("ServerLive")
+
+
+async def test_the_real_status_of_a_decoupled_model(autojump_clock: trio.testing.MockClock) -> None:
+    """After responses every error is the model's, of whatever kind."""
+    async with served() as peers:
+        requests = many("a", "many_forever", responses=2) + many("b", responses=1, failure="it broke")
+        response = await stream_of(peers, requests, headers={"triton_grpc_error": "true"})
+        assert told(response) == [("a", 0, False), ("b", 0, False)]
+        assert (response.status, response.message) == (INVALID_ARGUMENT, "it broke")
+        assert peers.core.cancelled == ["a"]
+
+
+async def test_responses_after_the_client_has_ended_its_side(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as peers:
+        stream = await peers.client.open(PATH)
+        await peers.client.send(stream, many("a", "many_wait", responses=3), end=True)
+        await trio.testing.wait_all_tasks_blocked()
+        peers.core.gate.set()
+        assert [number for _, number, _ in told(await peers.client.finish(stream))] == [0, 1, 2]

@@ -10,7 +10,9 @@ import pytest
 import trio
 
 from protocol.http.server import HttpSettings, serve_http
+from protocol.services import EdgeServices
 from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.fake_services import make_services
 
 
 @dataclass
@@ -18,6 +20,7 @@ class Served:
     """A running server; `ended` is set when `serve_http` has returned."""
 
     core: FakeCore
+    services: EdgeServices
     host: str
     port: int
     stop: trio.Event
@@ -43,19 +46,22 @@ Serve: TypeAlias = Callable[..., Awaitable[Served]]
 async def serve(nursery: trio.Nursery) -> AsyncIterator[Serve]:
     """Starts servers on free ports of loopback; the test's end cancels them."""
 
-    async def start(core: FakeCore | None = None, settings: HttpSettings | None = None) -> Served:
+    async def start(
+        core: FakeCore | None = None, settings: HttpSettings | None = None, services: EdgeServices | None = None
+    ) -> Served:
         core = core or FakeCore()
+        services = services or make_services(core)
         stop, scope, ended = trio.Event(), trio.CancelScope(), trio.Event()
 
         async def run(*, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
             with scope:
                 await serve_http(
-                    core, settings or HttpSettings(host="127.0.0.1", port=0), stop, task_status=task_status
+                    services, settings or HttpSettings(host="127.0.0.1", port=0), stop, task_status=task_status
                 )
             ended.set()
 
         host, port = await nursery.start(run)
-        server = Served(core, host, port, stop, scope, ended)
+        server = Served(core, services, host, port, stop, scope, ended)
         servers.append(server)
         return server
 

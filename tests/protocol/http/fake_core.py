@@ -26,18 +26,25 @@ DEFAULT_PARAMETERS = LoadParameters()
 @dataclass
 class FakeCore:
     """Implements `protocol.core.InferenceCore`. The model `echo` answers each input as an output of the same name
-    with `OUT_` before it, `wait` never answers, `gate` answers when `gate` is set, `broken` raises `failure`."""
+    with `OUT_` before it, `wait` never answers, `gate` answers when `gate` is set, `broken` raises `failure`, `many` is
+    decoupled and gives as many such answers as `answers` says, then raises `failure` if `fails_late`."""
 
     live: bool = True
     ready: bool = True
     exiting: bool = False
     failure: Exception = field(default_factory=lambda: ServerError("failed"))
     respond: Callable[[InferenceRequest], InferenceResponse] | None = None
+    inputs: tuple[TensorMetadata, ...] = (TensorMetadata("IN", "FP32", (-1, 4)),)
+    max_batch_size: int = 8
+    class_labels: Sequence[str] = ()
+    answers: int = 3
+    fails_late: bool = False
     gate: trio.Event = field(default_factory=trio.Event)
     started: trio.Event = field(default_factory=trio.Event)
     cancelled: trio.Event = field(default_factory=trio.Event)
     requests: list[InferenceRequest] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
+    sent: int = 0
 
     def is_live(self) -> bool:
         if self.exiting:
@@ -58,13 +65,12 @@ class FakeCore:
 
     def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata:
         self._check(name, version)
-        inputs = (TensorMetadata("IN", "FP32", (-1, 4)),)
-        outputs = (TensorMetadata("OUT_IN", "FP32", (-1, 4)),)
-        return ModelMetadata(name, ("1", "2"), "python", inputs, outputs)
+        outputs = tuple(TensorMetadata(f"OUT_{t.name}", t.datatype, t.shape) for t in self.inputs)
+        return ModelMetadata(name, ("1", "2"), "python", self.inputs, outputs)
 
     def model_config(self, name: str, version: int = LATEST_VERSION) -> dict[str, Any]:
         self._check(name, version)
-        return {"name": name, "max_batch_size": 8, "backend": "python"}
+        return {"name": name, "max_batch_size": self.max_batch_size, "backend": "python"}
 
     def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
         if name:
@@ -83,14 +89,25 @@ class FakeCore:
         self.calls.append(("unload", name, unload_dependents))
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
-        return False
+        self._check(name, version)
+        return name == "many"
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
-        return ()
+        self._check(name, version)
+        return self.class_labels
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
-        await respond(await self.infer(request))
+        response = await self.infer(request)
+        for index in range(self.answers if request.model_name == "many" else 1):
+            response.parameters = {**response.parameters, "index": index} if request.model_name == "many" else {}
+            await respond(response)
+            self.sent += 1
+        if self.fails_late:
+            raise self.failure
         return True
+
+    def cancel(self, name: str, request_id: str) -> int:
+        raise NotImplementedError  # HTTP has no such call
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         self._check(request.model_name, request.model_version)
@@ -110,7 +127,7 @@ class FakeCore:
         return self.respond(request) if self.respond else echo(request)
 
     def _check(self, name: str, version: int) -> None:
-        if name not in ("echo", "wait", "gate", "broken", "stats", "with space", "größe"):
+        if name not in ("echo", "wait", "gate", "broken", "many", "stats", "with space", "größe"):
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version not in (LATEST_VERSION, 1):
             raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")

@@ -5,22 +5,27 @@ from __future__ import annotations
 import gzip
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import trio
 import trio.testing
 
+from protocol.access.control import AccessControl
+from protocol.access.keys import KeyRing
+from protocol.access.restricted import HTTP_API, RestrictedApis
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from tests.protocol.http.asgi import Exchange, call
 from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.fake_services import FakeTraceControl, make_services
 
 INFER = "/v2/models/echo/infer"
 SMALL = HttpSettings(max_input_size=100, max_body_size=1000, body_timeout=10, linger=5)
 
 
 def make_app(core: FakeCore | None = None, settings: HttpSettings = SMALL) -> HttpApp:
-    return HttpApp(core or FakeCore(), settings)
+    return HttpApp(make_services(core), settings)
 
 
 def endless(size: int = 50) -> Iterator[bytes]:
@@ -119,16 +124,40 @@ async def test_a_body_that_stops_coming(autojump_clock: trio.testing.MockClock) 
     exchange = Exchange("POST", INFER, headers={"content-length": "50"}, next_chunk=stall)
     answer = await exchange.run(make_app())
     assert (answer.status, answer.complete) == (408, True)
-    assert answer.error == "the request body is not complete and no byte came for 10 seconds"
-
-
-async def test_too_many_tiny_chunks() -> None:
-    settings = HttpSettings(linger=0)
-    answer = await call(make_app(settings=settings), "POST", INFER, endless(1), {"transfer-encoding": "chunked"})
-    assert answer.status == 400
     assert answer.error == (
-        "Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
+        "the request body is not complete: 0 bytes came within 10 seconds. "
+        "Use --http-body-timeout to allow longer pauses."
     )
+
+
+async def test_a_body_that_trickles(autojump_clock: trio.testing.MockClock) -> None:
+    """Short pauses are allowed, but not so many that the body would take for ever."""
+
+    async def trickle() -> bytes:
+        await trio.sleep(1)
+        return b" " * 10
+
+    exchange = Exchange("POST", INFER, headers={"transfer-encoding": "chunked"}, next_chunk=trickle)
+    services = make_services()
+    answer = await exchange.run(HttpApp(services, replace(SMALL, linger=0)))
+    assert answer.status == 408
+    assert answer.error.startswith("the request body is not complete: 100 bytes came within 10 seconds.")
+    assert services.limits.counts() == {("http", "body_timeout"): 1}
+
+
+async def test_a_slow_body_that_moves_is_taken(autojump_clock: trio.testing.MockClock) -> None:
+    """More than `MIN_BODY_RATE` bytes in a second may go on as long as they like."""
+    body = b'{"inputs":[]}' + b" " * 60_000
+    pieces = iter([body[start : start + 2000] for start in range(0, len(body), 2000)])
+
+    async def steady() -> bytes | None:
+        await trio.sleep(1)
+        return next(pieces, None)
+
+    exchange = Exchange("POST", INFER, headers={"transfer-encoding": "chunked"}, next_chunk=steady)
+    answer = await exchange.run(make_app(settings=replace(SMALL, max_input_size=100_000, max_body_size=100_000)))
+    assert answer.status == 200
+    assert trio.current_time() > 2 * SMALL.body_timeout
 
 
 async def test_a_defect_is_500_and_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -168,3 +197,112 @@ async def test_http2_replies_name_no_connection() -> None:
     answer = await exchange.run(make_app())
     assert (answer.status, answer.complete) == (404, True)
     assert "connection" not in answer.headers
+
+
+def restricted(text: str) -> HttpApp:
+    rules = RestrictedApis.parse([text], HTTP_API)
+    return HttpApp(make_services(access=AccessControl(rules)), SMALL)
+
+
+async def test_access_goes_before_method_and_content() -> None:
+    """Who may not make a call learns nothing else of it; an unknown path is unknown to everyone."""
+    app = restricted("inference,logging:admin-key=secret")
+    text = "This API is restricted, expecting header 'admin-key'"
+    for method, path, body in (("POST", INFER, b"{"), ("PUT", "/v2/logging", b""), ("GET", INFER, b"")):
+        answer = await call(app, method, path, body)
+        assert (answer.status, answer.error) == (403, text)
+    answer = await call(app, "POST", INFER, b"{}", {"Admin-Key": "wrong"})
+    assert (answer.status, answer.error) == (403, text)
+    assert (await call(app, "POST", INFER, b'{"inputs":[]}', {"Admin-Key": "secret"})).status == 200
+    assert (await call(app, "PUT", "/v2/logging", b"", {"admin-key": "secret"})).status == 405
+    assert (await call(app, "GET", "/v2/health/live")).status == 200
+    assert (await call(app, "GET", "/v2/nowhere")).status == 404
+
+
+async def test_a_refused_call_is_refused_before_its_body_is_read(autojump_clock: trio.testing.MockClock) -> None:
+    exchange = Exchange("POST", INFER, b"", {"content-length": "50"}, leaves_early=True)
+    answer = await exchange.run(restricted("inference:k=v"))
+    assert (answer.status, answer.headers["connection"]) == (403, "close")
+
+
+class OneKey:
+    """A source of keys; its one key may do nothing but look at health."""
+
+    current = KeyRing.parse('[keys.bob]\nkey = "0123456789abcdef"\nallow = ["health"]', source="test")
+
+
+async def test_keys() -> None:
+    app = HttpApp(make_services(access=AccessControl(keys=OneKey())), SMALL)
+    answer = await call(app, "GET", "/v2/health/live")
+    assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert answer.error == "a valid key is needed, expecting header 'Authorization: Bearer <key>'"
+    key = {"authorization": "Bearer 0123456789abcdef"}
+    assert (await call(app, "GET", "/v2/health/live", headers=key)).status == 200
+    answer = await call(app, "GET", "/v2", headers=key)
+    assert answer.status == 403
+    assert answer.error.startswith("key 'bob' does not allow 'metadata' calls")
+
+
+async def test_of_a_header_that_comes_twice_the_first_counts() -> None:
+    """Also where two of them would disagree on who is calling."""
+    app = restricted("health:k=v")
+    for values, status in ((["v", "x"], 200), (["x", "v"], 403)):
+        exchange = Exchange("GET", "/v2/health/live", twice=[("k", value) for value in values])
+        assert (await exchange.run(app)).status == status
+
+
+async def test_refusals_by_limits_are_counted() -> None:
+    services = make_services()
+    app = HttpApp(services, SMALL)
+    await call(app, "POST", INFER, b" " * 101)
+    await call(app, "POST", INFER, b" " * 1001, {"inference-header-content-length": "1"})
+    await call(app, "POST", INFER, gzip.compress(b" " * 101), {"content-encoding": "gzip"})
+    tensor = b'{"inputs":[{"name":"a","datatype":"INT8","shape":[101],"data":[]}]}'
+    await call(app, "POST", INFER, tensor)
+    await call(app, "POST", INFER, b"{")
+    assert services.limits.counts() == {("http", "max_input_size"): 3, ("http", "max_body_size"): 1}
+
+
+async def test_a_traced_inference() -> None:
+    """Stamped on its way in and out, carried by the request, ended once."""
+    core, trace = FakeCore(), FakeTraceControl(is_on=True)
+    app = HttpApp(make_services(core, trace=trace), SMALL)
+    await call(app, "POST", INFER, b'{"inputs":[]}', {"traceparent": "00-1-2-3"})
+    (made,) = trace.traces
+    assert (made.model, made.parent, made.ends) == ("echo", "", 1)
+    assert made.stamps == ["HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END"]
+    assert core.requests[0].trace is made
+    await call(app, "GET", "/v2")
+    assert len(trace.traces) == 1
+
+
+async def test_a_trace_within_anothers() -> None:
+    trace = FakeTraceControl(is_on=True, follows_context=True)
+    app = HttpApp(make_services(trace=trace), SMALL)
+    await call(app, "POST", INFER, b'{"inputs":[]}', {"traceparent": "00-1-2-3"})
+    assert trace.traces[0].parent == "00-1-2-3"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "last"),
+    [
+        (b"{", {}, "HTTP_SEND_END"),
+        (b" " * 200, {}, "HTTP_RECV_START"),
+        (b"", {"content-encoding": "br"}, "HTTP_RECV_START"),
+    ],
+)
+async def test_a_trace_ends_with_a_refusal(body: bytes, headers: dict[str, str], last: str) -> None:
+    trace = FakeTraceControl(is_on=True)
+    await call(HttpApp(make_services(trace=trace), SMALL), "POST", INFER, body, headers)
+    (made,) = trace.traces
+    assert (made.stamps[-1], made.ends) == (last, 1)
+
+
+async def test_a_trace_ends_when_its_client_leaves() -> None:
+    core, trace = FakeCore(), FakeTraceControl(is_on=True)
+    exchange = Exchange("POST", "/v2/models/wait/infer", b'{"inputs":[]}')
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exchange.run, HttpApp(make_services(core, trace=trace), SMALL))
+        await core.started.wait()
+        exchange.disconnect.set()
+    assert trace.traces[0].ends == 1

@@ -1,123 +1,46 @@
-"""Connections: HTTP/2 beside HTTP/1, and failures that stay within their connection."""
+"""Connections of a listener: failures that stay within one, how many there may be, and how each of them ends."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
-import h2.connection
 import h2.events
 import pytest
 import trio
 import trio.testing
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
-from protocol.http.connections import ClientStream, serve_app
+from protocol.http.connection import Connection
+from protocol.http.connections import MAX_REFUSALS, serve_app
 from protocol.http.server import HttpSettings
 from protocol.http.settings import ConnectionLimits
-from tests.protocol.http.conftest import Serve
+from tests.protocol.http.conftest import Serve, Served
 from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.http2_client import Http2Client
 
-EMPTY = b'{"inputs":[]}'
-
-
-class Http2Client:
-    """An HTTP/2 connection with prior knowledge, one stream at a time."""
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self.stream = stream
-        self.h2 = h2.connection.H2Connection()
-        self.h2.initiate_connection()
-
-    async def start(self, method: str, path: str, body: bytes | None = b"") -> int:
-        """Send a request; `body` None leaves it open."""
-        stream_id = self.h2.get_next_available_stream_id()
-        headers = [(":method", method), (":path", path), (":authority", "x"), (":scheme", "http")]
-        self.h2.send_headers(stream_id, headers, end_stream=body == b"")
-        if body:
-            self.h2.send_data(stream_id, body, end_stream=True)
-        await self.flush()
-        return stream_id
-
-    async def flush(self) -> None:
-        await self.stream.send_all(self.h2.data_to_send())
-
-    async def next_events(self) -> list[h2.events.Event] | None:
-        """None when the server has closed the connection."""
-        data = bytes(await self.stream.receive_some())
-        if not data:
-            return None
-        events = self.h2.receive_data(data)
-        await self.flush()
-        return events
-
-    async def answer(self, stream_id: int) -> tuple[int, bytes]:
-        status, body = 0, b""
-        ended = False
-        while not ended:
-            events = await self.next_events()
-            assert events is not None, "the server closed the connection"
-            for event in events:
-                if getattr(event, "stream_id", None) != stream_id:
-                    continue
-                if isinstance(event, h2.events.ResponseReceived):
-                    status = int(dict(event.headers)[b":status"])
-                elif isinstance(event, h2.events.DataReceived):
-                    body += event.data or b""
-                ended = ended or isinstance(event, h2.events.StreamEnded)
-        return status, body
+LOOPBACK = HttpSettings(host="127.0.0.1", port=0)
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-async def test_http2_with_prior_knowledge(serve: Serve) -> None:
-    """Several requests over one connection, one of them larger than a flow-control window."""
-    server = await serve(settings=HttpSettings(host="127.0.0.1", port=0))
-    client = Http2Client(await server.connect())
-    assert (await client.answer(await client.start("GET", "/v2/health/live"))) == (200, b"")
-    status, body = await client.answer(await client.start("POST", "/v2/models/echo/infer", EMPTY))
-    assert (status, body[:20]) == (200, b'{"model_name":"echo"')
-    status, body = await client.answer(await client.start("POST", "/v2/models/echo/infer", b"{"))
-    assert (status, body[:10]) == (400, b'{"error":"')
+def limited(**limits: Any) -> HttpSettings:
+    return replace(LOOPBACK, connections=ConnectionLimits(**limits))
 
 
-async def test_http2_refuses_a_body_early(serve: Serve) -> None:
-    """The answer comes while the stream's body is open; the connection goes on."""
-    server = await serve(settings=HttpSettings(host="127.0.0.1", port=0, max_input_size=100, linger=0.05))
-    client = Http2Client(await server.connect())
-    stream_id = await client.start("POST", "/v2/models/echo/infer", None)
-    client.h2.send_data(stream_id, b" " * 101)
-    await client.flush()
-    status, _ = await client.answer(stream_id)
-    assert status == 413
-    assert (await client.answer(await client.start("GET", "/v2/health/live")))[0] == 200
-
-
-async def test_a_stream_reset_cancels_its_inference(serve: Serve) -> None:
-    """The HTTP/2 form of a client that leaves; other streams of the connection go on."""
-    server = await serve()
-    client = Http2Client(await server.connect())
-    stream_id = await client.start("POST", "/v2/models/wait/infer", EMPTY)
-    await server.core.started.wait()
-    client.h2.reset_stream(stream_id)
-    await client.flush()
+async def read_to_end(stream: trio.SocketStream) -> bytes:
+    data = b""
     with trio.fail_after(10):
-        await server.core.cancelled.wait()
-    assert (await client.answer(await client.start("GET", "/v2/health/live")))[0] == 200
+        async for part in stream:
+            data += part
+    return data
 
 
-async def test_an_error_in_one_connection_ends_that_one_only(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    """Data for a stream that was answered is more than hypercorn bears."""
-    server = await serve(settings=HttpSettings(host="127.0.0.1", port=0, linger=0))
-    good, bad = Http2Client(await server.connect()), Http2Client(await server.connect())
-    stream_id = await bad.start("POST", "/nowhere", None)
-    assert (await bad.answer(stream_id))[0] == 404
-    with caplog.at_level(logging.WARNING):
-        bad.h2.send_data(stream_id, b"late")
-        await bad.flush()
-        with trio.fail_after(10):
-            while await bad.next_events() is not None:
-                pass
-        await trio.testing.wait_all_tasks_blocked()
-    assert "a connection ended with an error: KeyError(1)" in caplog.text
-    assert (await good.answer(await good.start("GET", "/v2/health/live")))[0] == 200
+async def is_alive(server: Served) -> bool:
+    stream = await server.connect()
+    await stream.send_all(LIVE)
+    return (await stream.receive_some()).startswith(b"HTTP/1.1 200")
 
 
 async def test_an_application_that_fails_is_answered_for(
@@ -137,39 +60,224 @@ async def test_an_application_that_fails_is_answered_for(
     assert logging.getLogger("hypercorn.error").handlers == []
 
 
+async def test_an_error_in_one_connection_ends_that_one_only(
+    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged in one line."""
+    server = await serve()
+    good = await server.connect()
+
+    async def fail(self: Connection) -> None:
+        raise BaseExceptionGroup("", [BaseExceptionGroup("", [KeyError(1)])])
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        await good.send_all(LIVE)
+        await good.receive_some()
+        patch.setattr(Connection, "run", fail)
+        assert await read_to_end(await server.connect()) == b""
+    assert [record.getMessage() for record in caplog.records] == ["a connection ended with an error: KeyError(1)"]
+    await good.send_all(LIVE)
+    assert (await good.receive_some()).startswith(b"HTTP/1.1 200")
+
+
 async def test_nothing_is_logged_of_ordinary_traffic(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     server = await serve(FakeCore())
     with caplog.at_level(logging.INFO, "protocol"):
         client = Http2Client(await server.connect())
-        await client.answer(await client.start("GET", "/v2"))
+        await client.get("/v2")
+        stream = await server.connect()
+        await stream.send_all(LIVE)
+        await stream.aclose()
         server.stop.set()
         with trio.fail_after(10):
+            await client.wait_for(h2.events.ConnectionTerminated)
+            await client.stream.aclose()
             await server.ended.wait()
     assert caplog.records == []
 
 
-async def test_writes_have_a_deadline_for_each_piece(autojump_clock: trio.testing.MockClock) -> None:
-    """A slow reader gets all of a large response, however long it takes; one that stops is cut off."""
-    left, right = await socket_pair()
+@pytest.mark.parametrize(
+    "sent",
+    [
+        LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + LIVE,
+        LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"x" * 200_000,
+        b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12345" + LIVE,
+        LIVE.replace(b"HTTP/1.1", b"HTTP/1.0") * 2,
+    ],
+)
+async def test_more_behind_the_last_request(serve: Serve, sent: bytes) -> None:
+    """It is answered by nobody, and holds nothing: the server can stop."""
+    server = await serve()
+    stream = await server.connect()
+    await stream.send_all(sent)
+    assert (await read_to_end(stream)).count(b"HTTP/1.1 ") == 1
+    server.stop.set()
+    with trio.fail_after(10):
+        await stream.aclose()
+        await server.ended.wait()
+
+
+async def test_one_connection_too_many(serve: Serve) -> None:
+    """It is told so and closed; when another one has ended there is room again."""
+    server = await serve(settings=limited(max_connections=2))
+    streams = [await server.connect() for _ in range(2)]
+    for stream in streams:
+        await stream.send_all(LIVE)
+        await stream.receive_some()
+    refused = await server.connect()
+    await refused.send_all(LIVE)
+    answer = await read_to_end(refused)
+    head, body = answer.split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"connection: close" in head
+    assert body == (
+        b'{"error":"2 connections are open, which is the maximum. Use --http-max-connections to increase the limit."}'
+    )
+    assert server.services.limits.counts() == {("http", "max_connections"): 1}
+    await streams[0].aclose()
+    with trio.fail_after(10):
+        while not await is_alive(server):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_far_too_many_connections(serve: Serve) -> None:
+    """Those that wait for their refusal to be read are few; the others are closed at once."""
+    server = await serve(settings=limited(max_connections=0))
+    streams = [await server.connect() for _ in range(MAX_REFUSALS + 20)]
+    answers = 0
+    for stream in streams:
+        with suppress(trio.BrokenResourceError):
+            answers += b"503" in await read_to_end(stream)
+    assert MAX_REFUSALS <= answers < len(streams)
+    assert server.services.limits.counts() == {("http", "max_connections"): len(streams)}
+
+
+async def test_an_idle_connection_is_closed(serve: Serve) -> None:
+    """Before its first request, and between two."""
+    server = await serve(settings=limited(idle_timeout=0.05))
+    new, used = await server.connect(), await server.connect()
+    await used.send_all(LIVE)
+    assert (await used.receive_some()).startswith(b"HTTP/1.1 200")
+    assert await read_to_end(used) == b""
+    assert await read_to_end(new) == b""
+    assert server.services.limits.counts() == {("http", "idle_timeout"): 2}
+
+
+async def test_an_idle_http2_connection_is_closed(serve: Serve) -> None:
+    """With a goodbye; also where its last stream was reset, and where it only sends what asks for nothing."""
+    server = await serve(settings=limited(idle_timeout=0.3))
+    client = Http2Client(await server.connect())
+    stream_id = await client.start("POST", "/v2/models/wait/infer", b'{"inputs":[]}')
+    await server.core.started.wait()
+    await trio.sleep(0.5)  # not idle: the model works
+    assert not client.is_closed
+    client.h2.reset_stream(stream_id)
+    await client.flush()
+    await client.wait_for(h2.events.ConnectionTerminated)
+    with trio.fail_after(10):
+        await client.read_to_end()
+
+
+async def test_a_busy_connection_is_not_idle(serve: Serve) -> None:
+    server = await serve(settings=limited(idle_timeout=0.05, header_timeout=0.05))
+    stream = await server.connect()
+    await stream.send_all(b"POST /v2/models/gate/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\n\r\n")
+    await trio.sleep(0.2)
+    await stream.send_all(b'{"inputs":[]}')
+    await server.core.started.wait()
+    await trio.sleep(0.2)
+    server.core.gate.set()
+    assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("begin", [b"G", b"GET /v2 HTTP/1.1\r\nHos", LIVE + LIVE[:-2]])
+async def test_headers_that_take_too_long(serve: Serve, begin: bytes) -> None:
+    """Counted from their first byte, however they trickle; answered 408."""
+    server = await serve(settings=limited(header_timeout=0.1))
+    stream = await server.connect()
+    await stream.send_all(begin)
+    answer = b""
+    with trio.fail_after(10):
+        while b"408" not in answer:
+            answer += await stream.receive_some()
+    assert answer.count(b"HTTP/1.1 ") == (2 if begin.startswith(LIVE) else 1)
+    assert answer.endswith(
+        b'{"error":"the request\'s headers are not complete after 0.1 seconds. '
+        b'Use --http-header-timeout to allow more."}'
+    )
+    assert await read_to_end(stream) == b""
+    assert server.services.limits.counts() == {("http", "header_timeout"): 1}
+
+
+async def test_headers_that_trickle(serve: Serve) -> None:
+    server = await serve(settings=limited(header_timeout=0.3))
+    stream = await server.connect()
+    await stream.send_all(b"GET /v2 HTTP/1.1\r\n")
+    with trio.fail_after(10), suppress(trio.BrokenResourceError):
+        while True:
+            await stream.send_all(b"a: b\r\n")
+            await trio.sleep(0.05)
+    assert server.services.limits.counts() == {("http", "header_timeout"): 1}
+
+
+async def test_a_connection_ends_after_its_requests(serve: Serve) -> None:
+    """The last answer says so."""
+    server = await serve(settings=limited(max_requests_per_connection=2))
+    stream = await server.connect()
+    await stream.send_all(LIVE * 3)
+    answer = await read_to_end(stream)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert answer.count(b"connection: close") == 1
+    assert server.services.limits.counts() == {("http", "max_requests_per_connection"): 1}
+
+
+async def test_the_last_answer_before_the_end_says_so(serve: Serve) -> None:
+    """A client must not send its next request into a server that stops."""
+    server = await serve()
+    stream = await server.connect()
+    await stream.send_all(
+        b"POST /v2/models/gate/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\n\r\n" + b'{"inputs":[]}'
+    )
+    await server.core.started.wait()
+    server.stop.set()
+    await trio.testing.wait_all_tasks_blocked()
+    server.core.gate.set()
+    assert b"\r\nconnection: close\r\n" in await read_to_end(stream)
+
+
+async def test_a_slow_reader_gets_all_and_a_deaf_one_is_cut_off(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The time is for each piece of a response, however long the whole takes."""
     data = bytes(range(256)) * 40_000
-    received = bytearray()
+    limits: list[str] = []
 
-    async def read_slowly(total: int) -> None:
-        while len(received) < total:
-            received.extend(await right.receive_some(200_000))
+    async def app(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        length = (b"content-length", b"%d" % len(data))
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def serve(limits_: ConnectionLimits) -> tuple[str, int]:
+        host, port = await nursery.start(
+            lambda *, task_status: serve_app(
+                app, "127.0.0.1", 0, limits_, trio.Event(), on_limit=limits.append, task_status=task_status
+            )
+        )
+        return host, port
+
+    address = await serve(ConnectionLimits(send_timeout=5))
+    async with await trio.open_tcp_stream(*address) as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = b""
+        while not received.endswith(data):
+            received += await stream.receive_some(500_000)
             await trio.sleep(0.5)
-
-    async with left, right:
-        client = ClientStream(left, send_timeout=5)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_slowly, len(data))
-            await client.send_all(data)
-        assert received == data
-        with pytest.raises(trio.BrokenResourceError, match="took no data for 5 seconds"):
-            await client.send_all(data)
-        assert left.socket.fileno() == -1
-
-
-async def socket_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
-    left, right = trio.socket.socketpair()
-    return trio.SocketStream(left), trio.SocketStream(right)
+    async with await trio.open_tcp_stream(*address) as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.sleep(20)
+        left = 0
+        with suppress(trio.BrokenResourceError):
+            while part := await stream.receive_some():
+                left += len(part)
+    assert left < len(data)
+    assert limits == ["send_timeout"]

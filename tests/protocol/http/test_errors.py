@@ -7,7 +7,18 @@ import json
 import pytest
 
 from protocol.errors import KINDS, InvalidArgument, NotFound, ServerError
-from protocol.http.errors import BodyTimeout, MethodNotAllowed, UnsupportedCompression, error_reply, status_of
+from protocol.http.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    HeadersTooLarge,
+    HeaderTimeout,
+    MethodNotAllowed,
+    TooManyConnections,
+    TooManyStreams,
+    UnsupportedCompression,
+    error_reply,
+    status_of,
+)
 
 EXPECTED = {
     "UNKNOWN": 400,
@@ -33,7 +44,16 @@ def test_every_kind_has_its_status() -> None:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(MethodNotAllowed(("GET",)), 405), (BodyTimeout("x"), 408), (UnsupportedCompression(), 501)],
+    [
+        (MethodNotAllowed(("GET",)), 405),
+        (BodyTimeout("x"), 408),
+        (HeaderTimeout(2), 408),
+        (BodyTooLarge("x", "max_body_size"), 413),
+        (HeadersTooLarge(5), 431),
+        (TooManyStreams(5), 429),
+        (TooManyConnections(5), 503),
+        (UnsupportedCompression(), 501),
+    ],
 )
 def test_errors_of_this_edge(error: ServerError, status: int) -> None:
     assert status_of(error) == status

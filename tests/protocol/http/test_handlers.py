@@ -10,10 +10,11 @@ from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from tests.protocol.http.asgi import call
 from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.fake_services import make_services
 
 
 def make_app(**core: Any) -> HttpApp:
-    return HttpApp(FakeCore(**core), HttpSettings())
+    return HttpApp(make_services(FakeCore(**core)), HttpSettings())
 
 
 @pytest.mark.parametrize("what", ["live", "ready"])
@@ -93,22 +94,3 @@ async def test_unknown_models(suffix: str) -> None:
 async def test_names_with_other_characters() -> None:
     assert (await call(make_app(), "GET", "/v2/models/with%20space/config")).json["name"] == "with space"
     assert (await call(make_app(), "GET", "/v2/models/gr%C3%B6%C3%9Fe/config")).json["name"] == "größe"
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "text"),
-    [
-        ("POST", "/v2/models/echo/generate", "'generate' is not supported yet"),
-        ("POST", "/v2/models/echo/versions/1/generate_stream", "'generate_stream' is not supported yet"),
-        ("GET", "/v2/trace/setting", "the trace extension is not supported yet"),
-        ("POST", "/v2/models/echo/trace/setting", "the trace extension is not supported yet"),
-        ("POST", "/v2/logging", "the logging extension is not supported yet"),
-        ("GET", "/v2/systemsharedmemory/status", "system shared memory is not supported yet"),
-        ("POST", "/v2/systemsharedmemory/region/r/register", "system shared memory is not supported yet"),
-        ("POST", "/v2/cudasharedmemory/unregister", "CUDA shared memory is not supported yet"),
-        ("GET", "/v2/cudasharedmemory/region/r/status", "CUDA shared memory is not supported yet"),
-    ],
-)
-async def test_paths_to_come(method: str, path: str, text: str) -> None:
-    answer = await call(make_app(), method, path, b"{}" if method == "POST" else b"")
-    assert (answer.status, answer.error) == (501, text)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from protocol.datatypes import DataType
-from protocol.errors import Internal, InvalidArgument, PayloadTooLarge, ServerError, Unsupported
+from protocol.errors import Internal, InvalidArgument, PayloadTooLarge, ServerError
 from protocol.http.infer_codec import (
     OutputEncoding,
     decode_infer_request,
@@ -21,6 +21,7 @@ from protocol.http.infer_codec import (
     parse_header_length,
 )
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor, encode_bytes_elements
+from protocol.placement import MemoryReference
 from tests.protocol.http.wire import arrays, infer_body, raw, read_outputs, same
 
 LIMIT = 1 << 20
@@ -28,7 +29,10 @@ FP32 = {"name": "a", "datatype": "FP32", "shape": [2]}
 
 
 def decode(body: Buffer, header_length: int | None, *, limit: int = LIMIT) -> tuple[InferenceRequest, OutputEncoding]:
-    return decode_infer_request(body, header_length, model_name="m", model_version=3, max_input_size=limit)
+    """A request without tensors elsewhere."""
+    decoded = decode_infer_request(body, header_length, model_name="m", model_version=3, max_input_size=limit)
+    assert decoded.placement is None
+    return decoded.request, decoded.encoding
 
 
 def decode_json(**members: Any) -> tuple[InferenceRequest, OutputEncoding]:
@@ -171,7 +175,7 @@ def test_duplicate_inputs_are_left_for_the_core_to_refuse() -> None:
 
 @pytest.mark.parametrize(
     ("value", "size", "expected"),
-    [(None, 10, None), (b"10", 10, 10), (b" 3 ", 10, 3), (b"0000000003", 3, 3)],
+    [(None, 10, None), (b"10", 10, 10), (b" 3 ", 10, 3), (b"0000000003", 3, 3), (b"0", 10, 0), (b"-0", 0, 0)],
 )
 def test_header_lengths(value: bytes | None, size: int, expected: int | None) -> None:
     assert parse_header_length(value, size) == expected
@@ -199,11 +203,6 @@ def test_wrong_header_lengths(value: bytes, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_header_length(value, 10)
     assert caught.value.message.startswith(message)
-
-
-def test_raw_binary_requests_are_refused_by_name() -> None:
-    with pytest.raises(Unsupported, match=r"raw binary requests .* are not supported yet"):
-        parse_header_length(b"0", 10)
 
 
 def test_an_empty_body() -> None:
@@ -251,6 +250,8 @@ def test_wrong_shapes(shape: list[int], message: str) -> None:
 def test_a_hostile_shape_is_refused_at_once() -> None:
     """The product of its dimensions would have millions of digits."""
     error = refused_input(shape=[2**62] * 40_000, data=[])
+    assert error.message == "invalid shape for input 'a': expected at most 64 dimensions, got 40000"
+    error = refused_input(shape=[2**62] * 64, data=[])
     assert error.message.endswith("causes total element count to exceed maximum size of 9223372036854775807")
     assert len(error.message) < 2000
 
@@ -309,18 +310,82 @@ def test_a_missing_tail_is_counted() -> None:
     )
 
 
+def test_tensors_in_shared_memory() -> None:
+    """Their references are found by position and by name; offset and size are 0 where they are left out."""
+    place = {"shared_memory_region": "r", "shared_memory_offset": 16, "shared_memory_byte_size": 8}
+    request, encoding, placement = decode_infer_request(
+        json.dumps(
+            {
+                "inputs": [{**FP32, "data": [1, 2]}, {**FP32, "name": "b", "parameters": place}],
+                "outputs": [{"name": "x", "parameters": {"shared_memory_region": "s"}}, {"name": "y"}],
+            }
+        ).encode(),
+        None,
+        model_name="m",
+        model_version=3,
+        max_input_size=LIMIT,
+    )
+    assert placement is not None
+    assert placement.inputs == {1: MemoryReference("r", 16, 8)}
+    assert placement.outputs == {"x": MemoryReference("s", 0, 0)}
+    assert placement.classes == {}
+    assert request.inputs[1].data == b""
+    outputs = [Tensor("x", DataType.FP32, (2,), b""), Tensor("y", DataType.FP32, (1,), bytes(4))]
+    _, parts = encode_infer_response(InferenceResponse("m", 1, outputs), encoding)
+    assert json.loads(bytes(parts[0]))["outputs"] == [
+        {"name": "x", "datatype": "FP32", "shape": [2]},
+        {"name": "y", "datatype": "FP32", "shape": [1], "data": [0.0]},
+    ]
+
+
+def test_outputs_wanted_as_classes() -> None:
+    """In JSON or in binary; 0 classes mean the values."""
+    outputs = [
+        {"name": "x", "parameters": {"classification": 3, "binary_data": True}},
+        {"name": "y", "parameters": {"classification": 0}},
+    ]
+    body = json.dumps({"inputs": [], "outputs": outputs}).encode()
+    decoded = decode_infer_request(body, None, model_name="m", model_version=3, max_input_size=LIMIT)
+    assert decoded.placement is not None
+    assert decoded.placement.classes == {"x": 3}
+    assert (decoded.encoding.is_binary("x"), decoded.encoding.is_binary("y")) == (True, False)
+
+
 @pytest.mark.parametrize(
-    "members",
+    ("parameters", "text"),
     [
-        {"inputs": [{**FP32, "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 8}}]},
-        {"inputs": [], "outputs": [{"name": "o", "parameters": {"shared_memory_region": "r"}}]},
-        {"inputs": [], "outputs": [{"name": "o", "parameters": {"classification": 3}}]},
+        (
+            {"shared_memory_region": "r", "classification": 1},
+            "Output can't set both 'shared_memory_region' and 'classification'",
+        ),
+        (
+            {"shared_memory_region": "r", "binary_data": True},
+            "Output can't set both 'shared_memory_region' and 'binary_data'",
+        ),
+        ({"classification": -1}, "Unable to parse 'classification': attempt to access JSON non-unsigned-integer"),
+        ({"classification": True}, "Unable to parse 'classification': attempt to access JSON non-unsigned-integer"),
+        ({"shared_memory_region": 5}, "Unable to parse 'shared_memory_region': attempt to access JSON non-string"),
+        (
+            {"shared_memory_region": "r", "shared_memory_offset": -1},
+            "Unable to parse 'shared_memory_offset': attempt to access JSON non-unsigned-integer",
+        ),
+        (
+            {"shared_memory_region": "r", "shared_memory_byte_size": "8"},
+            "Unable to parse 'shared_memory_byte_size': attempt to access JSON non-unsigned-integer",
+        ),
     ],
 )
-def test_what_is_not_built_is_refused_by_name(members: dict[str, Any]) -> None:
-    error = refused(json.dumps(members).encode(), None)
-    assert isinstance(error, Unsupported)
-    assert "shared_memory_region" in error.message or "'o': classification" in error.message
+def test_wrong_output_parameters(parameters: dict[str, Any], text: str) -> None:
+    body = json.dumps({"inputs": [], "outputs": [{"name": "o", "parameters": parameters}]}).encode()
+    assert refused(body, None).message.startswith(text)
+
+
+def test_an_output_in_shared_memory_may_say_that_it_is_not_binary() -> None:
+    outputs = [{"name": "o", "parameters": {"shared_memory_region": "r", "binary_data": False}}]
+    body = json.dumps({"inputs": [], "outputs": outputs}).encode()
+    decoded = decode_infer_request(body, None, model_name="m", model_version=3, max_input_size=LIMIT)
+    assert decoded.placement is not None
+    assert set(decoded.placement.outputs) == {"o"}
 
 
 def test_half_floats_pass_in_json() -> None:
@@ -372,3 +437,15 @@ def test_garbage_is_a_clients_mistake(body: bytes, header_length: int) -> None:
     """Nothing but the error tree escapes, and never as our own fault."""
     error = refused(body, min(header_length, len(body)))
     assert not isinstance(error, Internal)
+
+
+@pytest.mark.parametrize(
+    ("members", "what"),
+    [
+        ({"inputs": [{**FP32, "data": [1, 2]}] * 4097}, "inputs"),
+        ({"inputs": [], "outputs": [{"name": "o"}] * 4097}, "requested outputs"),
+        ({"inputs": [], "parameters": {str(number): 1 for number in range(4097)}}, "parameters"),
+    ],
+)
+def test_too_many_members(members: dict[str, Any], what: str) -> None:
+    assert refused(json.dumps(members).encode(), None).message == f"the request has 4097 {what}, expected at most 4096"

@@ -13,8 +13,9 @@ from protocol.datatypes import DataType
 from protocol.errors import DeadlineExceeded, Internal, ServerError, Unavailable, Unsupported
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
-from tests.protocol.http.asgi import Answer, call
+from tests.protocol.http.asgi import Answer, Exchange, call
 from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.fake_services import make_services
 from tests.protocol.http.wire import infer_body, read_outputs
 
 INFER = "/v2/models/echo/infer"
@@ -30,7 +31,7 @@ def outputs(answer: Answer) -> dict[str, object]:
 
 async def infer(core: FakeCore, body: bytes, path: str = INFER, **headers: str) -> Answer:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await call(HttpApp(core, HttpSettings()), "POST", path, body, names)
+    return await call(HttpApp(make_services(core), HttpSettings()), "POST", path, body, names)
 
 
 async def test_json_both_ways() -> None:
@@ -108,12 +109,10 @@ async def test_errors_of_the_core(error: ServerError, status: int) -> None:
 @pytest.mark.parametrize(
     ("body", "headers", "status", "text"),
     [
-        (b"", {}, 400, "The document is empty"),
         (b"{", {}, 400, "failed to parse the request JSON buffer"),
         (b"{}", {}, 400, "non-existing object member 'inputs'"),
         (b"{}", {"inference_header_content_length": "3"}, 400, "should be in range (0, 2), got: 3"),
         (b"{}", {"inference_header_content_length": "-2"}, 400, "should be in range (0, 2), got: -2"),
-        (b"abcd", {"inference_header_content_length": "0"}, 501, "raw binary requests"),
         (b"{}", {"content_encoding": "br"}, 501, "Unsupported compression type"),
         (b"{}", {"content_encoding": "gzip"}, 400, "failed to decompress the request body as gzip"),
     ],
@@ -128,3 +127,47 @@ async def test_bad_requests(body: bytes, headers: dict[str, str], status: int, t
 async def test_unknown_model() -> None:
     answer = await infer(FakeCore(), json.dumps({"inputs": []}).encode(), "/v2/models/none/infer")
     assert (answer.status, answer.error) == (404, "Request for unknown model: 'none' is not found")
+
+
+async def test_decoupled_models_are_refused() -> None:
+    answer = await infer(FakeCore(), b"{", "/v2/models/many/infer")
+    assert (answer.status, answer.error) == (
+        501,
+        "HTTP end point doesn't support models with decoupled transaction policy",
+    )
+
+
+async def forwarded(pattern: str, headers: list[tuple[str, str]], parameters: str = "{}") -> tuple[Answer, FakeCore]:
+    core = FakeCore()
+    app = HttpApp(make_services(core, forwarding=pattern), HttpSettings())
+    body = b'{"inputs":[],"parameters":%b}' % parameters.encode()
+    exchange = Exchange("POST", INFER, body, {"content-length": str(len(body))}, twice=headers)
+    return await exchange.run(app), core
+
+
+async def test_headers_become_parameters() -> None:
+    """Those that match, over those of the body; the values of one name are joined."""
+    headers = [("x-user", "größe"), ("x-tag", "a"), ("x-tag", "b"), ("other", "c")]
+    _, core = await forwarded("^x-", headers, '{"x-user":"forged","mine":1}')
+    assert core.requests[0].parameters == {"x-user": "größe", "x-tag": "a, b", "mine": 1}
+    _, core = await forwarded("", headers)
+    assert core.requests[0].parameters == {}
+
+
+@pytest.mark.parametrize("name", ["priority", "sequence_id", "triton_x", "binary_data_output"])
+async def test_reserved_headers(name: str) -> None:
+    answer, core = await forwarded(".*", [(name, "1")])
+    assert answer.status == 400
+    assert answer.error == f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+    assert core.requests == []
+
+
+async def test_much_json_both_ways() -> None:
+    """So much that it is read and written beside the loop; mistakes in it are answered as all others."""
+    array = np.arange(400_000, dtype=np.float64)
+    body, _ = infer_body([("A", DataType.FP64, array, False)])
+    answer = await infer(FakeCore(), body)
+    assert outputs(answer) == {"OUT_A": array.tolist()}
+    answer = await infer(FakeCore(), body[:-1])
+    assert answer.status == 400
+    assert answer.error.startswith("failed to parse the request JSON buffer: ")

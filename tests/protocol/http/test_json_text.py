@@ -23,7 +23,7 @@ INPUT = '{"name":"a","datatype":"FP32","shape":[1]'
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "Input data was truncated at 0"),
+        ("", "The document is empty at 0"),
         ("{", "Input data was truncated at 1"),
         ('{"inputs":}', "invalid character at 10"),
         ('{"inputs":[]} x', "trailing characters at"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 import pytest
 import trio
 
+from protocol.access.control import AccessControl
+from protocol.access.keys import KeyRing
 from protocol.http.metrics import MetricsSettings, serve_metrics
 
 
@@ -75,3 +78,28 @@ async def test_stopping(nursery: trio.Nursery, renderer: Renderer) -> None:
         renderer.stop.set()
         serving.cancel_scope.deadline = trio.current_time() + 10
     assert not serving.cancel_scope.cancelled_caught
+
+
+class OneKey:
+    """A source of keys, of which one reads metrics and another does not."""
+
+    current = KeyRing.parse(
+        '[keys.reader]\nkey = "0123456789abcdef"\nallow = ["metrics"]\n'
+        '[keys.other]\nkey = "fedcba9876543210"\nallow = ["inference"]\n',
+        source="test",
+    )
+
+
+async def test_keys(nursery: trio.Nursery, renderer: Renderer) -> None:
+    """Asked for before the method is looked at; an unknown path needs none."""
+    access = AccessControl(keys=OneKey())
+    serve = partial(serve_metrics, renderer, MetricsSettings("127.0.0.1", 0), renderer.stop, access=access)
+    host, port = await nursery.start(serve)
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
+        answer = await client.post("/metrics")
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert (await client.get("/")).status_code == 404
+        for key, status in (("0123456789abcdef", 200), ("fedcba9876543210", 403), ("0123456789abcdeg", 401)):
+            answer = await client.get("/metrics", headers={"authorization": f"Bearer {key}"})
+            assert answer.status_code == status
+    assert renderer.calls == 1

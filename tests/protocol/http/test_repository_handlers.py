@@ -13,6 +13,7 @@ from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from tests.protocol.http.asgi import Answer, call
 from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.fake_services import make_services
 
 LOAD = "/v2/repository/models/m/load"
 UNLOAD = "/v2/repository/models/m/unload"
@@ -20,7 +21,7 @@ UNLOAD = "/v2/repository/models/m/unload"
 
 async def post(core: FakeCore, path: str, body: Any = None) -> Answer:
     text = b"" if body is None else json.dumps(body).encode()
-    return await call(HttpApp(core, HttpSettings()), "POST", path, text)
+    return await call(HttpApp(make_services(core), HttpSettings()), "POST", path, text)
 
 
 @pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/anything/index"])
@@ -119,7 +120,7 @@ async def test_a_repository_name_is_refused(verb: str) -> None:
 
 @pytest.mark.parametrize("path", [LOAD, UNLOAD, "/v2/repository/index"])
 async def test_broken_json(path: str) -> None:
-    answer = await call(HttpApp(FakeCore(), HttpSettings()), "POST", path, b'{"parameters":')
+    answer = await call(HttpApp(make_services(), HttpSettings()), "POST", path, b'{"parameters":')
     assert (answer.status, answer.error) == (
         400,
         "failed to parse the request JSON buffer: Input data was truncated at 14",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import httpx
@@ -14,8 +13,9 @@ import trio.testing
 from protocol.datatypes import DataType
 from protocol.http.server import ConnectionLimits, HttpSettings, serve_http
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from tests.protocol.http.conftest import Serve, Served
+from tests.protocol.http.conftest import Serve
 from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.fake_services import make_services
 from tests.protocol.http.wire import infer_body, read_outputs
 
 LOOPBACK = HttpSettings(host="127.0.0.1", port=0)
@@ -92,20 +92,6 @@ async def test_a_large_binary_tensor_both_ways(serve: Serve) -> None:
                 split = int(answer.headers["inference-header-content-length"])
                 found = read_outputs(answer.content[:split], answer.content[split:])
                 assert np.array_equal(found["OUT_A"], array)
-
-
-async def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
-    server = await serve()
-    stream = await server.connect()
-    ids = [str(n) for n in range(5)]
-    bodies = [json.dumps({"id": i, "inputs": []}).encode() for i in ids]
-    await stream.send_all(
-        b"".join(request_head(INFER, f"Content-Length: {len(body)}") + body for body in bodies)
-        + request_head("/v2/health/live", "Connection: close", method="GET")
-    )
-    answers = (await read_to_end(stream)).split(b"HTTP/1.1 200")[1:]
-    assert [json.loads(a.split(b"\r\n\r\n")[1])["id"] for a in answers[:5]] == ids
-    assert len(answers) == 6
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 100000000", "Transfer-Encoding: chunked"])
@@ -231,17 +217,6 @@ async def test_a_client_that_does_not_read_is_cut_off(serve: Serve) -> None:
         await server.ended.wait()  # nobody has read a byte
 
 
-async def test_an_idle_connection_is_closed(serve: Serve) -> None:
-    """And so is one that takes too long over its headers."""
-    server = await serve(settings=replace(LOOPBACK, connections=ConnectionLimits(keep_alive_timeout=0.05)))
-    for begin in (b"", b"GET /v2 HTTP/1.1\r\nHos"):
-        stream = await server.connect()
-        if begin:
-            await stream.send_all(begin)
-        with trio.fail_after(10):
-            assert await read_to_end(stream) == b""
-
-
 async def test_a_body_that_stops_coming_is_answered(serve: Serve) -> None:
     server = await serve(settings=replace(LOOPBACK, body_timeout=0.05))
     stream = await server.connect()
@@ -250,20 +225,10 @@ async def test_a_body_that_stops_coming_is_answered(serve: Serve) -> None:
         assert (await read_response(stream))[0] == 408
 
 
-async def test_expect_continue(serve: Serve) -> None:
-    """A client that asks first is told to go on."""
-    server = await serve()
-    stream = await server.connect()
-    await stream.send_all(request_head(INFER, f"Content-Length: {len(EMPTY)}", "Expect: 100-continue"))
-    assert (await stream.receive_some()).startswith(b"HTTP/1.1 100")
-    await stream.send_all(EMPTY)
-    assert (await read_response(stream))[0] == 200
-
-
 async def test_a_port_in_use_is_named(serve: Serve) -> None:
     server = await serve()
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{server.port}: "):
-        await serve_http(FakeCore(), replace(LOOPBACK, port=server.port), trio.Event())
+        await serve_http(make_services(), replace(LOOPBACK, port=server.port), trio.Event())
 
 
 async def test_two_servers_in_one_process(serve: Serve) -> None:
@@ -276,41 +241,3 @@ async def test_two_servers_in_one_process(serve: Serve) -> None:
         with trio.fail_after(10):
             await first.ended.wait()
         assert (await client.get(f"{second.url}/v2/health/ready")).status_code == 200
-
-
-async def is_alive(server: Served) -> bool:
-    async with httpx.AsyncClient(base_url=server.url) as client:
-        return (await client.get("/v2/health/live")).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"GARBAGE\r\n\r\n", b"400"),
-        (b"GET /v2 HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 200_000 + b"\r\n\r\n", b"431"),
-        (request_head(INFER, "Content-Length: abc"), b"400"),
-        (request_head(INFER, "Content-Length: 5", "Content-Length: 6"), b"400"),
-        (request_head(INFER, "Transfer-Encoding: chunked") + b"zz\r\n", b"400"),
-        (request_head("/v2", "Upgrade: websocket", "Connection: Upgrade", method="GET"), b"400"),
-        (
-            request_head(
-                "/v2",
-                "Upgrade: websocket",
-                "Connection: Upgrade",
-                "Sec-WebSocket-Version: 13",
-                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-                method="GET",
-            ),
-            b"403",
-        ),
-    ],
-    ids=["garbage", "headers", "length", "lengths", "chunk", "bad websocket", "websocket"],
-)
-async def test_broken_http_is_refused_and_harms_nobody(serve: Serve, sent: bytes, status: bytes) -> None:
-    server = await serve()
-    stream = await server.connect()
-    await stream.send_all(sent)
-    with trio.fail_after(10):
-        answer = bytes(await stream.receive_some())
-    assert answer.split()[1] == status
-    assert await is_alive(server)

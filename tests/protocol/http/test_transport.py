@@ -23,7 +23,7 @@ async def read(chunks: list[bytes], limit: int = 100) -> object:
         await trio.lowlevel.checkpoint()
         return next(remaining)
 
-    return await read_body(receive, {}, BodyLimit(limit, too_long), idle_seconds=5)
+    return await read_body(receive, {}, BodyLimit(limit, too_long), pause_seconds=5)
 
 
 async def test_a_body_of_one_chunk_is_not_copied() -> None:

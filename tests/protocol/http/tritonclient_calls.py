@@ -1,22 +1,27 @@
-"""Every call of NVIDIA's HTTP client that exists here, run as a script against the URL in its argument.
+"""Every call of NVIDIA's HTTP client, run as a script against the URL in its argument.
 
 It is a process of its own because the client is built on gevent. It prints what each call gave as one JSON object.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import sys
 from typing import Any
 
 import numpy as np
 import tritonclient.http as client_module
-from tritonclient.utils import InferenceServerException
+import tritonclient.utils.shared_memory as shm
+from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 
 def main(url: str) -> None:
     with client_module.InferenceServerClient(url, concurrency=2) as client:
-        found = {**looks(client), **controls(client), **inferences(client), **failures(client)}
+        found = {}
+        for part in (looks, controls, settings, inferences, in_shared_memory, classified, failures):
+            found.update(part(client))
     json.dump(found, sys.stdout)
 
 
@@ -100,17 +105,86 @@ def inferences(client: Any) -> dict[str, Any]:
     return {"good": good, "default_outputs": [output["name"] for output in result.get_response()["outputs"]]}
 
 
-def failures(client: Any) -> dict[str, list[str]]:
+def settings(client: Any) -> dict[str, Any]:
+    """Trace settings are one for all models here; the log's are answered as they are afterwards."""
+    return {
+        "trace": client.get_trace_settings(),
+        "trace_of_model": client.update_trace_settings("echo", {"trace_rate": "7", "trace_level": ["TIMESTAMPS"]}),
+        "trace_cleared": client.update_trace_settings(settings={"trace_count": None})["trace_rate"],
+        "log": client.get_log_settings(),
+        "log_changed": client.update_log_settings({"log_verbose_level": 2, "log_info": False}),
+    }
+
+
+def in_shared_memory(client: Any) -> dict[str, Any]:
+    """Numbers and strings into one region, back out of another."""
+    numbers = np.arange(16, dtype=np.float32)
+    words = np.array(["größe", "", "b"], dtype=np.object_)
+    words_size = sum(len(word.encode()) + 4 for word in words)
+    inputs = shm.create_shared_memory_region("in", f"/trioton_test_in_{os.getpid()}", 64 + words_size)
+    outputs = shm.create_shared_memory_region("out", f"/trioton_test_out_{os.getpid()}", 256)
+    try:
+        shm.set_shared_memory_region(inputs, [numbers, serialize_byte_tensor(words)])
+        client.register_system_shared_memory("in", f"/trioton_test_in_{os.getpid()}", 64 + words_size)
+        client.register_system_shared_memory("out", f"/trioton_test_out_{os.getpid()}", 192, offset=64)
+        status = client.get_system_shared_memory_status()
+        tensors = [client_module.InferInput("A", [16], "FP32"), client_module.InferInput("B", [3], "BYTES")]
+        tensors[0].set_shared_memory("in", 64)
+        tensors[1].set_shared_memory("in", words_size, offset=64)
+        wanted = [client_module.InferRequestedOutput(f"OUT_{name}") for name in "AB"]
+        wanted[0].set_shared_memory("out", 64)
+        wanted[1].set_shared_memory("out", 128, offset=64)
+        result = client.infer("echo", tensors, outputs=wanted)
+        got_numbers = shm.get_contents_as_numpy(outputs, np.float32, [16], offset=64)
+        got_words = shm.get_contents_as_numpy(outputs, np.object_, [3], offset=128)
+        found = {
+            "regions": [entry["name"] for entry in status],
+            "one_region": client.get_system_shared_memory_status("out"),
+            "numbers": bool(np.array_equal(got_numbers, numbers)),
+            "words": [word.decode() for word in got_words],
+            "in_response": [sorted(output) for output in result.get_response()["outputs"]],
+        }
+        found["one_region"][0].pop("key")
+        client.unregister_system_shared_memory("in")
+        found["after_one"] = [entry["name"] for entry in client.get_system_shared_memory_status()]
+        client.unregister_system_shared_memory()
+        found["after_all"] = client.get_system_shared_memory_status()
+        client.unregister_cuda_shared_memory()
+        found["cuda"] = client.get_cuda_shared_memory_status()
+    finally:
+        shm.destroy_shared_memory_region(inputs)
+        shm.destroy_shared_memory_region(outputs)
+    return {"shared_memory": found}
+
+
+def classified(client: Any) -> dict[str, Any]:
+    scores = np.array([[0.25, 0.5, 0.125]], dtype=np.float32)
+    plain = client_module.InferInput("A", scores.shape, "FP32")
+    plain.set_data_from_numpy(scores)
+    found: list[Any] = []
+    for binary in (True, False):
+        wanted = client_module.InferRequestedOutput("OUT_A", class_count=2, binary_data=binary)
+        result = client.infer("echo", [plain], outputs=[wanted])
+        values = result.as_numpy("OUT_A")
+        found.append([e.decode() if isinstance(e, bytes) else e for e in values.reshape(-1)])
+        assert values.shape == (1, 2)
+    return {"classified": found}
+
+
+def failures(client: Any) -> dict[str, Any]:
     plain = client_module.InferInput("A", [1], "FP32")
     plain.set_data_from_numpy(np.zeros(1, np.float32))
-    wanted = client_module.InferRequestedOutput("OUT_A", class_count=3)
-    calls = {
+    lost: Any = client_module.InferInput("A", [1], "FP32")
+    lost.set_shared_memory("lost", 4)
+    calls: dict[str, Any] = {
         "unknown": lambda: client.infer("none", [plain]),
-        "classification": lambda: client.infer("echo", [plain], outputs=[wanted]),
-        "trace": client.get_trace_settings,
-        "log": client.get_log_settings,
-        "system": client.get_system_shared_memory_status,
-        "cuda": client.get_cuda_shared_memory_status,
+        "decoupled": lambda: client.infer("many", [plain]),
+        "lost_region": lambda: client.infer("echo", [lost]),
+        "unknown_region": lambda: client.get_system_shared_memory_status("lost"),
+        "no_segment": lambda: client.register_system_shared_memory("r", "/trioton_test_none", 8),
+        "no_gpu": lambda: client.register_cuda_shared_memory("r", base64.b64encode(bytes(64)), 0, 8),
+        "trace_of_unknown": lambda: client.get_trace_settings("none"),
+        "log_file": lambda: client.update_log_settings({"log_file": "x"}),
     }
     found: dict[str, list[str]] = {}
     for name, call in calls.items():
@@ -118,7 +192,7 @@ def failures(client: Any) -> dict[str, list[str]]:
             call()
         except InferenceServerException as exc:
             found[name] = [str(exc.status()), str(exc.message())]
-    return found
+    return {"failures": found}
 
 
 if __name__ == "__main__":

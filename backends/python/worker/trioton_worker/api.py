@@ -1,6 +1,6 @@
 """What `import triton_python_backend_utils as pb_utils` gives.
 
-Names and texts are those of Triton's Python backend; what is not built yet raises TritonModelException with its name.
+Names and texts are those of Triton's Python backend.
 """
 
 from __future__ import annotations
@@ -9,20 +9,25 @@ from typing import Any
 
 import numpy as np
 
+from .bls import ResponseIterator
 from .errors import (
-    NotBuilt,
     TritonError,
     TritonErrorCode,
     TritonModelException,
 )
 from .loader import get_model_dir
 from .logger import Logger
+from .metrics import Metric, MetricFamily, MetricKind
 from .model_config import ModelConfig
+from .models import is_model_ready, load_model, unload_model
 from .requests import (
+    RELEASE_ALL,
+    RELEASE_RESCHEDULE,
     InferenceRequest,
-    InferenceResponse,
     PreferredMemory,
 )
+from .responses import InferenceResponse
+from .senders import COMPLETE_FINAL, InferenceResponseSender
 from .tensors import (
     NUMPY_TYPES,
     TYPE_NAMES,
@@ -30,12 +35,13 @@ from .tensors import (
     decode_elements,
     encode_elements,
 )
+from .trace import InferenceTrace
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
-TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
-TRITONSERVER_REQUEST_RELEASE_ALL = 1
-TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = COMPLETE_FINAL
+TRITONSERVER_REQUEST_RELEASE_ALL = RELEASE_ALL
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = RELEASE_RESCHEDULE
 TRITONSERVER_MEMORY_CPU = 0
 TRITONSERVER_MEMORY_GPU = 2
 
@@ -109,29 +115,6 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> Any:
     return decode_elements(encoded_tensor)
 
 
-def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
-    raise NotBuilt("load_model")
-
-
-def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    raise NotBuilt("unload_model")
-
-
-def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    raise NotBuilt("is_model_ready")
-
-
-class MetricFamily:
-    """Not built yet."""
-
-    COUNTER = 0
-    GAUGE = 1
-    HISTOGRAM = 2
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotBuilt("MetricFamily")
-
-
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
     "TRITONSERVER_MEMORY_GPU",
@@ -143,10 +126,15 @@ __all__ = [
     "TRITON_STRING_TO_NUMPY",
     "InferenceRequest",
     "InferenceResponse",
+    "InferenceResponseSender",
+    "InferenceTrace",
     "Logger",
+    "Metric",
     "MetricFamily",
+    "MetricKind",
     "ModelConfig",
     "PreferredMemory",
+    "ResponseIterator",
     "Tensor",
     "TritonError",
     "TritonErrorCode",

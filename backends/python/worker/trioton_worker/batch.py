@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
 from .connection import Buffer, Connection, Frame, Head
-from .frames import ALIGNMENT, INLINE_BYTE_SIZE, aligned
-from .requests import InferenceRequest, InferenceResponse
-from .tensors import Raw, received_tensor
-
-_PADDING = bytes(ALIGNMENT)
+from .frames import ERROR, INLINE_BYTE_SIZE, LATER, RESCHEDULED
+from .packing import Packing, unpack
+from .requests import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
+from .responses import InferenceResponse
+from .session import LiveBatch, Session
 
 
 class Segments:
@@ -45,47 +45,52 @@ class Segments:
 class Batch:
     """The requests of an EXECUTE frame, and whether anything still holds their memory."""
 
-    def __init__(self, frame: Frame, segments: Segments, all_outputs: frozenset[str]) -> None:
-        self.is_shared = bool(frame.head.get("in_segment"))
-        memory = segments.input_memory() if self.is_shared else frame.body
+    def __init__(self, frame: Frame, segments: Segments, session: Session, all_outputs: frozenset[str]) -> None:
+        head = frame.head
+        self.is_alone = "is_beside" not in head
+        self._is_shared = bool(head.get("in_segment"))
+        memory = segments.input_memory() if self._is_shared else frame.body
         self._memory = weakref.ref(memory)
-        self.requests = _decode_requests(frame, memory, all_outputs)
-        self.wanted_names = [request._requested_output_names for request in self.requests]
+        self.live = LiveBatch(session, head["batch"])
+        if "cancelled" in head:
+            self.live.cancelled.update(head["cancelled"])
+        self.requests = _decode_requests(frame, memory, all_outputs, self.live)
+        if session.is_decoupled:
+            for request in self.requests:
+                request._open_reply()
 
     def is_kept(self) -> bool:
         """Whether the model holds a tensor or an array of this batch; asked when ours are gone."""
-        return self.is_shared and self._memory() is not None
+        return self._is_shared and self._memory() is not None
 
 
-def _decode_requests(frame: Frame, memory: Any, all_outputs: frozenset[str]) -> list[InferenceRequest]:
+def _decode_requests(frame: Frame, memory: Any, all_outputs: frozenset[str], live: LiveBatch) -> list[InferenceRequest]:
     column = frame.column
     names = frame.head["names"]
     position = 0
     requests = []
-    for about in frame.head["requests"]:
+    for index, about in enumerate(frame.head["requests"]):
         request = InferenceRequest.__new__(InferenceRequest)
-        count = column[position]
-        position += 1
-        inputs = []
-        for _ in range(count):
-            name, number, offset, size, rank = column[position : position + 5]
-            position += 5 + rank
-            shape = column[position - rank : position]
-            inputs.append(received_tensor(names[name], number, shape, memory, offset, size))
-        request._inputs = inputs
+        request._inputs, position = unpack(column, position, names, memory)
         request._model_name = ""
         request._model_version = -1
+        request._batch = live
+        request._index = index
+        request._reply = None
+        request._release_flags = RELEASE_ALL
         if isinstance(about, str):  # most requests have nothing but an id
             request._request_id = about
             request._correlation_id = request._flags = request._timeout = 0
             request._parameters = {}
             request._requested_output_names = all_outputs
+            request._trace = None
         else:
             request._request_id = about["id"]
             request._correlation_id = about["correlation_id"]
             request._flags = about["flags"]
             request._timeout = about["timeout"]
             request._parameters = about["parameters"]
+            request._trace = about.get("trace")
             requested = about["outputs"]
             request._requested_output_names = all_outputs if requested is None else frozenset(requested)
         requests.append(request)
@@ -93,23 +98,28 @@ def _decode_requests(frame: Frame, memory: Any, all_outputs: frozenset[str]) -> 
 
 
 class BadResult(Exception):
-    """What `execute` returned is not what it must return; the text is the whole message."""
+    """What a method of the model returned is not what it must return; the text is the whole message."""
 
 
-def check_responses(responses: object, request_count: int) -> list[InferenceResponse]:
-    """The return value of `execute`, if it answers every request."""
+def check_responses(responses: object, requests: Sequence[InferenceRequest]) -> Sequence[InferenceResponse | None]:
+    """The return value of `execute`: for each request its response, or None where it is answered otherwise."""
     if responses is None:
-        raise BadResult(_UNANSWERED.format(index=0))
+        return [None] * len(requests)
     if not isinstance(responses, list):
         raise BadResult(f"Expected a list in the execute return, found type '{type(responses)}'.")
-    if len(responses) != request_count:
+    if len(responses) != len(requests):
         raise BadResult(
             "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
-            f"InferenceRequest(s) size is:{request_count}, and InferenceResponse(s) size is:{len(responses)}\n"
+            f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(responses)}\n"
         )
-    for index, response in enumerate(responses):
+    for request, response in zip(requests, responses):
         if response is None:
-            raise BadResult(_UNANSWERED.format(index=index))
+            continue
+        if request._release_flags == RELEASE_RESCHEDULE:
+            raise BadResult(
+                "Expected a None object in the execute function return list for reschduled request, found type "
+                f"'{type(response)}'."
+            )
         if not isinstance(response, InferenceResponse):
             raise BadResult(
                 "Expected an 'InferenceResponse' object in the execute function return list, found type "
@@ -118,66 +128,62 @@ def check_responses(responses: object, request_count: int) -> list[InferenceResp
     return responses
 
 
-_UNANSWERED = (
-    "execute returned None for request {index}, but response senders and rescheduling are not supported by this "
-    "server yet: return one InferenceResponse per request."
-)
-
-
 class Answer:
     """The EXECUTED frame being made: columns, head, and the tensors' bytes still where the model left them."""
 
-    def __init__(self, responses: list[InferenceResponse], wanted_names: list[Any]) -> None:
-        self.column: list[int] = []
+    def __init__(self, responses: Sequence[InferenceResponse | None], requests: Sequence[InferenceRequest]) -> None:
         self.head: Head = {}
-        self._parts: list[tuple[int, Raw]] = []  # offset and bytes
-        self._size = 0
-        self._names: dict[str, int] = {}
-        for index, (response, names) in enumerate(zip(responses, wanted_names)):
-            self._add(index, response, names)
-        self.head["names"] = list(self._names)
+        self._packing = Packing()
+        for index, (response, request) in enumerate(zip(responses, requests)):
+            if response is None or request._reply is not None:
+                response = self._sent_otherwise(request, response)
+            if response is not None:
+                self._add(index, response, request._requested_output_names)
+        self.head["names"] = self._packing.names
 
-    def _add(self, index: int, response: InferenceResponse, names: frozenset[str]) -> None:
+    @property
+    def column(self) -> list[int]:
+        return self._packing.column
+
+    def _sent_otherwise(
+        self, request: InferenceRequest, response: InferenceResponse | None
+    ) -> InferenceResponse | None:
+        """Note a request that is not answered by what `execute` returned; the response of one that is."""
+        if request._release_flags == RELEASE_RESCHEDULE:
+            self._packing.column.append(RESCHEDULED)
+            return None
+        reply = request._open_reply()
+        assert reply is not None  # the request came from the server
+        if response is None or reply.sent_count:
+            self._packing.column.append(LATER)
+            return None
+        reply.close()
+        return response
+
+    def _add(self, index: int, response: InferenceResponse, names: Any) -> None:
         if response._parameters:
             self.head.setdefault("parameters", []).append([index, response._parameters])
         error = response._error
         if error is not None:
-            self.column.append(-1)
+            self._packing.column.append(ERROR)
             self.head.setdefault("errors", []).append([index, int(error.code()), error.message()])
             return
-        outputs = [tensor for tensor in response._output_tensors if tensor._name in names]
-        column = self.column
-        column.append(len(outputs))
-        for tensor in outputs:
-            data = tensor._raw()
-            size = len(data)
-            shape = tensor._shape
-            name = self._names.setdefault(tensor._name, len(self._names))
-            column += (name, tensor._number, self._size, size, len(shape), *shape)
-            if size:
-                self._parts.append((self._size, data))
-                self._size = aligned(self._size + size)
+        self._packing.add([tensor for tensor in response._output_tensors if tensor._name in names])
 
     def place(self, segments: Segments, *, can_share: bool) -> tuple[list[Buffer], int]:
         """Copy the outputs into their segment, or return copies of them as the frame's body, with its size.
 
         Copies, because outputs may be views of the batch's inputs, and would look like inputs that the model keeps.
         """
-        if self._size > INLINE_BYTE_SIZE and can_share:
-            memory = segments.output_memory(self._size)
+        size = self._packing.size
+        if size > INLINE_BYTE_SIZE and can_share:
+            memory = segments.output_memory(size)
             if memory is not None:
-                for offset, data in self._parts:
-                    memory[offset : offset + len(data)] = data
-                self.head["shared"] = self._size
+                self._packing.copy_to(memory)
+                self.head["shared"] = size
                 return [], 0
-            self.head["wanted"] = self._size
-        body: list[Buffer] = []
-        for _, data in self._parts:
-            body.append(bytes(data))
-            over = len(data) % ALIGNMENT
-            if over:
-                body.append(_PADDING[over:])
-        return body, self._size
+            self.head["wanted"] = size
+        return self._packing.body(is_copied=True), size
 
 
 def failed_batch(message: str, trace: str = "") -> Head:

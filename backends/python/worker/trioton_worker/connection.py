@@ -6,9 +6,11 @@ import array
 import json
 import mmap
 import os
+import select
 import socket
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any, Dict, Sequence, Union
 
 import numpy as np
@@ -21,6 +23,7 @@ Head = Dict[str, Any]
 _READ_SIZE = 1 << 18
 _MOST_BUFFERS = 512  # of one sendmsg call; systems allow 1024
 _ANCILLARY_SIZE = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -38,17 +41,30 @@ class Frame:
 
 def encode_json(value: object) -> bytes:
     """JSON text that any decoder takes: what is no valid text (lone surrogates) becomes question marks."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _json(value).encode("utf-8", "replace")
 
 
 class Connection:
-    """`receive` is for the main thread only; `send` for any."""
+    """`receive` is for one thread at a time (see `switchboard`); `send` for any."""
 
     def __init__(self, control: socket.socket) -> None:
         self._socket = control
+        self._owner = os.getpid()
         self._sending = threading.Lock()
+        self._unsent: deque[bytes] = deque()
         self._descriptors: deque[int] = deque()
         self._ahead = b""  # received behind the last frame
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether this process is the worker: a forked child has the socket as well, but may not speak on it."""
+        return os.getpid() == self._owner
+
+    def is_readable(self) -> bool:
+        """Whether a frame has come, or has begun to."""
+        return bool(self._ahead) or bool(self._poll.poll(0))
 
     def receive(self) -> Frame | None:
         """The next frame; None when the server has closed its end."""
@@ -89,22 +105,45 @@ class Connection:
     def send(
         self, kind: int, head: Head, column: Sequence[int] = (), body: Sequence[Buffer] = (), body_size: int = 0
     ) -> None:
-        """Send one frame; `body` holds `body_size` bytes in all."""
+        """Send one frame; `body` holds `body_size` bytes in all. Raises OSError when the server has gone."""
+        if not self.is_usable:
+            raise OSError("a process that the model has forked cannot speak to the server")
         start = pack(kind, encode_json(head), array.array("q", column).tobytes(), body_size)
         with self._sending:
             if body_size <= _READ_SIZE:
                 self._socket.sendall(b"".join((start, *body)))
-                return
-            buffers: list[memoryview] = [memoryview(start), *(memoryview(part) for part in body if len(part))]
-            while buffers:
-                sent = self._socket.sendmsg(buffers[:_MOST_BUFFERS])
-                done = 0
-                while done < len(buffers) and sent >= len(buffers[done]):
-                    sent -= len(buffers[done])
-                    done += 1
-                del buffers[:done]
-                if sent:
-                    buffers[0] = buffers[0][sent:]
+            else:
+                self._send_parts(start, body)
+        if self._unsent:
+            self._send_unsent()
+
+    def send_from_anywhere(self, kind: int, head: Head) -> None:
+        """Send a small frame, also from a finalizer that runs in the middle of this thread's own `send`: then that one
+        sends it. Raises nothing."""
+        if self.is_usable:
+            self._unsent.append(pack(kind, encode_json(head)))
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        while self._unsent and self._sending.acquire(False):
+            try:
+                with suppress(OSError):  # the server has gone
+                    while self._unsent:
+                        self._socket.sendall(self._unsent.popleft())
+            finally:
+                self._sending.release()
+
+    def _send_parts(self, start: bytes, body: Sequence[Buffer]) -> None:
+        buffers: list[memoryview] = [memoryview(start), *(memoryview(part) for part in body if len(part))]
+        while buffers:
+            sent = self._socket.sendmsg(buffers[:_MOST_BUFFERS])
+            done = 0
+            while done < len(buffers) and sent >= len(buffers[done]):
+                sent -= len(buffers[done])
+                done += 1
+            del buffers[:done]
+            if sent:
+                buffers[0] = buffers[0][sent:]
 
     def _receive_some(self) -> bytes:
         try:

@@ -29,13 +29,6 @@ class TritonModelException(Exception):
     """A rule of `triton_python_backend_utils` was broken, or something asked for that does not exist."""
 
 
-class NotBuilt(TritonModelException):
-    """A part of the API that this server does not have yet."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} is not supported by this server yet.")
-
-
 class TritonError:
     """What a response carries in place of tensors."""
 

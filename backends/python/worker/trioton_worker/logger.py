@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import enum
-import os
 import sys
 from contextlib import suppress
 from types import FrameType
-from typing import Callable, ClassVar
 
-from .connection import Connection
 from .frames import LOG
+from .session import session
 
 _LONGEST = 65536  # characters of one message
 
@@ -25,15 +23,13 @@ class LogLevel(enum.IntEnum):
 
 
 class Logger:
-    """May be used from any thread. The server's log shows the file and line of the caller."""
+    """May be used from any thread. The server's log shows the file and line of the caller; its settings decide what is
+    shown."""
 
     INFO = LogLevel.INFO
     WARNING = LogLevel.WARNING
     ERROR = LogLevel.ERROR
     VERBOSE = LogLevel.VERBOSE
-
-    # The API has no object to hold it: one connection per process, set before the model is imported.
-    _send: ClassVar[Callable[[LogLevel, str, str, int], None] | None] = None
 
     @staticmethod
     def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
@@ -56,23 +52,15 @@ class Logger:
         _log(message, LogLevel.VERBOSE)
 
 
-def connect_logger(connection: Connection) -> None:
-    """Send what is logged from now on to the server."""
-    owner = os.getpid()
-
-    def send(level: LogLevel, message: str, filename: str, line: int) -> None:
-        if os.getpid() != owner:  # a forked child has the socket as well, but may not speak on it
-            print(f"{filename}:{line}: {message}", file=sys.stderr)
-            return
-        head = {"level": int(level), "message": message[:_LONGEST], "filename": filename, "line": line}
-        with suppress(OSError):  # the server is going, and this process with it
-            connection.send(LOG, head)
-
-    Logger._send = staticmethod(send)
-
-
 def _log(message: str, level: LogLevel) -> None:
-    if Logger._send is None:
+    here = session()
+    if here is None or (level is LogLevel.VERBOSE and not here.logs_verbose):
         return
     caller: FrameType = sys._getframe(2)
-    Logger._send(level, str(message), caller.f_code.co_filename, caller.f_lineno)
+    filename, line = caller.f_code.co_filename, caller.f_lineno
+    text = str(message)[:_LONGEST]
+    if not here.connection.is_usable:  # in a process that the model has forked
+        print(f"{filename}:{line}: {text}", file=sys.stderr)
+        return
+    with suppress(OSError):  # the server is going, and this process with it
+        here.connection.send(LOG, {"level": int(level), "message": text, "filename": filename, "line": line})

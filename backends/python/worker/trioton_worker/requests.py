@@ -1,20 +1,23 @@
-"""`InferenceRequest` and `InferenceResponse`, as a model meets them."""
+"""`InferenceRequest`: one that the server has sent, or one that the model makes to call another model."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Sequence, Union
+from typing import Any, Awaitable, Sequence
 
-from .errors import NotBuilt, TritonError, TritonModelException
+from . import bls
+from .errors import TritonModelException
+from .responses import Parameters, checked_parameters
+from .senders import InferenceResponseSender, Reply, is_cancelled
+from .session import LiveBatch
 from .tensors import Tensor
+from .trace import InferenceTrace
 
-Parameters = Dict[str, Union[bool, int, float, str]]
-
-_SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
+RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 
 class PreferredMemory:
-    """Where a called model's outputs should be; there is nothing but the CPU yet."""
+    """Where a called model's outputs should be. They come on the CPU in any case."""
 
     def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
         self.preferred_memory_type = preferred_memory_type
@@ -22,21 +25,30 @@ class PreferredMemory:
 
 
 class InferenceRequest:
-    """One request. Models can make their own, but not run them yet."""
+    """One request. Those made here have no client: nothing can be sent back for them."""
 
     __slots__ = (
+        "_batch",
         "_correlation_id",
         "_flags",
+        "_index",
         "_inputs",
         "_model_name",
         "_model_version",
         "_parameters",
+        "_release_flags",
+        "_reply",
         "_request_id",
         "_requested_output_names",
         "_timeout",
+        "_trace",
     )
 
+    _batch: LiveBatch | None
+    _reply: Reply | None
     _requested_output_names: set[str] | frozenset[str]
+    # Of a request from the server: its context as JSON text. Of one made here: the trace that it was given.
+    _trace: str | InferenceTrace | None
 
     def __init__(
         self,
@@ -49,16 +61,23 @@ class InferenceRequest:
         flags: int = 0,
         timeout: int = 0,
         preferred_memory: PreferredMemory | None = None,
-        trace: Any = None,
+        trace: InferenceTrace | None = None,
         parameters: Parameters | None = None,
     ) -> None:
         if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
             raise TypeError("Correlation ID must be integer or string")
+        _check_types(request_id, model_name, model_version, flags, timeout, preferred_memory, trace)
         who = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
-        if any(tensor is None for tensor in inputs):
-            raise TritonModelException(f"Input tensor {who}")
-        if not all(requested_output_names):
-            raise TritonModelException(f"Requested output name {who}")
+        for tensor in inputs:
+            if tensor is None:
+                raise TritonModelException(f"Input tensor {who}")
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"InferenceRequest: inputs must hold Tensor, found type {type(tensor)}")
+        for name in requested_output_names:
+            if not name:
+                raise TritonModelException(f"Requested output name {who}")
+            if not isinstance(name, str):
+                raise TypeError(f"InferenceRequest: requested_output_names must hold str, found type {type(name)}")
         self._request_id = request_id
         self._correlation_id = correlation_id
         self._inputs = list(inputs)
@@ -68,6 +87,11 @@ class InferenceRequest:
         self._flags = flags
         self._timeout = timeout
         self._parameters = checked_parameters(parameters)
+        self._trace = trace
+        self._batch = None
+        self._index = 0
+        self._reply = None
+        self._release_flags = RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
         return self._inputs
@@ -98,71 +122,61 @@ class InferenceRequest:
         return set(self._requested_output_names)
 
     def is_cancelled(self) -> bool:
-        """Always False: cancellation does not reach the worker yet."""
-        return False
+        """Whether the client has gone."""
+        return is_cancelled(self._batch, self._index)
 
-    def get_response_sender(self) -> Any:
-        raise NotBuilt("InferenceRequest.get_response_sender")
+    def get_response_sender(self) -> InferenceResponseSender:
+        """May be used from any thread, also after `execute` has returned. Whoever holds it must send the final flag."""
+        return InferenceResponseSender(self._open_reply(), self._batch, self._index)
 
     def set_release_flags(self, flags: int) -> None:
-        raise NotBuilt("InferenceRequest.set_release_flags")
+        """With TRITONSERVER_REQUEST_RELEASE_RESCHEDULE the request is to run again, in one of the next batches, and
+        `execute` returns None for it; only for models with `sequence_batching.iterative_sequence`."""
+        if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
+            raise TritonModelException(f"release flags must be {RELEASE_ALL} or {RELEASE_RESCHEDULE}, got {flags}")
+        self._release_flags = flags
 
-    def trace(self) -> Any:
-        raise NotBuilt("InferenceRequest.trace")
+    def trace(self) -> InferenceTrace:
+        if isinstance(self._trace, InferenceTrace):
+            return self._trace
+        return InferenceTrace(self._batch, self._index, self._trace)
 
     def exec(self, decoupled: bool = False) -> Any:
-        raise NotBuilt("InferenceRequest.exec")
+        """Run this request on its model, and wait.
 
-    def async_exec(self, decoupled: bool = False) -> Any:
-        raise NotBuilt("InferenceRequest.async_exec")
+        Returns an InferenceResponse, which holds the error if there was one; with `decoupled`, for which any model
+        will do, an iterator of them.
+        """
+        return bls.execute(self, decoupled)
 
+    def async_exec(self, decoupled: bool = False) -> Awaitable[Any]:
+        """As `exec`, to be awaited. It begins at once; a running event loop is needed."""
+        result: Awaitable[Any] = bls.async_execute(self, decoupled)
+        return result
 
-class InferenceResponse:
-    """One answer: tensors, or an error in place of them."""
-
-    __slots__ = ("_error", "_output_tensors", "_parameters")
-
-    def __init__(
-        self,
-        output_tensors: Sequence[Tensor] = (),
-        error: TritonError | None = None,
-        parameters: Parameters | None = None,
-    ) -> None:
-        if error is not None and not isinstance(error, TritonError):
-            raise TypeError(f"InferenceResponse: error must be a TritonError, found type {type(error)}")
-        for tensor in output_tensors:
-            if tensor is None:
-                raise TritonModelException("Output tensor for inference response should not be empty.")
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"InferenceResponse: output_tensors must hold Tensor, found type {type(tensor)}")
-        self._output_tensors = list(output_tensors)
-        self._error = error
-        self._parameters = checked_parameters(parameters)
-
-    def output_tensors(self) -> list[Tensor]:
-        return self._output_tensors
-
-    def has_error(self) -> bool:
-        return self._error is not None
-
-    def error(self) -> TritonError | None:
-        return self._error
-
-    def parameters(self) -> str:
-        """JSON text."""
-        return json.dumps(self._parameters)
+    def _open_reply(self) -> Reply | None:
+        if self._reply is None and self._batch is not None:
+            self._reply = Reply(self._batch, self._index, self._requested_output_names)
+        return self._reply
 
 
-def checked_parameters(parameters: Parameters | None) -> Parameters:
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, dict):
-        raise TypeError(f"parameters must be a dict, found type {type(parameters)}")
-    for key, value in parameters.items():
-        if not isinstance(key, str):
-            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
-        if not isinstance(value, (bool, int, str)):
-            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-        if not isinstance(value, str) and not _SMALLEST <= value <= _LARGEST:
-            raise TritonModelException(f"parameter '{key}': {value} does not fit 64 bits")
-    return dict(parameters)
+def _check_types(
+    request_id: object,
+    model_name: object,
+    model_version: object,
+    flags: object,
+    timeout: object,
+    preferred_memory: object,
+    trace: object,
+) -> None:
+    for name, value, kinds in (
+        ("request_id", request_id, (str,)),
+        ("model_name", model_name, (str,)),
+        ("model_version", model_version, (int,)),
+        ("flags", flags, (int,)),
+        ("timeout", timeout, (int,)),
+        ("preferred_memory", preferred_memory, (PreferredMemory, type(None))),
+        ("trace", trace, (InferenceTrace, type(None))),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError(f"InferenceRequest: {name} must be {kinds[0].__name__}, found type {type(value)}")

@@ -35,7 +35,7 @@ class TritonPythonModel:
     def auto_complete_config(auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
         """Tell the server what config.pbtxt would; called once per load, before any instance is made."""
         config = auto_complete_model_config
-        config.set_max_batch_size(16)
+        config.set_max_batch_size(32)
         config.set_dynamic_batching()
         config.add_input({"name": "probabilities", "data_type": "TYPE_FP32", "dims": [-1, -1]})
         config.add_output({"name": "text", "data_type": "TYPE_STRING", "dims": [1]})

@@ -39,7 +39,7 @@ class HealthCheckResponseServingStatus(betterproto2.Enum):
 @dataclass(eq=False, repr=False)
 class HealthCheckRequest(betterproto2.Message):
     """
-    Asks for the health of a service; the name is not looked at.
+    Asks for the health of a service, by its full name; no name means the server as a whole.
     """
 
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -51,7 +51,7 @@ default_message_pool.register_message("grpc.health.v1", "HealthCheckRequest", He
 @dataclass(eq=False, repr=False)
 class HealthCheckResponse(betterproto2.Message):
     """
-    Whether the server takes inference requests.
+    How a service does: the inference service serves while the server takes inference requests.
     """
 
     status: "HealthCheckResponseServingStatus" = betterproto2.field(

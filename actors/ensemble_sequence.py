@@ -1,0 +1,61 @@
+"""What the steps of an ensemble say of the sequence that a request belongs to.
+
+A step's response may carry the parameters `sequence_id`, `sequence_start` and `sequence_end`; they then hold for the
+steps that read its tensors, and for the ensemble's response. Source: Triton's ensemble scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocol.errors import InvalidArgument
+from protocol.messages import InferenceRequest, ParameterValue
+
+_NAMES = frozenset({"sequence_id", "sequence_start", "sequence_end"})
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceValues:
+    """A request's place in its sequence."""
+
+    id: int | str
+    is_start: bool
+    is_end: bool
+
+
+def sequence_override(
+    parameters: Mapping[str, ParameterValue], request: InferenceRequest, before: SequenceValues | None
+) -> SequenceValues | None:
+    """What holds after a step that answered `request` with these parameters; `before` is what held for it, if that was
+    not what the client said.
+
+    Raises:
+        InvalidArgument: a parameter of the wrong type.
+    """
+    if not parameters or _NAMES.isdisjoint(parameters):
+        return before
+    correlation_id = parameters.get("sequence_id", request.sequence_id)
+    if isinstance(correlation_id, bool) or not isinstance(correlation_id, int | str):
+        raise InvalidArgument(
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+        )
+    return SequenceValues(
+        correlation_id,
+        _flag(parameters, "sequence_start", request.sequence_start),
+        _flag(parameters, "sequence_end", request.sequence_end),
+    )
+
+
+def sequence_parameters(values: SequenceValues | None) -> dict[str, ParameterValue]:
+    """The parameters of the ensemble's response; none where no step changed anything."""
+    if values is None:
+        return {}
+    return {"sequence_id": values.id, "sequence_start": values.is_start, "sequence_end": values.is_end}
+
+
+def _flag(parameters: Mapping[str, ParameterValue], name: str, otherwise: bool) -> bool:
+    value = parameters.get(name, otherwise)
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+    return value

@@ -1,0 +1,48 @@
+"""W3C Trace Context: where the spans of one request stand among those of others.
+
+Pure. A place is decided before the spans are made, so that a model can make spans of its own beneath them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from dataclasses import dataclass
+
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPlace:
+    """The trace, and the span of the request's computation; `trace_state` is the caller's."""
+
+    trace_id: int
+    span_id: int
+    trace_state: str = ""
+
+    @property
+    def headers(self) -> tuple[str, str]:
+        """`traceparent` and `tracestate` for what is beneath the computation."""
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-01", self.trace_state
+
+    @property
+    def text(self) -> str:
+        """The same as JSON text."""
+        traceparent, tracestate = self.headers
+        found = {"traceparent": traceparent}
+        if tracestate:
+            found["tracestate"] = tracestate
+        return json.dumps(found)
+
+
+def place_beneath(traceparent: str, tracestate: str) -> SpanPlace:
+    """A new place, in the caller's trace if it has given one that is valid."""
+    found = _TRACEPARENT.fullmatch(traceparent)
+    caller = 0 if found is None or not int(found.group(2), 16) else int(found.group(1), 16)
+    return SpanPlace(caller or _random(16), _random(8), tracestate if caller else "")
+
+
+def _random(size: int) -> int:
+    """An id of so many bytes that is not 0, which would be none."""
+    return int.from_bytes(secrets.token_bytes(size)) or 1

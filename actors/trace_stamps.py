@@ -1,0 +1,46 @@
+"""The activities of a trace inside a model, by Triton's names, and how a batch stamps them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from actors.messages import QueuedRequest
+from backends.interface import BatchTiming
+from protocol.server_settings import Trace
+
+REQUEST_START = "REQUEST_START"
+QUEUE_START = "QUEUE_START"
+COMPUTE_START = "COMPUTE_START"
+COMPUTE_INPUT_END = "COMPUTE_INPUT_END"
+COMPUTE_OUTPUT_START = "COMPUTE_OUTPUT_START"
+COMPUTE_END = "COMPUTE_END"
+REQUEST_END = "REQUEST_END"
+
+TENSOR_QUEUE_INPUT = "TENSOR_QUEUE_INPUT"
+TENSOR_BACKEND_OUTPUT = "TENSOR_BACKEND_OUTPUT"
+
+
+def begin_compute(batch: Sequence[QueuedRequest]) -> list[Trace]:
+    """The batch's traces, nearly always none; their computation starts now."""
+    traces = [item.request.trace for item in batch if item.request.trace is not None]
+    for trace in traces:
+        trace.stamp(COMPUTE_START)
+    return traces
+
+
+def end_compute(traces: Sequence[Trace], timing: BatchTiming | None, *, has_answers: bool = True) -> None:
+    """The backend is done with a batch now; `timing` (None where it failed) says how the time up to now was spent.
+
+    A decoupled model's answers come when they like (`has_answers` false); each ends the computation for itself.
+    """
+    if not traces:
+        return
+    ended = time.monotonic_ns()
+    for trace in traces:
+        if timing is not None:
+            output_start = ended - timing.compute_output_ns
+            trace.stamp(COMPUTE_INPUT_END, output_start - timing.compute_infer_ns)
+            trace.stamp(COMPUTE_OUTPUT_START, output_start)
+        if has_answers:
+            trace.stamp(COMPUTE_END, ended)

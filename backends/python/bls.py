@@ -1,0 +1,216 @@
+"""Calls of other models by a worker (BLS): each in a task of its own, so that none holds the server's loop.
+
+Flow: worker → [bls] → the server's models → [bls] → worker. A call ends with its request: when the caller's client has
+gone, and when the worker gives it up. Texts are Triton's.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from backends.python.batches import Batches
+from backends.python.channel import WorkerGone
+from backends.python.heads import ForgetHead, InferHead, TakenHead
+from backends.python.link import WorkerLink
+from backends.python.running_batch import WHOLE_BATCH, RunningBatch
+from backends.python.tensor_columns import TensorColumn, frame_tensors
+from backends.python.wire import BrokenFrame, Frame, decode_head, encode
+from backends.python.worker.trioton_worker.frames import (
+    ALL,
+    ERROR_KINDS,
+    FORGET,
+    INFER,
+    RETURN,
+    STREAM,
+    TAKEN,
+    UNTAKEN_RESPONSES,
+)
+from backends.services import CallRefused, Execution, ModelCaller, ModelNotReady
+from protocol.errors import Cancelled, Internal, ServerError, Unsupported
+from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.server_settings import Trace
+
+logger = logging.getLogger("trioton.backends.python")
+
+_START_FLAG, _END_FLAG = 1, 2
+_INTERNAL = ERROR_KINDS.index("INTERNAL")
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """One call under way. `untaken` counts the responses of a stream that the model has not looked at."""
+
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    untaken: int = 0
+    is_ignored: bool = False
+    taken: trio.Event = field(default_factory=trio.Event)
+
+
+class BlsCalls:
+    """The calls of one worker, no more than `limit` at a time."""
+
+    def __init__(self, link: WorkerLink, batches: Batches, models: ModelCaller | None, *, limit: int) -> None:
+        self._link = link
+        self._batches = batches
+        self._models = models
+        self._limit = limit
+        self._open: dict[int, _Call] = {}
+        link.handlers[INFER] = self._infer
+        link.handlers[FORGET] = self._forget
+        link.handlers[TAKEN] = self._take
+
+    # Frames of the worker
+
+    def _infer(self, frame: Frame) -> None:
+        head = decode_head(frame, InferHead)
+        if head.call in self._open or len(self._open) >= self._limit:
+            raise BrokenFrame(f"it makes call {head.call} beside {len(self._open)} others")
+        batch = self._batches.find(head.batch)
+        if batch is not None and not WHOLE_BATCH <= head.index < len(batch.requests):
+            raise BrokenFrame(f"it makes a call for request {head.index} of {len(batch.requests)}")
+        request = InferenceRequest(
+            head.model,
+            frame_tensors(frame, head.names),
+            head.version,
+            head.id,
+            tuple(head.outputs),
+            head.parameters,
+            head.correlation_id,
+            bool(head.flags & _START_FLAG),
+            bool(head.flags & _END_FLAG),
+            timeout_microseconds=head.timeout,
+        )
+        call = self._open[head.call] = _Call()
+        self._link.spawn(self._run, head, request, call, batch)
+
+    def _forget(self, frame: Frame) -> None:
+        call = self._open.get(decode_head(frame, ForgetHead).call)
+        if call is not None:
+            call.scope.cancel()
+
+    def _take(self, frame: Frame) -> None:
+        head = decode_head(frame, TakenHead)
+        call = self._open.get(head.call)
+        if call is None:
+            return
+        if head.count == ALL:
+            call.is_ignored = True
+        elif 0 < head.count <= call.untaken:
+            call.untaken -= head.count
+        else:
+            raise BrokenFrame(f"it took {head.count} of {call.untaken} responses of a call")
+        call.taken.set()
+
+    # Tasks
+
+    async def _run(self, head: InferHead, request: InferenceRequest, call: _Call, batch: RunningBatch | None) -> None:
+        """One call, until the worker has its answer."""
+        if batch is not None:
+            batch.add_call(call.scope, head.index)
+        outcome: InferenceResponse | ServerError | None = Cancelled(f"the call of model '{head.model}' was cancelled")
+        try:
+            with call.scope:
+                outcome = await self._outcome(head, request, call, batch)
+        except BaseException:  # nobody attends to the worker any more, or not yet again
+            self._link.channel.post(encode(RETURN, _error(head.call, Internal("the call was given up"))))
+            raise
+        finally:
+            if batch is not None:
+                batch.calls.pop(call.scope, None)
+            del self._open[head.call]
+        await self._send(RETURN, head.call, outcome)
+
+    async def _outcome(
+        self, head: InferHead, request: InferenceRequest, call: _Call, batch: RunningBatch | None
+    ) -> InferenceResponse | ServerError | None:
+        """The answer, or the last one; None where a stream ends without one."""
+        if self._models is None:
+            return Unsupported("the server has no other models")
+        execution = batch.execution if batch is not None and batch.execution.is_running else None
+        trace = _child_trace(head, batch)
+        request.trace = trace
+        try:
+            if head.stream:
+                return await self._stream(self._models, head, request, call, execution)
+            if self._models.is_decoupled(head.model, head.version):
+                return Internal(_IS_DECOUPLED.format(model=head.model))
+            return await self._models.infer(request, execution)
+        except ModelNotReady as error:
+            return type(error)(_REFUSED.format(model=head.model, message=_NOT_READY.format(model=head.model)))
+        except CallRefused as refused:
+            return type(refused.error)(_REFUSED.format(model=head.model, message=refused.message))
+        except ServerError as error:
+            return error
+        except Exception as error:
+            logger.exception("%s: a call of model '%s' failed", self._link.name, head.model)
+            return Internal(f"{type(error).__name__}: {error}")
+        finally:
+            if trace is not None:
+                trace.end()
+
+    async def _stream(
+        self,
+        models: ModelCaller,
+        head: InferHead,
+        request: InferenceRequest,
+        call: _Call,
+        execution: Execution | None,
+    ) -> InferenceResponse | None:
+        last: InferenceResponse | None = None
+
+        async def respond(response: InferenceResponse) -> None:
+            nonlocal last
+            if response.is_final:
+                last = response
+                return
+            while call.untaken >= UNTAKEN_RESPONSES and not call.is_ignored:
+                call.taken = trio.Event()
+                await call.taken.wait()
+            if not call.is_ignored:
+                call.untaken += 1
+                await self._send(STREAM, head.call, response)
+
+        await models.infer_stream(request, respond, execution)
+        return last
+
+    async def _send(self, kind: int, call: int, outcome: InferenceResponse | ServerError | None) -> None:
+        try:
+            if isinstance(outcome, InferenceResponse):
+                column = TensorColumn()
+                column.add(outcome.outputs)
+                head: dict[str, Any] = {"call": call, "names": column.names}
+                if outcome.parameters:
+                    head["parameters"] = outcome.parameters
+                frame = column.frame(kind, head)
+                await self._link.channel.send(frame.start, frame.body)
+            else:
+                head = {"call": call} if outcome is None else _error(call, outcome)
+                await self._link.channel.send(encode(kind, head))
+        except WorkerGone:
+            pass
+
+
+def _child_trace(head: InferHead, batch: RunningBatch | None) -> Trace | None:
+    """A trace beneath that of the calling request, if the model has passed that on."""
+    if batch is None or not head.is_traced or head.index == WHOLE_BATCH:
+        return None
+    trace = batch.requests[head.index].trace
+    return None if trace is None else trace.child(head.model)
+
+
+def _error(call: int, error: ServerError) -> dict[str, Any]:
+    code = ERROR_KINDS.index(error.kind) if error.kind in ERROR_KINDS else _INTERNAL
+    return {"call": call, "error": [code, error.message]}
+
+
+_REFUSED = "Model {model} - Error when running inference: {message}"
+_NOT_READY = "Failed for execute the inference request. Model '{model}' is not ready."
+_IS_DECOUPLED = (
+    "Model {model} - Error when running inference: Model {model} is using the decoupled. The current BLS request call "
+    "doesn't support models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' "
+    "or 'async_exec' calls for decoupled models.'"
+)

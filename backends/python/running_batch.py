@@ -1,0 +1,67 @@
+"""One batch that a worker has: what waits for it, and what waits for others on its behalf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from backends.python.batch import Outcome
+from backends.python.heads import ExecutedHead
+from backends.python.reply_stream import ReplyStream
+from backends.python.wire import Frame
+from backends.services import Execution
+from protocol.messages import InferenceRequest
+
+# In place of a request's index: a call belongs to the whole batch.
+WHOLE_BATCH = -1
+
+
+@dataclass(eq=False, slots=True)
+class RunningBatch:
+    """From EXECUTE to the last answer.
+
+    `executed` is set when EXECUTED has come or never will; `frame` and `head` are that frame, None where it never will.
+    `answers` has what response senders have sent. `streams` are those of a decoupled model.
+    """
+
+    number: int
+    requests: Sequence[InferenceRequest]
+    execution: Execution
+    executed: trio.Event = field(default_factory=trio.Event)
+    frame: Frame | None = None
+    head: ExecutedHead | None = None
+    is_abandoned: bool = False
+    answers: dict[int, Outcome] = field(default_factory=dict)
+    unanswered: set[int] = field(default_factory=set)
+    answered: trio.Event | None = None
+    streams: list[ReplyStream] = field(default_factory=list)
+    cancelled: set[int] = field(default_factory=set)
+    calls: dict[trio.CancelScope, int] = field(default_factory=dict)
+
+    def answer(self, index: int, outcome: Outcome) -> None:
+        """The response sender of a request has said its only answer; one after another is dropped."""
+        self.answers.setdefault(index, outcome)
+        self.unanswered.discard(index)
+        if not self.unanswered and self.answered is not None:
+            self.answered.set()
+
+    def add_call(self, scope: trio.CancelScope, index: int) -> None:
+        """Have a call end when those have gone for whom it is made."""
+        self.calls[scope] = index
+        if self._is_unwanted(index):
+            scope.cancel()
+
+    def cancel(self, index: int) -> bool:
+        """The caller of a request has gone; False if that was known."""
+        if index in self.cancelled:
+            return False
+        self.cancelled.add(index)
+        for scope, whose in self.calls.items():
+            if self._is_unwanted(whose):
+                scope.cancel()
+        return True
+
+    def _is_unwanted(self, index: int) -> bool:
+        return index in self.cancelled if index != WHOLE_BATCH else len(self.cancelled) == len(self.requests)

@@ -1,0 +1,179 @@
+"""Calls of other models from a model (BLS): `InferenceRequest.exec` and `async_exec`.
+
+A call crosses to the server as a request of the caller's batch, so that it ends when the caller's client leaves.
+Errors come as responses, never as exceptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, AsyncIterator, Iterator
+
+from .calls import Call, ServerGone
+from .connection import Frame, Head
+from .errors import TritonModelException
+from .frames import UNTAKEN_RESPONSES
+from .packing import Packing
+from .responses import InferenceResponse, failed_response, unpack_response
+from .session import Session, session
+from .trace import InferenceTrace
+
+_TRANSPORT_FAILED = "An error occurred while performing BLS request."
+# So many responses were looked at before the server is told.
+_TAKEN_AT_ONCE = UNTAKEN_RESPONSES // 2
+
+
+def execute(request: Any, decoupled: bool) -> Any:
+    """Run the request's model and wait: an InferenceResponse, or a ResponseIterator where `decoupled`."""
+    try:
+        call = _begin(request, decoupled)
+        if decoupled:
+            return ResponseIterator(call)
+        return _response(call.wait())
+    except ServerGone:
+        return _gone(decoupled)
+
+
+def async_execute(request: Any, decoupled: bool) -> Any:
+    """As `execute`, to be awaited; begins at once. Cancelled, the server gives the call up."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
+    try:
+        call = _begin(request, decoupled)
+    except ServerGone:
+        result.set_result(_gone(decoupled))
+        return result
+    if decoupled:
+        result.set_result(ResponseIterator(call))
+        return result
+
+    def finish(_: asyncio.Future[None]) -> None:
+        if not result.done():
+            result.set_result(_response(call.take()))
+
+    def give_up(result: asyncio.Future[Any]) -> None:
+        if result.cancelled():
+            call.forget()
+
+    result.add_done_callback(give_up)
+    call.when_news(loop).add_done_callback(finish)
+    return result
+
+
+def _response(frame: Frame | None) -> InferenceResponse:
+    return failed_response(_TRANSPORT_FAILED) if frame is None else unpack_response(frame)
+
+
+def _gone(decoupled: bool) -> Any:
+    failed = failed_response(_TRANSPORT_FAILED)
+    return ResponseIterator(None, [failed]) if decoupled else failed
+
+
+def _begin(request: Any, decoupled: bool) -> Call:
+    here = session()
+    if here is None or not here.can_infer:
+        raise TritonModelException("BLS is only supported during the 'execute' function.")
+    packing = Packing()
+    packing.add(request._inputs)
+    head: Head = {
+        **_caller(here, request.trace()),
+        "stream": bool(decoupled),
+        "model": request._model_name,
+        "version": request._model_version,
+        "id": request._request_id,
+        "correlation_id": request._correlation_id,
+        "flags": request._flags,
+        "timeout": request._timeout,
+        "parameters": request._parameters,
+        "outputs": list(request._requested_output_names),
+        "names": packing.names,
+    }
+    return here.calls.infer(head, packing.column, packing.body(), packing.size)
+
+
+def _caller(here: Session, trace: InferenceTrace) -> Head:
+    """Whose call it is: the request whose trace was given, or else all those of the batch."""
+    if trace._batch is not None:
+        return {"batch": trace._batch.number, "index": trace._index, "is_traced": True}
+    batch = here.calling_batch()
+    return {} if batch is None else {"batch": batch.number}
+
+
+class ResponseIterator:
+    """The responses of a decoupled call, as they come; `for` and `async for` both work. The last one may be empty.
+
+    Once it has ended it may be iterated again, and gives the same responses. One that is dropped before lets the called
+    model finish; `cancel` asks it to stop.
+    """
+
+    __slots__ = ("_call", "_position", "_responses", "_untold")
+
+    def __init__(self, call: Call | None, responses: list[InferenceResponse] | None = None) -> None:
+        self._call = call
+        self._responses: list[InferenceResponse] = responses or []
+        self._position = 0
+        self._untold = 0
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        if self._call is None:
+            self._position = 0
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        response = self._stored()
+        if response is None and self._call is not None:
+            try:
+                response = self._received(self._call.wait())
+            except ServerGone:
+                response = self._lost()
+        if response is None:
+            raise StopIteration
+        return response
+
+    def __aiter__(self) -> AsyncIterator[InferenceResponse]:
+        self.__iter__()
+        return self
+
+    async def __anext__(self) -> InferenceResponse:
+        response = self._stored()
+        if response is None and self._call is not None:
+            await self._call.when_news(asyncio.get_running_loop())
+            response = self._received(self._call.take())
+        if response is None:
+            raise StopAsyncIteration
+        return response
+
+    def cancel(self) -> None:
+        """Ask the server to stop; a response with the error CANCELLED ends the iteration then."""
+        if self._call is not None:
+            self._call.forget()
+
+    def _stored(self) -> InferenceResponse | None:
+        if self._position == len(self._responses):
+            return None
+        self._position += 1
+        return self._responses[self._position - 1]
+
+    def _received(self, frame: Frame | None) -> InferenceResponse | None:
+        call = self._call
+        if frame is None or call is None:
+            self._call = None
+            return None
+        self._untold += 1
+        if self._untold == _TAKEN_AT_ONCE:
+            call.count_taken(self._untold)
+            self._untold = 0
+        return self._keep(unpack_response(frame))
+
+    def _keep(self, response: InferenceResponse) -> InferenceResponse:
+        self._responses.append(response)
+        self._position += 1
+        return response
+
+    def _lost(self) -> InferenceResponse:
+        self._call = None
+        return self._keep(failed_response(_TRANSPORT_FAILED))
+
+    def __del__(self) -> None:
+        if self._call is not None:
+            self._call.ignore()

@@ -1,0 +1,177 @@
+"""Calls to the server: asked from any thread or coroutine, answered by frames that some thread reads."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import Any, Callable, Sequence
+
+from .connection import Buffer, Connection, Frame, Head
+from .frames import ALL, CALL, DEFAULT_CALLS, FORGET, INFER, RETURN, STREAM, TAKEN
+from .switchboard import Switchboard, Ticket
+
+
+class ServerGone(Exception):
+    """There will be no answer."""
+
+
+class Call:
+    """One call: its frames in the order in which they came, until the last one."""
+
+    __slots__ = ("calls", "frames", "has_ended", "id", "is_ignored", "notify")
+
+    def __init__(self, calls: Calls, id: int) -> None:
+        self.calls = calls
+        self.id = id
+        self.frames: deque[Frame] = deque()
+        self.has_ended = False
+        self.is_ignored = False
+        self.notify: Callable[[], None] | None = None
+
+    def wait(self) -> Frame | None:
+        """The next frame; None after the last one. Raises ServerGone."""
+        while True:
+            ticket = Ticket()
+            if self._has_news(partial(self.calls.switchboard.complete, ticket)):
+                return self.take()
+            self.calls.switchboard.wait(ticket)
+            if not ticket.is_done:
+                raise ServerGone
+
+    def when_news(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Done when `take` has something to give. The loop's thread need not read for that."""
+        future: asyncio.Future[None] = loop.create_future()
+        switchboard = self.calls.switchboard
+
+        def resolve() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def notify() -> None:
+            switchboard.want_stand_in(-1)
+            with suppress(RuntimeError):  # the loop is closed; nobody waits in it any more
+                loop.call_soon_threadsafe(resolve)
+
+        switchboard.want_stand_in(1)
+        if self._has_news(notify):
+            switchboard.want_stand_in(-1)
+            future.set_result(None)
+        return future
+
+    def take(self) -> Frame | None:
+        """The next frame, if it is there."""
+        return self.frames.popleft() if self.frames else None
+
+    def forget(self) -> None:
+        """Have the server give the call up; its end comes all the same."""
+        if not self.has_ended:
+            self.calls.forget(self)
+
+    def ignore(self) -> None:
+        """The rest is of no interest; the called model may go on to its end."""
+        self.is_ignored = True
+        if not self.has_ended:
+            self.calls.connection.send_from_anywhere(TAKEN, {"call": self.id, "count": ALL})
+
+    def count_taken(self, count: int) -> None:
+        if not self.has_ended:
+            self.calls.connection.send_from_anywhere(TAKEN, {"call": self.id, "count": count})
+
+    def put(self, frame: Frame | None, *, is_last: bool) -> None:
+        with self.calls.lock:
+            if frame is not None and not self.is_ignored:
+                self.frames.append(frame)
+            self.has_ended = is_last
+            notify, self.notify = self.notify, None
+        if notify is not None:
+            notify()
+
+    def _has_news(self, notify: Callable[[], None]) -> bool:
+        with self.calls.lock:
+            if self.frames or self.has_ended:
+                return True
+            self.notify = notify
+            return False
+
+
+class Calls:
+    """All calls of this worker. Of INFER, no more than `limit` are with the server at a time; the others wait here."""
+
+    def __init__(self, connection: Connection, switchboard: Switchboard) -> None:
+        self.connection = connection
+        self.switchboard = switchboard
+        self.lock = threading.Lock()
+        self.limit = DEFAULT_CALLS
+        self._ids = itertools.count(1)
+        self._open: dict[int, Call] = {}
+        self._limited: set[int] = set()
+        self._queued: deque[tuple[int, Head, Sequence[int], Sequence[Buffer], int]] = deque()
+        switchboard.handlers[RETURN] = self._returned
+        switchboard.handlers[STREAM] = self._streamed
+
+    def infer(self, head: Head, column: Sequence[int], body: Sequence[Buffer], body_size: int) -> Call:
+        """Begin to run a model. Raises ServerGone."""
+        call = self._open_call()
+        head["call"] = call.id
+        with self.lock:
+            if len(self._limited) >= self.limit:
+                self._queued.append((call.id, head, column, body, body_size))
+                return call
+            self._limited.add(call.id)
+        self._send(INFER, head, column, body, body_size)
+        return call
+
+    def ask(self, head: Head, body: Sequence[Buffer] = (), body_size: int = 0) -> Frame:
+        """Ask the server for something else, and wait for the answer. Raises ServerGone."""
+        call = self._open_call()
+        self._send(CALL, {**head, "call": call.id}, (), body, body_size)
+        frame = call.wait()
+        assert frame is not None
+        return frame
+
+    def forget(self, call: Call) -> None:
+        with self.lock:
+            queued = next((item for item in self._queued if item[0] == call.id), None)
+            if queued is not None:
+                self._queued.remove(queued)
+                self._open.pop(call.id, None)
+        if queued is None:
+            self.connection.send_from_anywhere(FORGET, {"call": call.id})
+        else:
+            call.put(None, is_last=True)
+
+    def _open_call(self) -> Call:
+        if self.switchboard.is_gone:
+            raise ServerGone
+        call = Call(self, next(self._ids))
+        self._open[call.id] = call
+        return call
+
+    def _send(self, kind: int, head: Head, column: Any, body: Any, body_size: int) -> None:
+        try:
+            self.connection.send(kind, head, column, body, body_size)
+        except OSError:
+            self._open.pop(head["call"], None)
+            raise ServerGone from None
+
+    def _streamed(self, frame: Frame) -> None:
+        self._open[frame.head["call"]].put(frame, is_last=False)
+
+    def _returned(self, frame: Frame) -> None:
+        number = frame.head["call"]
+        call = self._open.pop(number)
+        following = None
+        with self.lock:
+            if number in self._limited:
+                self._limited.discard(number)
+                if self._queued:
+                    following = self._queued.popleft()
+                    self._limited.add(following[0])
+        call.put(frame, is_last=True)
+        if following is not None:
+            with suppress(ServerGone):
+                self._send(INFER, *following[1:])

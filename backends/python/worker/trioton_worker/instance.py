@@ -1,0 +1,166 @@
+"""The model's object, and the batches that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from typing import Any, List, Sequence, Tuple
+
+from .batch import Answer, BadResult, Batch, Segments, check_responses, failed_batch
+from .connection import Buffer, Frame, Head
+from .errors import describe, format_traceback
+from .event_loop import BackgroundLoop
+from .frames import CHECK, CHECKED, EXECUTED
+from .loader import load_model_class
+from .process_exit import exit_for
+from .requests import RELEASE_RESCHEDULE, InferenceRequest
+from .session import Session, set_executing
+
+# An EXECUTED frame: head, column, body and the body's size.
+Outgoing = Tuple[Head, List[int], List[Buffer], int]
+
+
+class Instance:
+    """One per process. Batches come one at a time from the main thread; those whose `execute` is a coroutine go on
+    beside each other."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._segments = Segments()
+        self._loop = BackgroundLoop()
+        self._model: Any = None
+        self._path = ""
+        self._name = ""
+        self._outputs: frozenset[str] = frozenset()
+        self._can_share = False
+        session.switchboard.handlers[CHECK] = self._check
+
+    def initialize(self, head: Head) -> Head:
+        """Returns what the server must know of the model."""
+        self._path = head["path"]
+        self._name = head["args"]["model_instance_name"]
+        self._outputs = frozenset(head["outputs"])
+        self._can_share = head["can_share"]
+        self._session.is_decoupled = head["is_decoupled"]
+        self._session.logs_verbose = head["logs_verbose"]
+        self._session.calls.limit = head["calls"]
+        self._model = load_model_class(self._path, head["directory"])()
+        initialize = getattr(self._model, "initialize", None)
+        if initialize is not None:
+            initialize(head["args"])
+        self._session.can_infer = True
+        has_check = getattr(self._model, "is_ready", None) is not None
+        if has_check:
+            self._session.switchboard.want_stand_in(1)
+        is_async = inspect.iscoroutinefunction(getattr(self._model, "execute", None))
+        return {"is_async": is_async, "has_is_ready": has_check}
+
+    def finalize(self, head: Head) -> Head:
+        self._session.can_infer = False
+        finalize = getattr(self._model, "finalize", None)
+        if finalize is not None:
+            finalize()
+        return {}
+
+    def execute(self, frame: Frame) -> None:
+        """Run one batch and answer it, also where the model has failed. A coroutine is only begun."""
+        session = self._session
+        self._segments.take(session.connection, frame.head)
+        session.logs_verbose = frame.head.get("logs_verbose", session.logs_verbose)
+        batch = Batch(frame, self._segments, session, self._outputs)
+        session.executing[batch.live.number] = batch.live
+        set_executing(batch.live)
+        outgoing = self._run(batch)
+        set_executing(None)
+        if outgoing is not None:
+            self._answer(batch, outgoing)
+
+    def _run(self, batch: Batch) -> Outgoing | None:
+        """What to answer; None where a coroutine will do it."""
+        requests, batch.requests = batch.requests, []  # ours go with this call, or they would look kept
+        try:
+            execute = getattr(self._model, "execute", None)
+            if execute is None:
+                raise BadResult(f"Python model {self._path} does not implement `execute` method.")
+            result = execute(list(requests))
+            if inspect.iscoroutine(result):
+                self._loop.start(self._go_on(batch, self._awaited(batch, requests, result)))
+                return None
+            return self._outgoing(batch, requests, result)
+        except Exception as error:
+            return _failed(batch, error)
+
+    async def _go_on(self, batch: Batch, outgoing: Any) -> None:
+        set_executing(batch.live)
+        try:
+            self._answer(batch, await outgoing)
+        except BaseException as error:  # whatever it is, it must not end the loop alone
+            exit_for(error)
+
+    async def _awaited(self, batch: Batch, requests: Sequence[InferenceRequest], result: Any) -> Outgoing:
+        try:
+            return self._outgoing(batch, requests, await result)
+        except (Exception, asyncio.CancelledError) as error:
+            return _failed(batch, error)
+
+    def _outgoing(self, batch: Batch, requests: Sequence[InferenceRequest], result: Any) -> Outgoing:
+        if self._session.is_decoupled:
+            if result is not None:
+                raise BadResult(
+                    f"Python model '{self._name}' is using the decoupled mode and the execute function must return "
+                    "None."
+                )
+            return {"rescheduled": _rescheduled(requests)}, [], [], 0
+        answer = Answer(check_responses(result, requests), requests)
+        body, body_size = answer.place(self._segments, can_share=self._can_share and batch.is_alone)
+        return answer.head, answer.column, body, body_size
+
+    def _answer(self, batch: Batch, outgoing: Outgoing) -> None:
+        head, column, body, body_size = outgoing
+        head["batch"] = batch.live.number
+        del self._session.executing[batch.live.number]
+        if batch.is_kept():
+            head["kept"] = True
+        self._session.connection.send(EXECUTED, head, column, body, body_size)
+
+    def _check(self, frame: Frame) -> None:
+        """In a thread of its own: a batch may be running."""
+        threading.Thread(target=self._answer_check, name="is_ready", daemon=True).start()
+
+    def _answer_check(self) -> None:
+        try:
+            ready = self._model.is_ready()
+            if inspect.iscoroutine(ready):
+                ready = self._loop.start(ready).result()
+            if not isinstance(ready, bool):
+                raise BadResult("is_ready() must return a boolean value")
+            head: Head = {"ready": ready}
+        except BadResult as error:
+            head = {"ready": False, "error": str(error)}
+        except Exception as error:
+            head = {"ready": False, "error": describe(error)}
+        except BaseException as error:
+            exit_for(error)
+            return
+        self._session.connection.send(CHECKED, head)
+
+
+def _rescheduled(requests: Sequence[InferenceRequest]) -> list[int]:
+    """The places of those that are to run again; nothing more is sent for them in this round."""
+    found = []
+    for request in requests:
+        if request._release_flags == RELEASE_RESCHEDULE and request._reply is not None:
+            request._reply.close()
+            found.append(request._index)
+    return found
+
+
+def _failed(batch: Batch, error: BaseException) -> Outgoing:
+    """All requests of the batch fail that were not answered before; their senders are closed."""
+    batch.live.has_failed = True
+    for reply in list(batch.live.replies.values()) if batch.live.replies is not None else ():
+        reply.close()
+    if isinstance(error, BadResult):
+        return failed_batch(str(error)), [], [], 0
+    return failed_batch(describe(error), format_traceback(error)), [], [], 0

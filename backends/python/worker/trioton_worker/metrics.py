@@ -1,0 +1,144 @@
+"""Custom metrics: `MetricFamily` and its `Metric`.
+
+The server holds the values, since several models and instances may share them; a worker checks what it can, and sends
+changes without waiting.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any, Sequence
+
+from .errors import TritonModelException
+from .frames import METRIC, METRIC_KINDS
+from .questions import ask
+from .session import session
+
+_DELETED = (
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
+    "be deleted AFTER its corresponding 'Metric' objects have been deleted."
+)
+
+
+class MetricKind(enum.IntEnum):
+    """Places in `frames.METRIC_KINDS`."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+class _Family:
+    """What a family and its metrics share. Its end is that of the MetricFamily, whoever else holds it."""
+
+    __slots__ = ("id", "is_deleted", "kind")
+
+    def __init__(self, id: int, kind: MetricKind) -> None:
+        self.id = id
+        self.kind = kind
+        self.is_deleted = False
+
+
+class MetricFamily:
+    """A metric by its name. Families of one name and kind are one, whichever models made them."""
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    __slots__ = ("_family",)
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        for what, text in (("name", name), ("description", description)):
+            if not isinstance(text, str):
+                raise TypeError(f"MetricFamily: {what} must be str, found type {type(text)}")
+        kind = MetricKind(kind)
+        head = {"do": "family", "name": name, "description": description, "kind": METRIC_KINDS[kind]}
+        self._family = _Family(ask(head, "Error when creating MetricFamily: "), kind)
+
+    def Metric(  # noqa: N802 (Triton's name)
+        self, labels: dict[str, str] | None = None, buckets: Sequence[float] | None = None
+    ) -> Metric:
+        """The metric with these labels; a histogram has buckets, ascending."""
+        if labels is not None and not isinstance(labels, dict):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        if buckets is not None and not isinstance(buckets, list):
+            raise TritonModelException("Failed to create metric. Buckets must be a list.")
+        is_histogram = self._family.kind is MetricKind.HISTOGRAM
+        if buckets is not None and not is_histogram:
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        if buckets is None and is_histogram:
+            raise TritonModelException("Failed to create metric. Missing required buckets.")
+        for item in (labels or {}).items():
+            if not all(isinstance(part, str) for part in item):
+                raise TypeError(f"Metric: labels must map str to str, found {item!r}")
+        head = {
+            "do": "metric",
+            "family": self._family.id,
+            "labels": labels or {},
+            "buckets": [float(bound) for bound in buckets or ()],
+        }
+        return Metric(ask(head, "Error when creating Metric: "), self._family)
+
+    def __del__(self) -> None:
+        family = getattr(self, "_family", None)  # there is none where its creation has failed
+        if family is not None:
+            family.is_deleted = True
+            _tell({"do": "drop_family", "id": family.id})
+
+
+class Metric:
+    """One value of a family. Made by `MetricFamily.Metric`."""
+
+    __slots__ = ("_family", "_id")
+
+    def __init__(self, id: int, family: _Family) -> None:
+        self._id = id
+        self._family = family
+
+    def increment(self, value: float) -> None:
+        """Counters go up only."""
+        self._check("Failed to increment metric value: ", "Increment", (MetricKind.COUNTER, MetricKind.GAUGE))
+        if self._family.kind is MetricKind.COUNTER and not value >= 0:
+            raise TritonModelException(
+                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
+                "monotonically by non-negative values."
+            )
+        self._change("increment", value)
+
+    def set(self, value: float) -> None:
+        self._check("Failed to set metric value: ", "Set", (MetricKind.GAUGE,))
+        self._change("set", value)
+
+    def observe(self, value: float) -> None:
+        self._check("Failed to observe metric value: ", "Observe", (MetricKind.HISTOGRAM,))
+        self._change("observe", value)
+
+    def value(self) -> float:
+        """As it is now, with the changes of every other holder."""
+        problem = "Failed to get metric value: "
+        self._check(problem, "Value", (MetricKind.COUNTER, MetricKind.GAUGE))
+        return float(ask({"do": "value", "id": self._id}, problem))
+
+    def _check(self, problem: str, what: str, kinds: tuple[MetricKind, ...]) -> None:
+        if self._family.is_deleted:
+            raise TritonModelException(_DELETED)
+        kind = self._family.kind
+        if kind not in kinds:
+            raise TritonModelException(f"{problem}TRITONSERVER_METRIC_KIND_{kind.name} does not support {what}")
+
+    def _change(self, what: str, value: float) -> None:
+        number = float(value)
+        # JSON has no other way to say inf and nan.
+        _tell({"do": what, "id": self._id, "value": number if math.isfinite(number) else repr(number)})
+
+    def __del__(self) -> None:
+        if not self._family.is_deleted:
+            _tell({"do": "drop_metric", "id": self._id})
+
+
+def _tell(head: dict[str, Any]) -> None:
+    here = session()
+    if here is not None:
+        here.connection.send_from_anywhere(METRIC, head)

@@ -1,0 +1,55 @@
+"""The model loading API: `load_model`, `unload_model`, `is_model_ready`."""
+
+from __future__ import annotations
+
+from .connection import Buffer
+from .errors import TritonModelException
+from .questions import ask
+
+
+def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
+    """Load a model, or load it anew; returns when it serves.
+
+    `config` is a configuration as JSON text in place of the one in the repository, `files` maps `file:<version>/<name>`
+    to contents in place of the repository's files. Raises TritonModelException.
+    """
+    if files is not None and not isinstance(files, dict):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+        )
+    names = []
+    body: list[Buffer] = []
+    for name, content in (files or {}).items():
+        if not isinstance(name, str) or not isinstance(content, (bytes, bytearray)):
+            raise TypeError(f"load_model: files must map str to bytes, found {type(name)} and {type(content)}")
+        names.append((name, len(content)))
+        body.append(content)
+    head = {"do": "load", "model": model_name, "config": config, "files": names}
+    ask(head, "Failed to load model: ", body, sum(size for _, size in names))
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Returns when unloading has begun. Raises TritonModelException."""
+    head = {"do": "unload", "model": model_name, "unload_dependents": bool(unload_dependents)}
+    ask(head, "Failed to unload model: ")
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Whether a version, or the latest one, serves. Raises TritonModelException."""
+    problem = "Failed to check model readiness: "
+    version = -1
+    if model_version:
+        try:
+            version = int(model_version)
+        except (ValueError, TypeError) as error:
+            raise TritonModelException(f"{problem}{_bad_version(model_version, str(error))}") from None
+        if version <= 0:
+            raise TritonModelException(f"{problem}{_bad_version(model_version, 'it is not')}")
+    return bool(ask({"do": "ready", "model": model_name, "version": version}, problem))
+
+
+def _bad_version(text: object, details: str) -> str:
+    return (
+        f"failed to get model version from specified version string '{text}' (details: {details}), version should be "
+        "an integral value > 0"
+    )

@@ -1,0 +1,27 @@
+"""What a model asks of the server besides inference: other models, and metrics."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from .calls import ServerGone
+from .connection import Buffer, Head
+from .errors import TritonModelException
+from .session import session
+
+
+def ask(head: Head, problem: str, body: Sequence[Buffer] = (), body_size: int = 0) -> Any:
+    """The value that the server answers.
+
+    Raises TritonModelException with `problem` and the server's reason before it.
+    """
+    here = session()
+    if here is None:
+        raise TritonModelException(f"{problem}there is no server")
+    try:
+        answer = here.calls.ask(head, body, body_size).head
+    except ServerGone:
+        raise TritonModelException(f"{problem}the server has closed its connection") from None
+    if "error" in answer:
+        raise TritonModelException(f"{problem}{answer['error'][1]}")
+    return answer.get("value")

@@ -1,0 +1,99 @@
+"""`InferenceResponse`, and the parameters of requests and responses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Sequence, Union
+
+from .connection import Buffer, Frame, Head
+from .errors import TritonError, TritonErrorCode, TritonModelException
+from .packing import Packing, unpack
+from .tensors import Tensor
+
+Parameters = Dict[str, Union[bool, int, float, str]]
+
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
+
+
+class InferenceResponse:
+    """One answer: tensors, or an error in place of them."""
+
+    __slots__ = ("_error", "_output_tensors", "_parameters")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Parameters | None = None,
+    ) -> None:
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(f"InferenceResponse: error must be a TritonError, found type {type(error)}")
+        for tensor in output_tensors:
+            if tensor is None:
+                raise TritonModelException("Output tensor for inference response should not be empty.")
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"InferenceResponse: output_tensors must hold Tensor, found type {type(tensor)}")
+        self._output_tensors = list(output_tensors)
+        self._error = error
+        self._parameters = checked_parameters(parameters)
+
+    def output_tensors(self) -> list[Tensor]:
+        return self._output_tensors
+
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        return self._error
+
+    def parameters(self) -> str:
+        """JSON text."""
+        return json.dumps(self._parameters)
+
+
+def checked_parameters(parameters: Parameters | None) -> Parameters:
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise TypeError(f"parameters must be a dict, found type {type(parameters)}")
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+        if not isinstance(value, str) and not _SMALLEST <= value <= _LARGEST:
+            raise TritonModelException(f"parameter '{key}': {value} does not fit 64 bits")
+    return dict(parameters)
+
+
+def pack_response(response: InferenceResponse, names: Any, head: Head) -> tuple[list[int], list[Buffer], int]:
+    """Put one response into a frame of its own: its head, column, body and the body's size. Outputs that are not in
+    `names` are left out."""
+    if response._parameters:
+        head["parameters"] = response._parameters
+    if response._error is not None:
+        head["error"] = [int(response._error.code()), response._error.message()]
+        return [], [], 0
+    packing = Packing()
+    packing.add(tensor for tensor in response._output_tensors if tensor._name in names)
+    head["names"] = packing.names
+    return packing.column, packing.body(), packing.size
+
+
+def unpack_response(frame: Frame) -> InferenceResponse:
+    """The response of a STREAM or RETURN frame."""
+    head = frame.head
+    response = InferenceResponse.__new__(InferenceResponse)
+    response._parameters = head.get("parameters", {})
+    error = head.get("error")
+    if error is None:
+        response._error = None
+        response._output_tensors = unpack(frame.column, 0, head["names"], frame.body)[0] if frame.column else []
+    else:
+        response._error = TritonError(error[1], TritonErrorCode(error[0]))
+        response._output_tensors = []
+    return response
+
+
+def failed_response(message: str, code: TritonErrorCode = TritonError.INTERNAL) -> InferenceResponse:
+    return InferenceResponse(error=TritonError(message, code))

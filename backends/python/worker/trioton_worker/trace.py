@@ -1,0 +1,21 @@
+"""`InferenceTrace`: the trace of a request, as far as a model may see it."""
+
+from __future__ import annotations
+
+from .session import LiveBatch
+
+
+class InferenceTrace:
+    """To be given to the requests that a model makes, so that they belong to the request that it answers."""
+
+    __slots__ = ("_batch", "_context", "_index")
+
+    def __init__(self, batch: LiveBatch | None, index: int, context: str | None) -> None:
+        self._batch = batch
+        self._index = index
+        self._context = context
+
+    def get_context(self) -> str | None:
+        """JSON text with `traceparent` and perhaps `tracestate`, for spans of the model's own; None where the request
+        is not traced in mode `opentelemetry`."""
+        return self._context

@@ -1,0 +1,71 @@
+"""Which category each call falls into, and the check that comes before anything else in a call.
+
+Source: Triton, "Limit Endpoint Access"; what Triton does not have falls in with its like.
+"""
+
+from __future__ import annotations
+
+from grpclib.const import Handler
+
+from protocol.access.categories import Category
+from protocol.access.control import AccessControl
+from protocol.grpc.stream import Stream
+
+_CALLS = {
+    Category.HEALTH: (
+        "inference.GRPCInferenceService/ServerLive",
+        "inference.GRPCInferenceService/ServerReady",
+        "inference.GRPCInferenceService/ModelReady",
+        "grpc.health.v1.Health/Check",
+        "grpc.health.v1.Health/Watch",
+    ),
+    Category.METADATA: (
+        "inference.GRPCInferenceService/ServerMetadata",
+        "inference.GRPCInferenceService/ModelMetadata",
+        "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ),
+    Category.INFERENCE: (
+        "inference.GRPCInferenceService/ModelInfer",
+        "inference.GRPCInferenceService/ModelStreamInfer",
+    ),
+    Category.SHARED_MEMORY: (
+        "inference.GRPCInferenceService/SystemSharedMemoryStatus",
+        "inference.GRPCInferenceService/SystemSharedMemoryRegister",
+        "inference.GRPCInferenceService/SystemSharedMemoryUnregister",
+        "inference.GRPCInferenceService/CudaSharedMemoryStatus",
+        "inference.GRPCInferenceService/CudaSharedMemoryRegister",
+        "inference.GRPCInferenceService/CudaSharedMemoryUnregister",
+    ),
+    Category.MODEL_CONFIG: ("inference.GRPCInferenceService/ModelConfig",),
+    Category.MODEL_REPOSITORY: (
+        "inference.GRPCInferenceService/RepositoryIndex",
+        "inference.GRPCInferenceService/RepositoryModelLoad",
+        "inference.GRPCInferenceService/RepositoryModelUnload",
+    ),
+    Category.STATISTICS: ("inference.GRPCInferenceService/ModelStatistics",),
+    Category.TRACE: ("inference.GRPCInferenceService/TraceSetting",),
+    Category.LOGGING: ("inference.GRPCInferenceService/LogSettings",),
+}
+
+# By path, as in HTTP/2's `:path`.
+CATEGORIES = {f"/{call}": category for category, calls in _CALLS.items() for call in calls}
+
+
+def guarded(handlers: dict[str, Handler], access: AccessControl) -> dict[str, Handler]:
+    """The handlers, each behind the check of its category; the same ones where every call may be made.
+
+    Raises:
+        KeyError: a call has no category.
+    """
+    if access.is_open:
+        return handlers
+    return {path: _guarded(handler, CATEGORIES[path], access) for path, handler in handlers.items()}
+
+
+def _guarded(handler: Handler, category: Category, access: AccessControl) -> Handler:
+    async def check_and_handle(stream: Stream) -> None:
+        access.check(category, stream.header)
+        await handler.func(stream)
+
+    return handler._replace(func=check_and_handle)

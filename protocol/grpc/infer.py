@@ -1,0 +1,101 @@
+"""ModelInfer, and what it shares with ModelStreamInfer: a request from its bytes to the core, with its call's headers.
+
+Flow: stream -> [infer] -> core -> [infer] -> stream. Activities are those of Triton's traces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from protocol.errors import Unsupported
+from protocol.grpc.infer_codec import DecodedRequest, WireRequest, decode_request, encode_response, parse_request
+from protocol.grpc.stream import Stream
+from protocol.placement import PlacedRequest
+from protocol.server_settings import Trace
+from protocol.services import EdgeServices
+
+NOT_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+
+
+class InferCall:
+    """One call, and what its headers mean for each request in it."""
+
+    __slots__ = ("_forwarded", "_services", "_stream")
+
+    def __init__(self, services: EdgeServices, stream: Stream) -> None:
+        self._services = services
+        self._stream = stream
+        self._forwarded: Mapping[str, str] | None = None
+
+    def trace(self, model: str, waiting_ns: int, read_ns: int) -> Trace | None:
+        """A trace of the request, if it is its turn; whoever asks has to end it.
+
+        The two times are when the call began to wait for the request's bytes and when it had them: the model's name is
+        in them.
+        """
+        control, stream = self._services.trace, self._stream
+        if control.follows_context:
+            context = {name: stream.header(name) or "" for name in ("traceparent", "tracestate")}
+            trace = control.sample(model, **context)
+        else:
+            trace = control.sample(model)
+        if trace is not None:
+            trace.stamp("GRPC_WAITREAD_START", waiting_ns)
+            trace.stamp("GRPC_WAITREAD_END", read_ns)
+        return trace
+
+    def decode(self, wire: WireRequest, trace: Trace | None) -> DecodedRequest:
+        """The request, with the parameters that the call's headers make.
+
+        Raises:
+            InvalidArgument: the request is wrong, or a header has a reserved name.
+        """
+        decoded = decode_request(wire)
+        forwarding = self._services.forwarding
+        if not forwarding.is_empty:
+            if self._forwarded is None:
+                self._forwarded = forwarding.parameters(self._stream.forwardable_headers())
+            decoded.request.parameters.update(self._forwarded)
+        decoded.request.trace = trace
+        return decoded
+
+
+async def model_infer(services: EdgeServices, stream: Stream) -> None:
+    """One request, one response.
+
+    Raises:
+        ServerError: whatever goes wrong; it becomes the call's status.
+    """
+    waiting = time.monotonic_ns()
+    wire = parse_request(await stream.recv_message())
+    call = InferCall(services, stream)
+    trace = call.trace(wire.message.model_name, waiting, time.monotonic_ns())
+    if trace is None:
+        await stream.send_message(await _answer(services, call, wire, None))
+        return
+    try:
+        response = await _answer(services, call, wire, trace)
+        await send_traced(stream, response, trace)
+    finally:
+        trace.end()
+
+
+async def _answer(services: EdgeServices, call: InferCall, wire: WireRequest, trace: Trace | None) -> bytes:
+    request, placement, _ = call.decode(wire, trace)
+    core = services.core
+    if core.is_decoupled(request.model_name, request.model_version):
+        raise Unsupported(NOT_DECOUPLED)
+    if placement is None:
+        return encode_response(await core.infer(request))
+    with services.shared_memory.lease() as lease:
+        placed = await PlacedRequest.fetch(request, placement, lease, core)
+        return encode_response(await placed.deliver(await core.infer(request)))
+
+
+async def send_traced(stream: Stream, response: bytes, trace: Trace) -> None:
+    """Send a response that is there; times between its encoding and the end of sending are GRPC_SEND."""
+    trace.stamp("INFER_RESPONSE_COMPLETE")
+    trace.stamp("GRPC_SEND_START")
+    await stream.send_message(response)
+    trace.stamp("GRPC_SEND_END")

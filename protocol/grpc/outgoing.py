@@ -1,0 +1,173 @@
+"""What leaves on one connection: frames, made by h2 within the peer's windows, in as few writes as may be.
+
+Flow: stream, connection -> [outgoing] -> writer -> socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import trio
+from grpclib.exceptions import StreamTerminatedError
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+
+from protocol.grpc.headers import Header
+from protocol.grpc.http2 import MAX_FRAME_SIZE, ServerConnection
+from protocol.grpc.settings import PROGRESS
+from protocol.grpc.writer import Writer
+from protocol.limits import LimitCounter
+
+# No more response data than this waits for the socket; calls wait instead.
+MAX_BACKLOG = 1 << 20
+# Answers to the peer's own frames (PING, SETTINGS, refused streams); a peer that reads none of them is not read either.
+MAX_CONTROL_BACKLOG = 1 << 16
+
+_HIGHEST_STREAM_ID = 2**31 - 1
+# How many WINDOW_UPDATE frames a message is worth: two when it is read, two for each frame of it.
+_UPDATES_PER_MESSAGE = 4
+_BYTES_PER_UPDATE = 4096
+
+
+class Outgoing:
+    """Implements `stream.Output`, and sends what the connection itself has to say.
+
+    Attributes:
+        has_sent_data: data or headers have left since somebody last looked.
+        window_updates: how many more WINDOW_UPDATE frames the peer has reason to send.
+    """
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        transport: trio.abc.SendStream,
+        counts: LimitCounter,
+        *,
+        send_timeout: float,
+    ) -> None:
+        self._h2 = connection
+        self._writer = Writer(transport, self._on_written, send_timeout=send_timeout)
+        self._counts = counts
+        self._send_timeout = send_timeout
+        self._can_send = trio.lowlevel.ParkingLot()  # here waits who needs the writer's progress or a window
+        self._control_backlog = 0
+        self.has_sent_data = False
+        self.window_updates = 0
+
+    async def run(self) -> None:
+        """Write until `finish`.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: the peer is gone.
+            trio.TooSlowError: it reads nothing.
+        """
+        try:
+            await self._writer.run()
+        except trio.TooSlowError:
+            self.count_refusal("send_timeout")
+            raise
+
+    async def finish(self) -> None:
+        """Returns when all is written, or cannot be."""
+        self.flush()
+        await self._writer.finish()
+
+    def flush(self) -> None:
+        """Hand the frames made so far to the writer."""
+        data = self._h2.data_to_send()
+        if data:
+            self._writer.put(data)
+
+    async def answer_peer(self) -> None:
+        """Flush what answers the peer's own frames; wait while it reads none of those answers."""
+        before = self._writer.backlog
+        self.flush()
+        self._control_backlog += self._writer.backlog - before
+        while self._control_backlog > MAX_CONTROL_BACKLOG:
+            await self._can_send.park()
+
+    def on_windows_changed(self) -> None:
+        self._can_send.unpark_all()
+
+    def count_refusal(self, limit: str) -> None:
+        self._counts.count("grpc", limit)
+
+    # Of streams.
+
+    def acknowledge(self, stream_id: int, size: int) -> None:
+        if size:
+            with contextlib.suppress(ProtocolError):  # the connection has ended
+                self._h2.acknowledge_received_data(size, stream_id)
+            self.flush()
+
+    def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None:
+        try:
+            self._h2.send_headers(stream_id, headers)
+        except ProtocolError as error:
+            raise StreamTerminatedError(str(error)) from None
+        self.has_sent_data = True
+
+    async def send_data(self, stream_id: int, data: bytes) -> None:
+        """No checkpoint where nothing has to be waited for. A stream whose window stays shut is reset."""
+        connection = self._h2
+        view = memoryview(data)
+        deadline, progress = trio.current_time() + self._send_timeout, 0
+        self.has_sent_data = True
+        self.window_updates += _UPDATES_PER_MESSAGE + len(view) // _BYTES_PER_UPDATE
+        try:
+            while True:
+                window = connection.local_flow_control_window(stream_id)
+                size = min(len(view), window, connection.max_outbound_frame_size, MAX_FRAME_SIZE)
+                if size > 0 and self._writer.backlog < MAX_BACKLOG:
+                    connection.send_data(stream_id, view[:size])
+                    view = view[size:]
+                    if not view:
+                        return
+                    self.flush()
+                    progress += size
+                    if progress >= PROGRESS:
+                        deadline, progress = trio.current_time() + self._send_timeout, 0
+                else:
+                    self.flush()
+                    with trio.move_on_at(deadline) as waiting:
+                        await self._can_send.park()
+                    if waiting.cancelled_caught:
+                        self.count_refusal("send_timeout")
+                        connection.reset_stream(stream_id, ErrorCodes.CANCEL)
+                        raise StreamTerminatedError("the client takes no response data")
+        except ProtocolError as error:
+            raise StreamTerminatedError(str(error)) from None
+
+    def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool) -> None:
+        """Send the last headers; if the peer still sends, tell it that nobody reads on."""
+        with contextlib.suppress(ProtocolError):  # reset, or the connection has ended
+            self._h2.send_headers(stream_id, headers, end_stream=True)
+            if not peer_has_ended:
+                self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+        self.has_sent_data = True
+
+    def refuse_stream(self, stream_id: int) -> None:
+        """Nothing of the call was done: the peer may try it again, elsewhere."""
+        with contextlib.suppress(ProtocolError):  # it is reset as well, in the same burst
+            self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+
+    # Of the connection.
+
+    def ping(self, payload: bytes) -> None:
+        self._h2.ping(payload)
+        self.flush()
+
+    def announce_end(self) -> None:
+        """Ask the peer to open no more streams; those that it has opened meanwhile are still served."""
+        self._h2.close_connection(last_stream_id=_HIGHEST_STREAM_ID)
+        self.flush()
+
+    def go_away(self, error: ErrorCodes = ErrorCodes.NO_ERROR, reason: bytes = b"") -> None:
+        """The last stream is the last one that has come."""
+        self._h2.close_connection(error, additional_data=reason or None)
+        self.flush()
+
+    def _on_written(self) -> None:
+        self._control_backlog = 0
+        self._can_send.unpark_all()

@@ -1,0 +1,103 @@
+"""The handlers of the generate extension: one response as JSON, or a stream of responses as server-sent events.
+
+Both serve models of any kind, decoupled ones as well. Source: reference section "Generate".
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import trio
+
+from protocol.errors import Internal, InvalidArgument, ServerError
+from protocol.http.errors import error_reply
+from protocol.http.exchange import JSON_CONTENT, JSON_IN_THREAD_ABOVE, Headers, HttpRequest, Reply
+from protocol.http.generate_codec import decode_generate_request, encode_generate_response
+from protocol.messages import InferenceRequest, InferenceResponse
+
+logger = logging.getLogger(__name__)
+
+EVENT_STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
+
+
+async def generate(request: HttpRequest) -> Reply:
+    """The one response of the model.
+
+    Raises:
+        InvalidArgument: the model gave none, or a second one; it is then stopped.
+    """
+    answers: list[bytes] = []
+
+    async def keep(response: InferenceResponse) -> None:
+        if answers:
+            raise _not_one()
+        answers.append(encode_generate_response(response))
+
+    await request.core.infer_stream(await _decode(request), keep)
+    if not answers:
+        raise _not_one()
+    return Reply(headers=JSON_CONTENT, body=answers[0])
+
+
+async def generate_stream(request: HttpRequest) -> Reply | None:
+    """An event for each response as it comes. The first one decides the status: an error before it is an error reply,
+    one after it is an event. A model that ends without a response gives an empty stream."""
+    writer = request.writer
+
+    async def begin() -> None:
+        if request.trace is not None:
+            request.trace.stamp("HTTP_SEND_START")
+        await writer.start(200, EVENT_STREAM)
+
+    async def send(response: InferenceResponse) -> None:
+        event = _event(encode_generate_response(response))
+        if not writer.has_started:
+            await begin()
+        await writer.send(event)
+
+    try:
+        await request.core.infer_stream(await _decode(request), send)
+    except Exception as exc:
+        if not writer.has_started:
+            raise
+        await writer.send(_event(_error_object(exc, request.model_name)))
+    if not writer.has_started:
+        await begin()
+    await writer.end()
+    if request.trace is not None:
+        request.trace.stamp("HTTP_SEND_END")
+    return None
+
+
+async def _decode(request: HttpRequest) -> InferenceRequest:
+    request.core.is_live()  # a server that stops says so, and not that it does not know its models
+    decode = partial(
+        decode_generate_request,
+        request.body,
+        request.core.model_metadata(request.model_name, request.model_version),
+        model_version=request.model_version,
+        max_input_size=request.settings.max_input_size,
+    )
+    is_large = len(request.body) > JSON_IN_THREAD_ABOVE
+    inference = await trio.to_thread.run_sync(decode) if is_large else decode()
+    inference.trace = request.trace
+    return inference
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: %b\n\n" % data
+
+
+def _error_object(error: Exception, model_name: str) -> bytes:
+    if not isinstance(error, ServerError):
+        logger.error("a stream of model '%s' failed", model_name, exc_info=error)
+        error = Internal(f"internal error: {type(error).__name__}: {error}")
+    return error_reply(error).body
+
+
+def _not_one() -> InvalidArgument:
+    return InvalidArgument(
+        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+        "number of responses"
+    )

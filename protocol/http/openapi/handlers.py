@@ -1,0 +1,140 @@
+"""Handlers of `/v2/docs`: the page, its assets, and the document, made anew for each request.
+
+The page runs under a policy that lets it load and call nothing but this server. Every answer carries an entity tag, and
+clients ask anew each time: models come and go.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import resources
+
+import msgspec
+import trio
+
+from protocol.core import InferenceCore
+from protocol.errors import NotFound, ServerError
+from protocol.http.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
+from protocol.http.exchange import Handler, Headers, HttpRequest, Reply
+from protocol.http.openapi.document import DescribedRoute, build_document
+from protocol.http.openapi.models import ModelDescription
+
+_HTML = "text/html; charset=utf-8"
+_SCRIPT = "text/javascript; charset=utf-8"
+_STYLE = "text/css; charset=utf-8"
+
+# By the name in the path: where the file is, and what. Those of the viewer are kept compressed.
+ASSETS: Mapping[str, tuple[str, str]] = {
+    "page.js": ("page.js", _SCRIPT),
+    "page.css": ("page.css", _STYLE),
+    "swagger-ui-bundle.js": ("swagger-ui-bundle.js.gz", _SCRIPT),
+    "swagger-ui.css": ("swagger-ui.css.gz", _STYLE),
+}
+
+# `data:` is for the icons in the viewer's style sheet. Nothing is inline: neither scripts nor styles.
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+_HEADERS: Headers = (
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+    (b"vary", b"accept-encoding"),
+)
+
+
+async def page(request: HttpRequest) -> Reply:
+    return await _answer(request, "index.html", _HTML)
+
+
+async def asset(request: HttpRequest) -> Reply:
+    """Raises:
+    NotFound: the page has no such file.
+    """
+    found = ASSETS.get(request.path_parameters["asset_name"])
+    if found is None:
+        raise NotFound("Not Found")
+    return await _answer(request, *found)
+
+
+def document_of(routes: Callable[[], Sequence[DescribedRoute]]) -> Handler:
+    """The handler that serves the document of these routes; they are asked for when it runs, being its own as well."""
+
+    async def document(request: HttpRequest) -> Reply:
+        core = request.core
+        make = partial(
+            build_document,
+            routes(),
+            core.server_metadata(),
+            list(describe_models(core)),
+            asset_names=tuple(ASSETS),
+            needs_key=not request.services.access.is_open,
+        )
+        # In a thread: some hundred models are megabytes of text.
+        body = await trio.to_thread.run_sync(lambda: msgspec.json.encode(make()))
+        coding = choose_encoding(request.headers.get(b"accept-encoding"))
+        headers: Headers = ((b"content-type", b"application/json"),)
+        tag = _entity_tag(body)
+        if coding != IDENTITY and len(body) >= MIN_COMPRESSED_SIZE:
+            body = await trio.to_thread.run_sync(compress, body, coding)
+            headers = (*headers, (b"content-encoding", coding.encode()))
+        return _reply(request, headers, body, tag)
+
+    return document
+
+
+def describe_models(core: InferenceCore) -> Iterator[ModelDescription]:
+    """The models that are ready, by name.
+
+    Raises:
+        Unavailable: the server is stopping.
+    """
+    for name in sorted({entry.name for entry in core.model_statistics()}):
+        try:
+            metadata, config = core.model_metadata(name), core.model_config(name)
+            yield ModelDescription.of(metadata, config, is_decoupled=core.is_decoupled(name))
+        except ServerError:
+            continue  # it is not ready any more
+
+
+async def _answer(request: HttpRequest, file: str, content_type: str) -> Reply:
+    """A packaged file, as it is kept where the client can inflate it."""
+    stored = await trio.to_thread.run_sync(_read, file)
+    headers: Headers = ((b"content-type", content_type.encode()),)
+    body = stored
+    if file.endswith(".gz"):
+        if choose_encoding(request.headers.get(b"accept-encoding")) == "gzip":
+            headers = (*headers, (b"content-encoding", b"gzip"))
+        else:
+            body = await trio.to_thread.run_sync(gzip.decompress, stored)
+    return _reply(request, headers, body, _entity_tag(stored))
+
+
+def _read(file: str) -> bytes:
+    return resources.files(__package__).joinpath("assets", file).read_bytes()
+
+
+def _reply(request: HttpRequest, headers: Headers, body: bytes, tag: bytes) -> Reply:
+    """The body stays in a reply of status 304: it is not sent, but its length is told as for 200 (RFC 9110, 8.6)."""
+    known = request.headers.get(b"if-none-match", b"")
+    is_known = known.strip() == b"*" or tag in (entry.strip() for entry in known.split(b","))
+    return Reply(304 if is_known else 200, (*headers, *_HEADERS, (b"etag", tag)), body)
+
+
+def _entity_tag(content: bytes) -> bytes:
+    """Weak, as the content is the same in every coding."""
+    return b'W/"%s"' % hashlib.sha256(content).hexdigest()[:32].encode()

@@ -1,0 +1,134 @@
+"""What the route table does not say of a route: the JSON that it takes and gives, and how it may fail.
+
+Routes that differ only in an optional part of their path (the version, the repository, the region) share an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+EVENT_STREAM = "text/event-stream"
+
+_OPTIONAL_PARTS = ("/versions/{model_version}", "/{repository_name}", "/region/{region_name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation beyond its path.
+
+    Attributes:
+        description: sentences for people, as Markdown.
+        takes: the schema of its JSON body; empty where it takes none.
+        needs_body: whether a body must come.
+        gives: the schema of its JSON answer, or of what each of its events holds; empty for any other answer.
+        media_type: of the answer.
+        is_probe: whether status 400 and no body mean no.
+        failures: statuses that it may answer with, beside what all do.
+    """
+
+    description: str = ""
+    takes: str = ""
+    needs_body: bool = False
+    gives: str = ""
+    media_type: str = "application/json"
+    is_probe: bool = False
+    failures: tuple[int, ...] = ()
+
+
+def operation_of(method: str, path: str) -> Operation:
+    """The entry of a route; a route without one takes anything and promises nothing."""
+    return OPERATIONS.get(f"{method} {shared_path(path)}", Operation())
+
+
+def shared_path(path: str) -> str:
+    """A route's path without its optional parts."""
+    for part in _OPTIONAL_PARTS:
+        path = path.replace(part, "")
+    return path
+
+
+_MODEL = "/v2/models/{model_name}"
+_NOT_LOADED = "Without a version in the path, of the latest version that is ready."
+_ALL_REGIONS = "Without a region in the path, of all."
+_DISABLED = "Only where the server was started with `--allow-client-shm=true`."
+
+OPERATIONS: Mapping[str, Operation] = {
+    "GET /v2": Operation(gives="ServerMetadata"),
+    "GET /v2/health/live": Operation("The status is the answer.", is_probe=True, failures=(503,)),
+    "GET /v2/health/ready": Operation("The status is the answer.", is_probe=True, failures=(503,)),
+    f"GET {_MODEL}/ready": Operation("No body where it is ready.", failures=(503,)),
+    f"GET {_MODEL}": Operation("Its tensors and its ready versions.", gives="ModelMetadata", failures=(503,)),
+    f"GET {_MODEL}/config": Operation(_NOT_LOADED, gives="ModelConfig", failures=(503,)),
+    f"GET {_MODEL}/stats": Operation(
+        "Without a version in the path, of all its ready versions.", gives="StatisticsResponse", failures=(503,)
+    ),
+    "GET /v2/models/stats": Operation(gives="StatisticsResponse", failures=(503,)),
+    f"POST {_MODEL}/infer": Operation(
+        "Tensors come as JSON, or as raw bytes behind the JSON, whose length is then in the header "
+        "`Inference-Header-Content-Length`.",
+        takes="InferRequest",
+        needs_body=True,
+        gives="InferResponse",
+        failures=(404, 500, 503, 504),
+    ),
+    f"POST {_MODEL}/generate": Operation(
+        "For models that give exactly one response.",
+        takes="GenerateRequest",
+        needs_body=True,
+        gives="GenerateResponse",
+        failures=(404, 500, 503, 504),
+    ),
+    f"POST {_MODEL}/generate_stream": Operation(
+        "Responses as server-sent events; an error after the first response is an event, too.",
+        takes="GenerateRequest",
+        needs_body=True,
+        gives="GenerateResponse",
+        media_type=EVENT_STREAM,
+        failures=(404, 500, 503, 504),
+    ),
+    "POST /v2/repository/index": Operation(takes="IndexRequest", gives="IndexResponse", failures=(503,)),
+    "POST /v2/repository/models/{model_name}/load": Operation(
+        "Answers when the load has ended. A named repository is not supported.",
+        takes="LoadRequest",
+        failures=(500, 503),
+    ),
+    "POST /v2/repository/models/{model_name}/unload": Operation(
+        "Answers when the unload has begun. A named repository is not supported.",
+        takes="UnloadRequest",
+        failures=(500, 503),
+    ),
+    "GET /v2/systemsharedmemory/status": Operation(_ALL_REGIONS, gives="SystemRegions"),
+    "GET /v2/cudasharedmemory/status": Operation(_ALL_REGIONS, gives="CudaRegions"),
+    "POST /v2/systemsharedmemory/register": Operation(
+        _DISABLED, takes="SystemRegistration", needs_body=True, failures=(500, 503)
+    ),
+    "POST /v2/cudasharedmemory/register": Operation(
+        _DISABLED, takes="CudaRegistration", needs_body=True, failures=(500, 503)
+    ),
+    "POST /v2/systemsharedmemory/unregister": Operation(f"{_ALL_REGIONS} {_DISABLED}", failures=(500,)),
+    "POST /v2/cudasharedmemory/unregister": Operation(f"{_ALL_REGIONS} {_DISABLED}", failures=(500,)),
+    "GET /v2/trace/setting": Operation(gives="TraceSettings"),
+    f"GET {_MODEL}/trace/setting": Operation(gives="TraceSettings", failures=(503,)),
+    "POST /v2/trace/setting": Operation(
+        "Answers with all settings.", takes="TraceSettingsUpdate", needs_body=True, gives="TraceSettings"
+    ),
+    f"POST {_MODEL}/trace/setting": Operation(
+        "Answers with all settings.",
+        takes="TraceSettingsUpdate",
+        needs_body=True,
+        gives="TraceSettings",
+        failures=(404, 503),
+    ),
+    "GET /v2/logging": Operation(gives="LogSettings"),
+    "POST /v2/logging": Operation(
+        "Answers with all settings.",
+        takes="LogSettingsUpdate",
+        needs_body=True,
+        gives="LogSettings",
+        failures=(503,),
+    ),
+    "GET /v2/docs": Operation("This page.", media_type="text/html"),
+    "GET /v2/docs/openapi.json": Operation("This document.", gives="OpenApi", failures=(503,)),
+    "GET /v2/docs/{asset_name}": Operation("What the page is made of.", media_type="*/*"),
+}

@@ -1,0 +1,117 @@
+"""Tensors that are not in the message: inputs in shared memory, outputs that go there, outputs wanted as classes.
+
+An edge decodes a request's own words into a `Placement`; a request without any has none. Around the core's call:
+
+    with shared_memory.lease() as lease:
+        placed = await PlacedRequest.fetch(request, placement, lease, core)
+        response = await placed.deliver(await core.infer(request))
+
+Source: Triton's shared memory and classification extensions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from protocol.classification import classify
+from protocol.core import InferenceCore
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.shared_memory.lease import Lease, OutputTarget
+
+# Copying, or sorting, more bytes than this would hold up every other call.
+COPY_IN_THREAD_ABOVE = 1 << 20
+SORT_IN_THREAD_ABOVE = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReference:
+    """A part of a registered region, in bytes; the numbers are the client's, of any size and sign."""
+
+    region: str
+    offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`inputs` by their position in the request, `outputs` and `classes` (how many) by the output's name."""
+
+    inputs: Mapping[int, MemoryReference] = field(default_factory=dict)
+    outputs: Mapping[str, MemoryReference] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    count: int
+    labels: Sequence[str]
+    has_batch: bool
+
+
+class PlacedRequest:
+    """A request whose inputs are there. It uses its lease until the last `deliver` has returned."""
+
+    def __init__(self, targets: dict[str, OutputTarget], classes: dict[str, _Classes]) -> None:
+        self._targets = targets
+        self._classes = classes
+
+    @classmethod
+    async def fetch(
+        cls, request: InferenceRequest, placement: Placement, lease: Lease, core: InferenceCore
+    ) -> PlacedRequest:
+        """Copy the inputs out of shared memory into the request, and find what its outputs will need.
+
+        Raises:
+            NotFound: no such region, or no such model.
+            InvalidArgument: a reference leaves its region, or a client has truncated it.
+            PayloadTooLarge, Unavailable: more bytes than the server holds for one request, or for all.
+        """
+        targets = {name: lease.output(at.region, at.offset, at.byte_size) for name, at in placement.outputs.items()}
+        classes: dict[str, _Classes] = {}
+        if placement.classes:
+            model, version = request.model_name, request.model_version
+            has_batch = core.model_config(model, version).get("max_batch_size", 0) > 0
+            for name, count in placement.classes.items():
+                classes[name] = _Classes(count, core.labels(model, version, name), has_batch)
+        if sum(max(0, at.byte_size) for at in placement.inputs.values()) > COPY_IN_THREAD_ABOVE:
+            # Not abandoned on cancellation: the lease must outlive the copying.
+            await trio.to_thread.run_sync(_read_inputs, request, placement, lease)
+        else:
+            _read_inputs(request, placement, lease)
+        return cls(targets, classes)
+
+    async def deliver(self, response: InferenceResponse) -> InferenceResponse:
+        """The response as its client wants it. Outputs that were written to shared memory have no data any more.
+
+        Raises:
+            InvalidArgument: an output does not fit its place, or cannot be classified.
+            Unavailable: the memory refuses.
+        """
+        outputs = [await self._deliver(tensor) for tensor in response.outputs]
+        return dataclasses.replace(response, outputs=outputs)
+
+    async def _deliver(self, tensor: Tensor) -> Tensor:
+        if (target := self._targets.get(tensor.name)) is not None:
+            if tensor.byte_size > COPY_IN_THREAD_ABOVE:
+                await trio.to_thread.run_sync(target.write, tensor.name, tensor.data)
+            else:
+                target.write(tensor.name, tensor.data)
+            return Tensor(tensor.name, tensor.datatype, tensor.shape, b"")
+        if (wanted := self._classes.get(tensor.name)) is not None:
+            if tensor.byte_size > SORT_IN_THREAD_ABOVE:
+                return await trio.to_thread.run_sync(_classified, tensor, wanted)
+            return _classified(tensor, wanted)
+        return tensor
+
+
+def _read_inputs(request: InferenceRequest, placement: Placement, lease: Lease) -> None:
+    for position, at in placement.inputs.items():
+        request.inputs[position].data = lease.read(at.region, at.offset, at.byte_size)
+
+
+def _classified(tensor: Tensor, wanted: _Classes) -> Tensor:
+    return classify(tensor, wanted.count, wanted.labels, wanted.has_batch)

@@ -1,0 +1,52 @@
+"""Shapes as clients give them: what no tensor can have is refused here, before anything is allocated or multiplied on.
+
+Both edges call this; what a model's configuration asks of a shape, the core checks. The texts are Triton's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from protocol.datatypes import DataType
+from protocol.errors import InvalidArgument
+
+MAX_INT64 = 2**63 - 1
+# What numpy can hold.
+MAX_RANK = 64
+
+
+def expected_byte_size(name: str, datatype: DataType, shape: Sequence[int]) -> int | None:
+    """How many bytes the data of input `name` must have; None for BYTES, whose elements say so themselves.
+
+    Dimensions may be integers of any size and sign.
+
+    Raises:
+        InvalidArgument: no tensor has such a shape.
+    """
+    if len(shape) > MAX_RANK:
+        raise InvalidArgument(
+            f"invalid shape for input '{name}': expected at most {MAX_RANK} dimensions, got {len(shape)}"
+        )
+    if shape and (min(shape) < 0 or max(shape) > MAX_INT64):
+        raise InvalidArgument(
+            f"invalid shape for input '{name}': shape {_listed(shape)} contains one or more invalid dimensions"
+        )
+    count = math.prod(shape)
+    if count > MAX_INT64:
+        raise InvalidArgument(
+            f"invalid shape for input '{name}': shape {_listed(shape)} causes total element count to exceed maximum "
+            f"size of {MAX_INT64}"
+        )
+    item_size = datatype.itemsize or 4  # an element of BYTES takes at least the 4 bytes of its length
+    size = count * item_size
+    if size > MAX_INT64:
+        raise InvalidArgument(
+            f"byte size overflow for input '{name}': element count ({count}) * data type size ({item_size}) exceeds "
+            f"maximum allowed size ({MAX_INT64})"
+        )
+    return size if datatype.itemsize else None
+
+
+def _listed(shape: Sequence[int]) -> str:
+    return f"[{','.join(str(dimension)[:24] for dimension in shape)}]"

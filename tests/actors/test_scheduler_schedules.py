@@ -1,0 +1,158 @@
+"""The scheduler and its instances in random schedules under virtual time: arrivals, clients that go away, slow, failing
+and dying backends, queue policies, batches ahead of time, order kept.
+
+`TRIOTON_RANDOM_SCHEDULES` sets how many schedules are tried.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+from msgspec.structs import replace
+from trio.testing import MockClock
+
+from actors.model import Model
+from actors.statistics import FailureReason
+from backends.interface import Backend, BatchResult, InstanceSpec
+from protocol.errors import Internal, InvalidArgument, ServerError
+from protocol.messages import InferenceRequest, InferenceResponse
+from repository.model_config import ModelConfig, ModelDynamicBatching, ModelOptimizationPolicy, ModelQueuePolicy
+from tests.actors.fakes import CONFIG, TIMING, FakeBackend, request, spec
+
+SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "100"))
+MOST_SECONDS = 1000.0  # of virtual time; nothing takes so long unless somebody is forgotten
+
+
+@dataclass(slots=True)
+class Call:
+    """One request and its fate: when it came, when and how its caller went on."""
+
+    id: str
+    arrived: float
+    ended: float = -1.0
+    outcome: str = ""
+
+
+class Schedule:
+    """One model, its callers and its troubles, all from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.is_ordered = rng.random() < 0.4
+        self.can_die = rng.random() < 0.3
+        self.executed: Counter[str] = Counter()
+        self.calls: list[Call] = []
+        policy = ModelQueuePolicy(
+            default_timeout_microseconds=rng.choice([0, 0, 500_000, 5_000_000]), max_queue_size=rng.choice([0, 0, 3])
+        )
+        levels = 0 if self.is_ordered else rng.choice([0, 0, 3])
+        self.config: ModelConfig = replace(
+            CONFIG,
+            dynamic_batching=ModelDynamicBatching(
+                preferred_batch_size=rng.choice([(), (2,), (4,)]),
+                max_queue_delay_microseconds=rng.choice([0, 0, 300_000]),
+                preserve_ordering=self.is_ordered,
+                priority_levels=levels,
+                default_priority_level=levels,
+                default_queue_policy=policy,
+            ),
+            optimization=ModelOptimizationPolicy(eager_batching=rng.random() < 0.3),
+        )
+        instances = rng.randint(1, 3)
+        specs = [spec(self.config, name=f"m_{number}") for number in range(instances)]
+        self.model = Model(self.config, 1, self.backend(ahead=rng.random() < 0.6), specs)
+
+    def backend(self, *, ahead: bool) -> type[Backend]:
+        schedule = self
+
+        class Troubled(FakeBackend):
+            """Takes one batch after the other, each for a while; some fail, and it may die in one."""
+
+            can_run_ahead = ahead
+            made = []  # noqa: RUF012 (of this class alone)
+
+            def __init__(self, spec: InstanceSpec) -> None:
+                super().__init__(spec)
+                self.lock = trio.StrictFIFOLock()
+
+            async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
+                async with self.lock:
+                    schedule.executed.update(item.id for item in requests)
+                    await trio.sleep(schedule.rng.choice([0.0, 0.1, 1.0]))
+                    trouble = schedule.rng.random()
+                    if trouble < 0.1:
+                        raise InvalidArgument("all of them are wrong")
+                    if trouble < 0.15 and schedule.can_die:
+                        raise self.die()
+                    return BatchResult([self.answer(item) for item in requests], TIMING)
+
+            def answer(self, item: InferenceRequest) -> InferenceResponse | ServerError:
+                if schedule.rng.random() < 0.1:
+                    return Internal("this one is wrong")
+                return InferenceResponse("m", 1, [], item.id)
+
+        return Troubled
+
+    async def call(self, call: Call, patience: float) -> None:
+        asked = request(self.rng.randint(1, 4), id=call.id)
+        asked.priority = self.rng.randint(0, 3)
+        with trio.move_on_after(patience) as waiting:
+            try:
+                response = await self.model.infer(asked)
+                assert response.id == call.id, "somebody else's answer"
+                call.outcome = "answered"
+            except ServerError as error:
+                call.outcome = error.message
+        if waiting.cancelled_caught:
+            call.outcome = "gave up"
+        call.ended = trio.current_time()
+
+    async def run(self) -> None:
+        rng = self.rng
+        with trio.fail_after(MOST_SECONDS):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.model.run)
+                async with trio.open_nursery() as clients:
+                    for number in range(rng.randint(1, 40)):
+                        call = Call(str(number), trio.current_time())
+                        self.calls.append(call)
+                        patience = rng.choice([0.0, 0.2, 2.0]) if rng.random() < 0.2 else MOST_SECONDS
+                        clients.start_soon(self.call, call, patience)
+                        await trio.sleep(rng.choice([0.0, 0.0, 0.05, 0.5]))
+                    if rng.random() < 0.2:
+                        self.model.drain()
+                self.model.drain()
+
+    def check(self) -> None:
+        assert all(call.outcome for call in self.calls), "somebody was forgotten"
+        assert all(count == 1 for count in self.executed.values()), "a request ran twice"
+        answered = [call for call in self.calls if call.outcome == "answered"]
+        assert all(self.executed[call.id] for call in answered)
+        statistics = self.model.statistics
+        successes = statistics.frozen("m", 1).inference_stats.success.count
+        gave_up = sum(call.outcome == "gave up" for call in self.calls)  # some just when their answer came
+        assert len(answered) <= successes <= len(answered) + gave_up
+        refused = sum(
+            call.outcome == "Request timeout expired" or call.outcome.endswith("Exceeds maximum queue size")
+            for call in self.calls
+        )
+        assert refused <= statistics.failures[FailureReason.REJECTED] <= refused + gave_up
+        assert self.model.pending_count == 0
+        if self.is_ordered:
+            ends = [call.ended for call in answered]
+            assert ends == sorted(ends), "out of order"
+
+
+def test_in_random_schedules_everybody_is_answered_once() -> None:
+    for seed in range(SCHEDULES):
+        schedule = Schedule(seed)
+        try:
+            trio.run(schedule.run, clock=MockClock(autojump_threshold=0))
+            schedule.check()
+        except Exception as error:
+            raise AssertionError(f"schedule {seed}") from error

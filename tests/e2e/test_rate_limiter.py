@@ -1,0 +1,80 @@
+"""The rate limiter of a running server: instances that share a resource take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.client import Client
+from tests.e2e.server_process import ServerProcess
+
+# Answers with when it has run, on the clock that all processes of the machine share.
+STAMPS = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        began = time.monotonic()
+        time.sleep(0.05)
+        stamps = np.array([began, time.monotonic()], np.float64)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("STAMPS", stamps)]) for _ in requests]
+"""
+CONFIG = """
+backend: "python"
+input [ {{ name: "X" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+output [ {{ name: "STAMPS" data_type: TYPE_FP64 dims: [ 2 ] }} ]
+instance_group [ {{ count: {count} kind: KIND_CPU rate_limiter {{ resources [ {resource} ] priority: 1 }} }} ]
+"""
+SHARED = '{ name: "R" global: true count: 1 }'
+
+
+def add_model(model: Path, *, count: int, resource: str) -> None:
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text(STAMPS)
+    (model / "config.pbtxt").write_text(CONFIG.format(count=count, resource=resource))
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    repository = tmp_path_factory.mktemp("limited")
+    add_model(repository / "a", count=2, resource=SHARED)
+    add_model(repository / "b", count=1, resource=SHARED)
+    add_model(repository / "needy", count=1, resource='{ name: "N" count: 3 }')
+    with ServerProcess(
+        "--rate-limit=execution_count",
+        "--rate-limit-resource=N:2",
+        "--exit-on-error=false",
+        repository=repository,
+    ) as process:
+        yield process
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_instances_that_share_a_resource_never_run_at_the_same_time(limited: ServerProcess, protocol: str) -> None:
+    """Of one model and of two, however many requests there are."""
+
+    def call(model: str) -> tuple[float, float]:
+        with Client(protocol, limited.addresses[protocol]) as client:
+            began, ended = client.infer(model, {"X": np.zeros(1, np.float32)})["STAMPS"]
+        return float(began), float(ended)
+
+    with ThreadPoolExecutor(6) as pool:
+        runs = sorted(pool.map(call, ["a", "b", "a", "a", "b", "a"]))
+    assert all(ended <= began for (_, ended), (began, _) in pairwise(runs))
+
+
+def test_a_model_that_could_never_run_is_not_loaded(limited: ServerProcess) -> None:
+    with Client("http", limited.addresses["http"]) as client:
+        (entry,) = [each for each in client.json("get_model_repository_index") if each["name"] == "needy"]
+        assert entry["state"] == "UNAVAILABLE"
+        assert (
+            'Resource count for "N" is limited to 2 which will prevent scheduling of one or more model instances, the '
+            "minimum required count is 3"
+        ) in entry["reason"]

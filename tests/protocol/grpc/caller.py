@@ -1,0 +1,66 @@
+"""The whole edge behind one connection in memory, called with messages of Triton's own classes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+import trio.testing
+from tritonclient.grpc import service_pb2
+
+from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.handlers import grpc_handlers
+from protocol.grpc.settings import GrpcSettings
+from protocol.services import EdgeServices
+from tests.protocol.grpc.client import Client, Response
+from tests.protocol.grpc.fakes import FakeCore
+from tests.protocol.grpc.services import edge_services
+
+SERVICE = "/inference.GRPCInferenceService"
+
+
+class Caller:
+    """`headers` go with every call."""
+
+    def __init__(self, client: Client, core: FakeCore, connection: Connection) -> None:
+        self.client = client
+        self.core = core
+        self.connection = connection
+        self.headers: dict[str, str] = {}
+
+    async def call(self, name: str, request: Any = None) -> Response:
+        """Call with a message of Triton's own class, empty if none is given."""
+        message = getattr(service_pb2, f"{name}Request")() if request is None else request
+        return await self.client.call(f"{SERVICE}/{name}", message.SerializeToString(), headers=self.headers)
+
+    async def ask(self, name: str, request: Any = None) -> Any:
+        """The good response of a call, as Triton's own class."""
+        response = await self.call(name, request)
+        assert response.status == 0, response.message
+        (message,) = response.messages
+        return getattr(service_pb2, f"{name}Response").FromString(message)
+
+    async def refusal(self, name: str, request: Any = None) -> tuple[int, str]:
+        """Status and message of a call that fails."""
+        response = await self.call(name, request)
+        assert response.status != 0
+        assert response.messages == []
+        return response.status, response.message
+
+
+@asynccontextmanager
+async def serving(services: EdgeServices | None = None, settings: GrpcSettings | None = None) -> AsyncIterator[Caller]:
+    """`services` must be around a FakeCore."""
+    client_end, server_end = trio.testing.memory_stream_pair()
+    services = services or edge_services()
+    settings = settings or GrpcSettings()
+    connection = Connection(server_end, Shared(grpc_handlers(services, settings), settings.limits, services.limits))
+    client = Client(client_end)
+    assert isinstance(services.core, FakeCore)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        await client.start()
+        yield Caller(client, services.core, connection)
+        await client_end.aclose()

@@ -1,0 +1,94 @@
+"""Who may make which call over gRPC: every call has a category, and the check comes before anything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from protocol.access.categories import RESTRICTABLE, Category
+from protocol.access.control import AccessControl
+from protocol.access.keys import KeyRing
+from protocol.access.restricted import GRPC_PROTOCOL, RestrictedApis
+from protocol.grpc.access import CATEGORIES
+from protocol.grpc.handlers import grpc_handlers
+from protocol.grpc.settings import GrpcSettings
+from protocol.services import EdgeServices
+from tests.protocol.grpc.caller import serving
+from tests.protocol.grpc.harness import UNAVAILABLE
+from tests.protocol.grpc.services import edge_services
+
+PERMISSION_DENIED, UNAUTHENTICATED = 7, 16
+KEY = "a-key-of-enough-characters"
+KEYS = f"""
+[anonymous]
+allow = ["health"]
+[keys.alice]
+key = "{KEY}"
+allow = ["inference"]
+"""
+
+
+@dataclass
+class Keys:
+    current: KeyRing
+
+
+def restricted(*values: str) -> EdgeServices:
+    return edge_services(access=AccessControl(RestrictedApis.parse(values, GRPC_PROTOCOL)))
+
+
+def with_keys() -> EdgeServices:
+    return edge_services(access=AccessControl(keys=Keys(KeyRing.parse(KEYS, source="keys.toml"))))
+
+
+def test_every_call_has_a_category() -> None:
+    """And no category is of a call that is not there."""
+    assert set(grpc_handlers(edge_services(), GrpcSettings())) == set(CATEGORIES)
+    assert set(CATEGORIES.values()) == set(RESTRICTABLE)
+
+
+@pytest.mark.parametrize(("path", "category"), CATEGORIES.items(), ids=list(CATEGORIES))
+async def test_each_call_is_behind_its_category(path: str, category: Category) -> None:
+    """Refused by headers alone: the body is broken, or is never sent."""
+    async with serving(restricted(f"{category}:key=value")) as peers:
+        response = await peers.client.call(path, b"\xff", headers={})
+        expected = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
+        assert (response.status, response.message) == (UNAVAILABLE, expected)
+        stream = await peers.client.open(path, {"triton-grpc-protocol-key": "Value"})
+        assert (await peers.client.finish(stream)).message == expected
+        passed = await peers.client.call(path, b"\xff", headers={"triton-grpc-protocol-key": "value"})
+        assert "restricted" not in passed.message
+
+
+@pytest.mark.parametrize("category", RESTRICTABLE)
+async def test_other_categories_stay_open(category: Category) -> None:
+    async with serving(restricted(f"{category}:key=value")) as peers:
+        other = "ServerMetadata" if category is Category.HEALTH else "ServerLive"
+        await peers.ask(other)
+
+
+async def test_the_metadata_key_needs_its_prefix() -> None:
+    async with serving(restricted("health:key=value")) as peers:
+        peers.headers = {"key": "value"}
+        assert (await peers.call("ServerLive")).status == UNAVAILABLE
+
+
+async def test_bearer_keys() -> None:
+    async with serving(with_keys()) as peers:
+        await peers.ask("ServerLive")
+        needed = "a valid key is needed, expecting header 'Authorization: Bearer <key>'"
+        assert await peers.refusal("ModelInfer") == (UNAUTHENTICATED, needed)
+        peers.headers = {"authorization": f"Bearer {KEY}x"}
+        assert await peers.refusal("ModelInfer") == (UNAUTHENTICATED, needed)
+        peers.headers = {"authorization": f"bearer {KEY}"}
+        await peers.ask("ModelInfer")
+        status, message = await peers.refusal("ServerMetadata")
+        assert status == PERMISSION_DENIED
+        assert message == "key 'alice' does not allow 'metadata' calls, which need the group 'metadata'"
+
+
+async def test_an_unknown_call_is_unknown_to_everyone() -> None:
+    async with serving(with_keys()) as peers:
+        response = await peers.client.call("/inference.GRPCInferenceService/Nothing", b"")
+        assert response.message == "unknown method '/inference.GRPCInferenceService/Nothing'"

@@ -1,0 +1,179 @@
+"""Tensors in real shared memory, and outputs as classes, around a core that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from protocol import placement as placement_module
+from protocol.core import InferenceCore
+from protocol.datatypes import DataType
+from protocol.errors import InvalidArgument, NotFound
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor, decode_bytes_elements
+from protocol.placement import MemoryReference, PlacedRequest, Placement
+from protocol.shared_memory.table import SharedMemoryTable
+from tests.protocol.shared_memory.conftest import ClientSegment
+
+
+@dataclass
+class Core:
+    """What placement asks of a core."""
+
+    max_batch_size: int = 0
+
+    def model_config(self, name: str, version: int) -> dict[str, Any]:
+        if name != "m":
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        return {"max_batch_size": self.max_batch_size}
+
+    def labels(self, name: str, version: int, output: str) -> Sequence[str]:
+        return ("cat", "dog") if output == "y" else ()
+
+
+def core(max_batch_size: int = 0) -> InferenceCore:
+    return cast(InferenceCore, Core(max_batch_size))
+
+
+@contextmanager
+def region(table: SharedMemoryTable, contents: bytes) -> Iterator[ClientSegment]:
+    segment = ClientSegment(contents)
+    try:
+        table.register_system("r", segment.key, 0, len(contents))
+        yield segment
+    finally:
+        segment.unlink()
+
+
+@pytest.fixture
+def table() -> Iterator[SharedMemoryTable]:
+    table = SharedMemoryTable(allow_registration=True)
+    yield table
+    table.close()
+
+
+def placeholder(name: str, count: int) -> Tensor:
+    return Tensor(name, DataType.UINT8, (count,), b"")
+
+
+def response_of(*outputs: Tensor) -> InferenceResponse:
+    return InferenceResponse("m", 1, list(outputs), "7", {"key": 1}, is_final=False)
+
+
+async def test_inputs_are_copied_and_outputs_written(table: SharedMemoryTable) -> None:
+    """Only what the request names; the response keeps everything but the data."""
+    with region(table, bytes(range(64))) as segment, table.lease() as lease:
+        request = InferenceRequest("m", [Tensor("a", DataType.UINT8, (1,), b"!"), placeholder("b", 4)])
+        placement = Placement({1: MemoryReference("r", 8, 4)}, {"y": MemoryReference("r", 32, 8)})
+        placed = await PlacedRequest.fetch(request, placement, lease, core())
+        assert [bytes(tensor.data) for tensor in request.inputs] == [b"!", bytes(range(8, 12))]
+        outputs = [Tensor("x", DataType.UINT8, (2,), b"no"), Tensor("y", DataType.UINT8, (3,), b"yes")]
+        given = response_of(*outputs)
+        response = await placed.deliver(given)
+        assert [bytes(tensor.data) for tensor in response.outputs] == [b"no", b""]
+        assert (response.outputs[1].datatype, response.outputs[1].shape) == (DataType.UINT8, (3,))
+        assert (response.id, response.parameters, response.is_final) == ("7", {"key": 1}, False)
+        assert segment.contents == bytes(range(32)) + b"yes" + bytes(range(35, 64))
+        assert bytes(given.outputs[1].data) == b"yes"  # the core's response may answer others as well
+
+
+async def test_large_tensors_go_the_same_way(table: SharedMemoryTable) -> None:
+    """In a thread, where copying would hold up every other call."""
+    size = placement_module.COPY_IN_THREAD_ABOVE + 1
+    data = np.random.default_rng(1).bytes(size)
+    with region(table, data) as segment, table.lease() as lease:
+        request = InferenceRequest("m", [placeholder("a", size)])
+        whole = MemoryReference("r", 0, size)
+        placed = await PlacedRequest.fetch(request, Placement({0: whole}, {"y": whole}), lease, core())
+        assert request.inputs[0].data == data
+        await placed.deliver(response_of(Tensor("y", DataType.UINT8, (size,), data[::-1])))
+        assert segment.contents == data[::-1]
+
+
+async def test_outputs_that_do_not_fit_are_refused(table: SharedMemoryTable) -> None:
+    with region(table, bytes(64)) as segment, table.lease() as lease:
+        placement = Placement(outputs={"y": MemoryReference("r", 0, 4)})
+        placed = await PlacedRequest.fetch(InferenceRequest("m", []), placement, lease, core())
+        with pytest.raises(InvalidArgument, match=r"output 'y' \(4 bytes\) should be at least 5 bytes"):
+            await placed.deliver(response_of(Tensor("y", DataType.UINT8, (5,), bytes(5))))
+        assert segment.contents == bytes(64)
+
+
+REFERENCES: list[tuple[Placement, type[Exception], str]] = [
+    (Placement({0: MemoryReference("r", 64, 1)}), InvalidArgument, "Invalid offset for shared memory region: 'r'"),
+    (Placement({0: MemoryReference("r", -1, 1)}), InvalidArgument, "Invalid offset for shared memory region: 'r'"),
+    (Placement({0: MemoryReference("r", 63, 2)}), InvalidArgument, "Invalid offset + byte size"),
+    (Placement({0: MemoryReference("r", 0, -1)}), InvalidArgument, "Invalid offset + byte size"),
+    (Placement({0: MemoryReference("r", 0, 2**63 - 1)}), InvalidArgument, "Invalid offset + byte size"),
+    (Placement(outputs={"y": MemoryReference("r", 60, 5)}), InvalidArgument, "Invalid offset + byte size"),
+    (Placement({0: MemoryReference("gone", 0, 1)}), NotFound, "Unable to find shared memory region: 'gone'"),
+    (Placement(outputs={"y": MemoryReference("", 0, 1)}), NotFound, "Unable to find shared memory region: ''"),
+]
+
+
+@pytest.mark.parametrize(("placement", "error", "message"), REFERENCES)
+async def test_references_that_lead_nowhere(
+    placement: Placement, error: type[Exception], message: str, table: SharedMemoryTable
+) -> None:
+    """Found before the core sees the request."""
+    with region(table, bytes(64)), table.lease() as lease, pytest.raises(error) as caught:
+        await PlacedRequest.fetch(InferenceRequest("m", [placeholder("a", 1)]), placement, lease, core())
+    assert message in str(caught.value)
+
+
+async def test_a_region_stays_until_its_requests_response_is_there(table: SharedMemoryTable) -> None:
+    with region(table, bytes(64)) as segment:
+        with table.lease() as lease:
+            placement = Placement(outputs={"y": MemoryReference("r", 0, 4)})
+            placed = await PlacedRequest.fetch(InferenceRequest("m", []), placement, lease, core())
+            table.unregister_system("r")
+            await placed.deliver(response_of(Tensor("y", DataType.UINT8, (4,), b"here")))
+            assert segment.contents[:4] == b"here"
+            assert [one.name for one in table.system_status()] == ["r"]
+        assert table.system_status() == ()
+
+
+async def test_a_region_that_its_client_truncates_meanwhile(table: SharedMemoryTable) -> None:
+    with region(table, bytes(64)) as segment, table.lease() as lease:
+        placement = Placement(outputs={"y": MemoryReference("r", 0, 4)})
+        placed = await PlacedRequest.fetch(InferenceRequest("m", []), placement, lease, core())
+        segment.truncate(2)
+        with pytest.raises(InvalidArgument, match="was truncated"):
+            await placed.deliver(response_of(Tensor("y", DataType.UINT8, (4,), b"here")))
+
+
+@pytest.mark.parametrize(
+    ("max_batch_size", "shape", "expected"),
+    [(0, (1,), ["3.000000:1:dog"]), (8, (2, 1), ["3.000000:1:dog", "2.000000:1:dog"])],
+)
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_outputs_as_classes(
+    max_batch_size: int,
+    shape: tuple[int, ...],
+    expected: list[str],
+    is_large: bool,
+    table: SharedMemoryTable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the model's labels, and a list for each entry of a batch where the model has one."""
+    if is_large:
+        monkeypatch.setattr(placement_module, "SORT_IN_THREAD_ABOVE", 1)
+    with table.lease() as lease:
+        placement = Placement(classes={"y": 1})
+        placed = await PlacedRequest.fetch(InferenceRequest("m", []), placement, lease, core(max_batch_size))
+        values = np.array([[0, 3], [1, 2]], np.float32)
+        other = Tensor.from_numpy("z", values)
+        response = await placed.deliver(response_of(Tensor.from_numpy("y", values), other))
+        classes, untouched = response.outputs
+        assert classes.shape == shape
+        assert [one.decode() for one in decode_bytes_elements(classes.data)] == expected
+        assert untouched is other
+
+
+async def test_classes_of_an_unknown_model(table: SharedMemoryTable) -> None:
+    with table.lease() as lease, pytest.raises(NotFound):
+        await PlacedRequest.fetch(InferenceRequest("other", []), Placement(classes={"y": 1}), lease, core())

@@ -1,0 +1,142 @@
+# ruff: noqa: RUF009 (the defaults are fields, made by functions)
+"""The flags of the HTTP edge, and what they say together. Part of `trioton.settings`.
+
+Names and units are Triton's where it has the flag; times are in milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from protocol.access.forwarding import HeaderForwarding
+from protocol.access.restricted import HTTP_API, Restriction
+from protocol.http.settings import ConnectionLimits, HttpSettings
+from protocol.tls import TlsFiles
+from trioton.flags import UsageError, boolean, flag, integer, repeatable
+
+HTTP = "HTTP"
+
+_BOOL = "<boolean>"
+_INT = "<integer>"
+
+
+def _milliseconds(default: int, help: str) -> int:
+    return flag(default, integer(1), group=HTTP, metavar="<milliseconds>", help=help)
+
+
+def _count(default: int, help: str, *, minimum: int = 1) -> int:
+    return flag(default, integer(minimum), group=HTTP, metavar=_INT, help=help)
+
+
+def _path(help: str) -> Path | None:
+    return flag(None, Path, group=HTTP, metavar="<path>", help=help)
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have two such parts
+class HttpFlags:
+    """The part of the settings that is about HTTP."""
+
+    allow_http: bool = flag(True, boolean, group=HTTP, metavar=_BOOL, help="Serve HTTP.")
+    http_address: str = flag("0.0.0.0", str, group=HTTP, metavar="<string>", help="The address to listen on.")
+    http_port: int = flag(8000, integer(0, 65535), group=HTTP, metavar=_INT, help="The port to listen on.")
+    reuse_http_port: bool = flag(
+        False,
+        boolean,
+        group=HTTP,
+        metavar=_BOOL,
+        help="Let other processes listen on the same port; the system spreads the connections.",
+    )
+    http_restricted_api: tuple[Restriction, ...] = repeatable(
+        partial(Restriction.parse, dialect=HTTP_API),
+        group=HTTP,
+        metavar="<api>[,<api>]:<header>=<value>",
+        help="Calls that need a header with this value. May be given several times.",
+        is_secret=True,
+    )
+    http_header_forward_pattern: HeaderForwarding | None = flag(
+        None,
+        HeaderForwarding,
+        group=HTTP,
+        metavar="<regular expression>",
+        help="Request headers whose names it matches become parameters of the inference request.",
+    )
+
+    http_use_ssl: bool = flag(
+        False, boolean, group=HTTP, metavar=_BOOL, help="Serve HTTPS, with --http-server-cert and --http-server-key."
+    )
+    http_server_cert: Path | None = _path("The server's certificate, with those between it and the root, in PEM form.")
+    http_server_key: Path | None = _path("The private key of the server's certificate, in PEM form.")
+    http_root_cert: Path | None = _path(
+        "The certificate that vouches for clients, in PEM form; with it a client needs one of its own (mutual TLS)."
+    )
+
+    http_max_input_size: int = _count(
+        67108864,
+        "The most bytes of a request's JSON part, of a tensor given as JSON, and of a decompressed body.",
+    )
+    http_max_body_size: int = _count(2**31, "The most bytes of a whole request body, binary tensors included.")
+    http_max_header_size: int = _count(65536, "The most bytes of a request's line and headers.", minimum=1024)
+    http_max_connections: int = _count(1000, "The most connections at one time; others are answered 503.")
+    http_max_concurrent_streams: int = _count(
+        128, "The most requests at one time on an HTTP/2 connection; others are answered 429."
+    )
+    http_max_requests_per_connection: int = _count(
+        0, "After so many requests a connection ends, and its client opens a new one; 0 is never.", minimum=0
+    )
+    http_max_stream_resets: int = _count(
+        200, "The most requests in a second that a client may open on an HTTP/2 connection only to give them up."
+    )
+    http_max_control_frames: int = _count(
+        1000, "The most frames in a second on an HTTP/2 connection that carry nothing of a request."
+    )
+    http_header_timeout: int = _milliseconds(
+        20_000, "How long TLS, and then the headers of a request, may take once they have begun."
+    )
+    http_body_timeout: int = _milliseconds(
+        60_000, "How long a request's body may pause in all, beside a second for each KiB that has come."
+    )
+    http_idle_timeout: int = _milliseconds(75_000, "How long a connection may sit without a request.")
+    http_send_timeout: int = _milliseconds(
+        60_000, "How long a client may take no byte of its response, before it is cut off."
+    )
+
+    http_thread_count: int = _count(8, "Without effect: requests need no threads here.")
+
+    def check_http(self) -> None:
+        """Raises UsageError for what cannot be served."""
+        self.http_tls()
+
+    def http_tls(self) -> TlsFiles | None:
+        """What TLS is to use, None without it. Raises UsageError."""
+        if not self.http_use_ssl:
+            for name in ("http_server_cert", "http_server_key", "http_root_cert"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--{name.replace('_', '-')} needs --http-use-ssl=true")
+            return None
+        if self.http_server_cert is None or self.http_server_key is None:
+            raise UsageError("--http-use-ssl needs --http-server-cert and --http-server-key")
+        return TlsFiles(self.http_server_cert, self.http_server_key, self.http_root_cert)
+
+    def http_edge(self) -> HttpSettings:
+        """The edge's settings, but for TLS, whose files are not read here."""
+        return HttpSettings(
+            self.http_address,
+            self.http_port,
+            max_input_size=self.http_max_input_size,
+            max_body_size=self.http_max_body_size,
+            body_timeout=self.http_body_timeout / 1000,
+            reuse_port=self.reuse_http_port,
+            connections=ConnectionLimits(
+                max_connections=self.http_max_connections,
+                max_header_size=self.http_max_header_size,
+                max_concurrent_streams=self.http_max_concurrent_streams,
+                max_requests_per_connection=self.http_max_requests_per_connection,
+                max_stream_resets=self.http_max_stream_resets,
+                max_control_frames=self.http_max_control_frames,
+                header_timeout=self.http_header_timeout / 1000,
+                idle_timeout=self.http_idle_timeout / 1000,
+                send_timeout=self.http_send_timeout / 1000,
+            ),
+        )

@@ -1,0 +1,85 @@
+"""The flags of what all models share: the response cache and the rate limiter.
+
+Part of `trioton.settings`; here their texts become what the actors take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from actors.rate_limit_policy import RateLimitResource
+from trioton.flags import UsageError
+
+_LARGEST_COUNT = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOption:
+    """One `--cache-config`: a setting of a cache."""
+
+    cache: str
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheChoice:
+    """The response cache that a server is to have. `settings` may hold a password."""
+
+    name: str
+    settings: dict[str, str] = field(repr=False)
+
+
+def cache_option(text: str) -> CacheOption:
+    cache, comma, setting = text.partition(",")
+    key, equals, value = setting.partition("=")
+    if not comma or not cache or "=" in cache:
+        raise ValueError("No cache specified. --cache-config option format is <cache name>,<setting>=<value>")
+    if not key or not equals:
+        raise ValueError("--cache-config option format is <cache name>,<setting>=<value>")
+    return CacheOption(cache, key, value)
+
+
+def cache_choice(options: Sequence[CacheOption], response_cache_byte_size: int) -> CacheChoice | None:
+    """What the flags say together; None for no cache.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if response_cache_byte_size:
+        if options:
+            raise UsageError(
+                "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide "
+                "one or the other."
+            )
+        return CacheChoice("local", {"size": str(response_cache_byte_size)})
+    names = list(dict.fromkeys(option.cache for option in options))
+    if not names:
+        return None
+    if len(names) > 1:
+        raise UsageError(
+            "found multiple cache configurations, but only a single cache is currently supported: " + ", ".join(names)
+        )
+    return CacheChoice(names[0], {option.key: option.value for option in options})
+
+
+def rate_limit_mode(text: str) -> str:
+    if text not in ("off", "execution_count"):
+        raise ValueError("invalid argument for --rate-limit; expected off or execution_count")
+    return text
+
+
+def rate_limit_resource(text: str) -> RateLimitResource:
+    parts = text.split(":")
+    if len(parts) not in (2, 3) or not parts[0]:
+        raise ValueError("--rate-limit-resource option format is <resource_name>:<count>[:<device>]")
+    numbers: list[int] = []
+    for part in parts[1:]:
+        if not (part.isascii() and part.isdigit()) or int(part) > _LARGEST_COUNT:
+            raise ValueError(
+                "--rate-limit-resource option format is <resource_name>:<count>[:<device>]; count and device are whole "
+                "numbers"
+            )
+        numbers.append(int(part))
+    return RateLimitResource(parts[0], *numbers)
