@@ -99,11 +99,13 @@ class InstanceGone:
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """To a scheduler: the instance has run its batch, and is idle or (`is_alive` false) takes no more. `timing` is None
-    where the batch as a whole failed; `started` is when the instance took it, in seconds of Trio's clock. A decoupled
-    model's requests are answered by their streams, and `replies` is None."""
+    """To a scheduler: the instance has run what it was `given`, less those whose callers had gone, and is idle or
+    (`is_alive` false) takes no more. `timing` is None where the batch as a whole failed; `started` is when the instance
+    took it, in seconds of Trio's clock. A decoupled model's requests are answered by their streams, and `replies` is
+    None."""
 
     instance: InstanceAddress
+    given: Execute
     batch: Sequence[QueuedRequest]
     replies: Sequence[Reply] | None
     started: float

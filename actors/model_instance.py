@@ -201,7 +201,7 @@ class ModelInstance:
                 started = max(started, self._last_end)  # taken ahead, it began when the batch before it had ended
                 self._last_end = trio.current_time()
             is_alive = not self._has_died and address not in self._freed
-            self._report(BatchDone(address, batch, replies, started, timing, is_alive=is_alive))
+            self._report(BatchDone(address, message, batch, replies, started, timing, is_alive=is_alive))
 
     async def _execute_decoupled(self, address: InstanceAddress, message: Execute) -> None:
         """Hand a batch over and report it on every path; its responses come by their streams, also later."""
@@ -219,7 +219,7 @@ class ModelInstance:
         finally:
             self._executing -= 1
             end_compute(traces, timing, has_answers=False)
-            self._report(BatchDone(address, message.batch, None, started, timing, is_alive=not self._has_died))
+            self._report(BatchDone(address, message, message.batch, None, started, timing, is_alive=not self._has_died))
 
     def _watch_callers(self, batch: Sequence[QueuedRequest]) -> None:
         """Have the backend told when a caller goes."""

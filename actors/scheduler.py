@@ -55,9 +55,9 @@ class Scheduler:
     _live: set[InstanceAddress] = field(default_factory=set)
     _idle: deque[InstanceAddress] = field(default_factory=deque)
     # The one that started first is first.
-    _running: dict[InstanceAddress, Sequence[QueuedRequest]] = field(default_factory=dict)
+    _running: dict[InstanceAddress, Execute] = field(default_factory=dict)
     # What busy instances have for the time after their present batch, if `runs_ahead`.
-    _ahead: dict[InstanceAddress, Sequence[QueuedRequest]] = field(default_factory=dict)
+    _ahead: dict[InstanceAddress, Execute] = field(default_factory=dict)
     _streaming: set[QueuedRequest] = field(default_factory=set)
     _is_draining: bool = False
 
@@ -156,7 +156,8 @@ class Scheduler:
     def _finish(self, done: BatchDone) -> None:
         now = trio.current_time()
         instance = done.instance
-        self._running.pop(instance, None)
+        is_ahead = self._ahead.get(instance) is done.given  # an instance that is stopped ends its batches in any order
+        (self._ahead if is_ahead else self._running).pop(instance, None)
         self.statistics.count_batch(done, now=now)
         if self.tuning is not None:
             self.tuning.completed(done.batch, started=done.started, now=now)
@@ -164,7 +165,7 @@ class Scheduler:
             self._answer(done.batch, done.replies)
         if instance in self._ahead:
             self._running[instance] = self._ahead.pop(instance)
-        elif done.is_alive:
+        elif done.is_alive and not is_ahead:
             self._idle.append(instance)
         if not done.is_alive:
             self._retire(instance)
@@ -180,7 +181,8 @@ class Scheduler:
         """It has gone, and has reported every batch that it took."""
         if instance in self._idle:
             self._idle.remove(instance)
-        unseen = [*self._running.pop(instance, ()), *self._ahead.pop(instance, ())]
+        given = (self._running.pop(instance, None), self._ahead.pop(instance, None))
+        unseen = [item for message in given if message is not None for item in message.batch]
         if unseen:  # handed over in the moment in which it died
             self._streaming.difference_update(unseen)
             self._fail(unseen, Unavailable(f"model instance '{instance.name}' has died"))
@@ -200,8 +202,7 @@ class Scheduler:
             if batch is None:
                 return
             instance = self._idle.popleft()
-            self._running[instance] = batch.items
-            self._hand_over(instance, batch)
+            self._running[instance] = self._hand_over(instance, batch)
         if self.runs_ahead:
             self._assign_ahead(now)
 
@@ -213,17 +214,18 @@ class Scheduler:
             batch = self.policy.next_batch(now, is_ahead=True)
             if batch is None:
                 return
-            self._ahead[instance] = batch.items
-            self._hand_over(instance, batch)
+            self._ahead[instance] = self._hand_over(instance, batch)
             if instance.take_ahead is not None:
                 instance.take_ahead()
 
-    def _hand_over(self, instance: InstanceAddress, batch: Batch) -> None:
+    def _hand_over(self, instance: InstanceAddress, batch: Batch) -> Execute:
         if batch.reason is not None:
             self.statistics.count_flush(batch.reason)
         if self.is_decoupled:
             self._streaming.update(batch.items)
-        instance.inbox.send_nowait(Execute(batch.items))
+        message = Execute(batch.items)
+        instance.inbox.send_nowait(message)
+        return message
 
     def _fail(self, items: Sequence[QueuedRequest], error: Unavailable) -> None:
         now = trio.current_time()
@@ -238,8 +240,8 @@ class Scheduler:
         self._handle_waiting(inbox)
         error = Unavailable(f"model '{self.name}' was stopped before the request was finished")
         self._fail(self.policy.clear(), error)
-        for batch in (*self._running.values(), *self._ahead.values()):
-            self._fail([item for item in batch if item not in self._streaming], error)
+        for message in (*self._running.values(), *self._ahead.values()):
+            self._fail([item for item in message.batch if item not in self._streaming], error)
         for item in self._streaming:
             item.failure = error
             item.reply.close()

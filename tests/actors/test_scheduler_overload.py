@@ -9,14 +9,20 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from actors.batcher import build_scheduler
 from actors.batching_policy import FlushReason
+from actors.messages import BatchDone, Execute, InstanceAddress, InstanceReady, SchedulerAddress, Submit
 from actors.model import Model
-from actors.statistics import FailureReason
+from actors.statistics import FailureReason, VersionStatistics
 from backends.interface import BatchResult
-from protocol.errors import ServerError, Unavailable
+from protocol.errors import Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest
 from repository.model_config import ModelDynamicBatching, ModelOptimizationPolicy, ModelQueuePolicy, TimeoutAction
-from tests.actors.fakes import CONFIG, FakeBackend, fake_backend, request, spec
+from tests.actors.fakes import CONFIG, Caller, FakeBackend, fake_backend, request, spec
+
+CONFIG_EAGER = replace(
+    CONFIG, dynamic_batching=ModelDynamicBatching(), optimization=ModelOptimizationPolicy(eager_batching=True)
+)
 
 
 def model(
@@ -284,6 +290,46 @@ async def test_a_death_answers_the_running_batch_and_the_one_ahead_once(
         await again(served)
         assert not again.is_refused
         served.drain()
+
+
+async def test_the_batch_ahead_may_end_before_the_running_one(autojump_clock: MockClock) -> None:
+    """As it does where an instance is stopped and its tasks are cancelled in any order."""
+    scheduler = build_scheduler(CONFIG_EAGER, VersionStatistics(), can_run_ahead=True)
+    to_inbox, inbox = trio.open_memory_channel[Execute](2)
+    instance = InstanceAddress("m_0", to_inbox)
+    running, ahead = Caller(4, id="running"), Caller(4, id="ahead")
+    async with trio.open_nursery() as nursery:
+        address: SchedulerAddress = await nursery.start(scheduler.run)
+        address.tell(InstanceReady(instance))
+        address.tell(Submit(running.item))
+        address.tell(Submit(ahead.item))
+        given = [await inbox.receive(), await inbox.receive()]
+        for message in reversed(given):
+            address.tell(BatchDone(instance, message, message.batch, [Internal("stopped")], 0.0, None))
+            await wait_all_tasks_blocked()
+            assert (ahead.answer() is not None, running.answer() is not None) == (
+                message is given[1],
+                message is given[0],
+            )
+        nursery.cancel_scope.cancel()
+
+
+async def test_stopped_after_the_batch_ahead_has_ended_the_running_one_is_answered(autojump_clock: MockClock) -> None:
+    scheduler = build_scheduler(CONFIG_EAGER, VersionStatistics(), can_run_ahead=True)
+    to_inbox, inbox = trio.open_memory_channel[Execute](2)
+    instance = InstanceAddress("m_0", to_inbox)
+    running, ahead = Caller(4, id="running"), Caller(4, id="ahead")
+    async with trio.open_nursery() as nursery:
+        address: SchedulerAddress = await nursery.start(scheduler.run)
+        address.tell(InstanceReady(instance))
+        address.tell(Submit(running.item))
+        address.tell(Submit(ahead.item))
+        await inbox.receive()
+        last = await inbox.receive()
+        address.tell(BatchDone(instance, last, last.batch, [Internal("stopped")], 0.0, None))
+        nursery.cancel_scope.cancel()
+    assert isinstance(ahead.answer(), Internal)
+    assert isinstance(running.answer(), Unavailable)
 
 
 async def test_stopped_now_the_batch_ahead_is_answered_too(autojump_clock: MockClock) -> None:

@@ -17,7 +17,7 @@ RESPONSE = InferenceResponse("m", 1, [])
 def test_a_batch_counts_once_and_each_of_its_requests_gets_the_batch_times() -> None:
     statistics = VersionStatistics()
     batch = [Caller(2, arrival=1.0).item, Caller(1, arrival=2.0).item]
-    statistics.count_batch(BatchDone(INSTANCE, batch, [RESPONSE, RESPONSE], 3.0, TIMING), now=5.0)
+    statistics.count_batch(BatchDone(INSTANCE, Execute(batch), batch, [RESPONSE, RESPONSE], 3.0, TIMING), now=5.0)
     counted = statistics.frozen("m", 1)
     assert (counted.inference_count, counted.execution_count) == (3, 1)
     assert (counted.inference_stats.queue.count, counted.inference_stats.queue.ns) == (2, 3_000_000_000)
@@ -33,7 +33,7 @@ def test_failures_are_counted_by_reason_and_the_abandoned_only_once() -> None:
     gone.item.is_cancelled = True
     batch = [Caller().item, Caller().item, gone.item]
     replies: list[Reply] = [Internal("no"), Cancelled("stopped"), RESPONSE]
-    statistics.count_batch(BatchDone(INSTANCE, batch, replies, 0.0, None), now=1.0)
+    statistics.count_batch(BatchDone(INSTANCE, Execute(batch), batch, replies, 0.0, None), now=1.0)
     assert statistics.failures == {
         FailureReason.REJECTED: 0,
         FailureReason.CANCELED: 1,
