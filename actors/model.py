@@ -12,10 +12,10 @@ from contextlib import suppress
 
 import trio
 
-from actors.batcher import build_scheduler
+from actors.batching.batcher import build_scheduler
 from actors.deadline import queue_takes_timeout, within_timeout
-from actors.ensemble_composition import Composition
-from actors.ensemble_runner import EnsembleRunner
+from actors.ensemble.composition import Composition
+from actors.ensemble.runner import EnsembleRunner
 from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddress, Submit
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
@@ -24,9 +24,9 @@ from actors.response_cache import VersionCache
 from actors.response_stream import BUFFERED_RESPONSES
 from actors.restart_backoff import RestartBackoff
 from actors.scheduler import Scheduler
-from actors.sequence_batcher import SequenceBatcher, sequence_batcher
+from actors.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.statistics import VersionStatistics, latency_histograms
-from actors.trace_stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
+from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from actors.turns import TurnOrder
 from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend

@@ -27,7 +27,7 @@ from actors.messages import (
 )
 from actors.rate_limiter import InstanceLimit
 from actors.response_stream import ResponseStream
-from actors.trace_stamps import COMPUTE_END, begin_compute, end_compute
+from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute
 from actors.warmup import warm_up
 from backends.interface import Backend, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable

@@ -12,10 +12,10 @@ from functools import partial
 
 import trio
 
-from actors.adaptive_batching import read_adaptive_settings
-from actors.cache_entry import KEY_BYTES, version_key
-from actors.ensemble_composition import Composition, FindModel, NoBackend
-from actors.ensemble_dependencies import composing_models
+from actors.batching.adaptive import read_adaptive_settings
+from actors.caches.entry import KEY_BYTES, version_key
+from actors.ensemble.composition import Composition, FindModel, NoBackend
+from actors.ensemble.dependencies import composing_models
 from actors.model import Model
 from actors.rate_limiter import ModelLimits, RateLimiter
 from actors.response_cache import ResponseCache, VersionCache

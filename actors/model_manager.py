@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 import trio
 
-from actors.ensemble_dependencies import EnsembleDependencies, load_levels, needs_of
-from actors.ensemble_loading import ComposingModels
+from actors.ensemble.dependencies import EnsembleDependencies, load_levels, needs_of
+from actors.ensemble.loading import ComposingModels
 from actors.model import Model
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry

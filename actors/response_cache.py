@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from actors.cache_entry import (
+from actors.caches.entry import (
     KEY_BYTES,
     BadEntry,
     decode_response,
@@ -26,7 +26,7 @@ from actors.cache_entry import (
 from actors.caches.interface import Cache, CacheError
 from actors.caches.registry import UnusableCache, find_cache
 from actors.statistics import VersionStatistics
-from actors.trace_stamps import QUEUE_START, REQUEST_END, REQUEST_START
+from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from repository.fingerprint import fingerprint
 from repository.json_form import to_json_form

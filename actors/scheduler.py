@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from actors.batching_policy import Batch, BatchingPolicy, BatchTuning
+from actors.batching.policy import Batch, BatchingPolicy, BatchTuning
 from actors.messages import (
     Abandon,
     BatchDone,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from actors.batching_policy import FlushReason
+from actors.batching.policy import FlushReason
 from actors.histogram import DURATION_BOUNDS_US, FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
 from actors.messages import BatchDone, Reply, StreamEnded
 from backends.interface import BatchTiming

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import trio
 
-from actors.ensemble_composition import ComposingModel, FindModel, NoBackend
+from actors.ensemble.composition import ComposingModel, FindModel, NoBackend
 from actors.model import Model
 from actors.split_policy import SplitPolicy
 from protocol.core import Respond

@@ -1,7 +1,7 @@
 """Server settings that clients may read and change over the protocols: the log, and tracing.
 
-Source: Triton's logging and trace extensions. The edges translate their forms; `trioton.log` and `actors.tracer`
-implement the two controls.
+Source: Triton's logging and trace extensions. The edges translate their forms; `trioton.log` and
+`actors.tracing.tracer` implement the two controls.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What an ensemble says in its free `parameters`: when a step runs, and how many bytes may lie between its steps.
 
-Both are ours; Triton has no such keys. `repository.validation_ensemble` judges them, `actors.ensemble_graph` and the
+Both are ours; Triton has no such keys. `repository.validation_ensemble` judges them, `actors.ensemble.graph` and the
 ensemble runner follow them.
 """
 

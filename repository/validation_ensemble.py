@@ -1,7 +1,7 @@
 """Rules for ensembles that the ensemble's own configuration can break.
 
 Part of `repository.validation`; the rules between an ensemble and the models of its steps are in
-`actors.ensemble_validation`. Source: Triton's `ModelEnsembling`. Ours are the rules for conditions, and that steps
+`actors.ensemble.validation`. Source: Triton's `ModelEnsembling`. Ours are the rules for conditions, and that steps
 which exclude each other may write the same tensor.
 """
 

@@ -21,8 +21,8 @@ import trio
 from actors.caches.registry import UnusableCache
 from actors.core import ControlMode, CoreSettings, ServerCore
 from actors.response_cache import ResponseCache
-from actors.trace_sink import CannotTrace
-from actors.tracer import Tracer
+from actors.tracing.sink import CannotTrace
+from actors.tracing.tracer import Tracer
 from backends.registry import BackendRegistry
 from protocol import tls
 from protocol.access.keys_file import KeysFile

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from actors.rate_limit_policy import RateLimitResource
-from actors.trace_settings import TracerSettings
+from actors.tracing.settings import TracerSettings
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, switch
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.http_flags import HTTP, HttpFlags

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from actors.trace_settings import (
+from actors.tracing.settings import (
     OFF,
     TENSORS,
     TIMESTAMPS,

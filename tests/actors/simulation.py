@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from actors.batching_policy import BatchingPolicy, BatchTuning
+from actors.batching.policy import BatchingPolicy, BatchTuning
 from actors.messages import QueuedRequest
 from tests.actors.fakes import Caller
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.dynamic_batching import DynamicBatchingPolicy
+from actors.batching.dynamic import DynamicBatchingPolicy
 from actors.messages import Abandon, Drain, SchedulerAddress, Submit
 from actors.model_instance import ModelInstance
 from actors.ordered_replies import OrderedReplies

@@ -9,8 +9,8 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.batcher import build_scheduler
-from actors.batching_policy import FlushReason
+from actors.batching.batcher import build_scheduler
+from actors.batching.policy import FlushReason
 from actors.messages import BatchDone, Execute, InstanceAddress, InstanceReady, SchedulerAddress, Submit
 from actors.model import Model
 from actors.statistics import FailureReason, VersionStatistics

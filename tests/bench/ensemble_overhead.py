@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import trio
 
-from actors.ensemble_composition import Composition, NoBackend
+from actors.ensemble.composition import Composition, NoBackend
 from actors.model import Model
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceSpec, ModelSource
 from protocol.datatypes import DataType

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.trace_settings import ExportSettings
+from actors.tracing.settings import ExportSettings
 from protocol.server_settings import TraceSettings
 from trioton.cli import settings_from
 from trioton.flags import UsageError

@@ -1,0 +1,1 @@
+"""Batching: which queued requests go together, and when."""

@@ -1,0 +1,1 @@
+"""Ensembles: a graph of steps, each a request to another model, run as one request."""

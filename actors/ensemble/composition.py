@@ -1,0 +1,128 @@
+"""Composition: an ensemble bound to the models of its steps.
+
+Flow: model loading → [composition] → ensemble runner. Models are looked up anew for each step that runs, so that a
+composing model can be replaced while its ensembles serve; the manager then has the composition checked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from actors.ensemble.graph import EnsembleGraph
+from actors.ensemble.validation import check_composition
+from backends.interface import Backend, BatchResult
+from protocol.core import Respond
+from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
+from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from repository.model_config import EnsembleStep, ModelConfig
+
+
+class ComposingModel(Protocol):
+    """What an ensemble needs of the models of its steps; `actors.model.Model` is one."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def labels(self) -> Mapping[str, Sequence[str]]: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse: ...
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool: ...
+
+
+class NoBackend(Backend):
+    """The backend of ensembles: they have no instances, so no object of it is made."""
+
+    async def load(self) -> None:
+        raise NotImplementedError
+
+    async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
+        raise NotImplementedError
+
+
+# A model by name and version (-1 for the latest that is ready); raises ServerError if it does not serve.
+FindModel: TypeAlias = Callable[[str, int], ComposingModel]
+
+
+class Composition:
+    """The ensemble of a valid configuration.
+
+    `config` is marked decoupled if a step is. `labels` are those of the ensemble's own label files, and where an output
+    has none, those of the composing model that it comes from. `failure` is why the ensemble cannot serve since a
+    composing model was replaced.
+
+    Raises:
+        InvalidArgument: the ensemble and the models of its steps do not fit each other.
+    """
+
+    def __init__(self, config: ModelConfig, find: FindModel, labels: Mapping[str, Sequence[str]] | None = None) -> None:
+        assert config.ensemble_scheduling is not None
+        self.find = find
+        self.failure: ServerError | None = None
+        self._steps = config.ensemble_scheduling.step
+        self._own_labels = dict(labels or {})
+        self._composing = self._find_all(config)
+        self.config = check_composition(config, self._composing)
+        self.graph = EnsembleGraph(self.config, self._composing)
+        self.labels: dict[str, Sequence[str]] = {}
+        self._take_labels()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every composing model is."""
+        if self.failure is not None:
+            return False
+        try:
+            return all(self.find(step.model_name, step.model_version).is_ready for step in self._steps)
+        except ServerError:
+            return False
+
+    def check_again(self) -> None:
+        """A composing model was replaced: go by its new configuration, or note in `failure` why that cannot be. What
+        runs already goes on as it began."""
+        try:
+            composing = self._find_all(self.config)
+            if composing != self._composing:
+                if check_composition(self.config, composing).is_decoupled != self.config.is_decoupled:
+                    raise InvalidArgument(
+                        f"ensemble '{self.config.name}' has become decoupled with a composing model, load it again"
+                    )
+                self.graph = EnsembleGraph(self.config, composing)
+                self._composing = composing
+            self._take_labels()
+            self.failure = None
+        except ServerError as error:
+            self.failure = Unavailable(f"ensemble '{self.config.name}' does not fit its composing models: {error}")
+
+    def _find_all(self, config: ModelConfig) -> list[ModelConfig]:
+        return [self._find_step(config, step) for step in self._steps]
+
+    def _find_step(self, config: ModelConfig, step: EnsembleStep) -> ModelConfig:
+        try:
+            return self.find(step.model_name, step.model_version).config
+        except ServerError as error:
+            if step.model_version == LATEST_VERSION or not isinstance(error, NotFound):
+                raise InvalidArgument(
+                    f"ensemble '{config.name}' depends on '{step.model_name}' which has no loaded version."
+                ) from None
+            hint = " (-1 is the latest; where model_version is left out it is 0)" if step.model_version == 0 else ""
+            raise InvalidArgument(
+                f"ensemble '{config.name}' depends on '{step.model_name}' whose required version {step.model_version} "
+                f"is not loaded.{hint}"
+            ) from None
+
+    def _take_labels(self) -> None:
+        """In place: the model that serves the ensemble shows this very mapping."""
+        self.labels.clear()
+        wanted = {output.name for output in self.config.output}
+        for step in self._steps:
+            labels = self.find(step.model_name, step.model_version).labels
+            for output, tensor in step.output_map.items():
+                if tensor in wanted and output in labels:
+                    self.labels.setdefault(tensor, labels[output])
+        self.labels.update(self._own_labels)

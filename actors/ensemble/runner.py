@@ -1,0 +1,163 @@
+"""Ensemble runner: the scheduler of an ensemble, which has no instances but the models of its steps.
+
+Flow: core → model → [ensemble runner] → ensemble request → the models of the steps → … → model → core.
+Started and owned by the model actor, in the place of another model's scheduler. An ensemble has no queue: a request
+begins at once, but for the byte budget, and runs in its caller's own task, so the caller's cancel scope is that of all
+its steps. The runner knows all that run: a drain waits for them, and with the runner's end they end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import trio
+
+from actors.ensemble.clock import StepClock
+from actors.ensemble.composition import Composition
+from actors.ensemble.limits import EnsembleLimits
+from actors.ensemble.request import EnsembleRequest
+from actors.messages import Drain, SchedulerAddress, SchedulerMessage, stopped_accepting
+from actors.request_check import RequestChecker
+from actors.statistics import FailureReason, VersionStatistics
+from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
+from protocol.core import Respond
+from protocol.errors import Cancelled, ServerError, Unavailable
+from protocol.messages import InferenceRequest, InferenceResponse
+
+
+@dataclass(eq=False, slots=True)
+class EnsembleRunner:
+    """Ends when drained: asked to, and no request running. Cancelled, it fails those that run, and their steps are
+    given up."""
+
+    composition: Composition
+    version: int
+    statistics: VersionStatistics
+    limits: EnsembleLimits = field(init=False)
+    _checker: RequestChecker = field(init=False)
+    _running: set[trio.CancelScope] = field(default_factory=set, init=False)
+    _accepts: bool = field(default=False, init=False)
+    _hearing: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
+
+    def __post_init__(self) -> None:
+        self.limits = EnsembleLimits(self.composition.config)
+        self._checker = RequestChecker(self.composition.config)
+
+    @property
+    def name(self) -> str:
+        return self.composition.config.name
+
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait for room in the byte budget."""
+        return self.limits.waiting_requests
+
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def live_count(self) -> int:
+        """Instances of its own: none."""
+        return 0
+
+    async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
+        to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](math.inf)
+        with inbox:
+            self._accepts = True
+            try:
+                task_status.started(SchedulerAddress(to_inbox))
+                with self._hearing:
+                    async for message in inbox:
+                        assert isinstance(message, Drain)  # requests and instances send it nothing
+                        self._accepts = False
+                        self._end_if_drained()
+            finally:
+                self._accepts = False
+                for request in self._running:
+                    request.cancel()
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """As `actors.model.Model.infer`, for an ensemble that is not decoupled."""
+        response = await self._serve(request, None)
+        assert response is not None
+        return response
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
+        """As `actors.model.Model.infer_stream`, for a decoupled one."""
+        is_final = False
+
+        async def hand_on(response: InferenceResponse) -> None:
+            nonlocal is_final
+            is_final = response.is_final
+            if request.trace is not None:
+                request.trace.record_tensors(TENSOR_BACKEND_OUTPUT, response.outputs)
+            await respond(response)
+
+        await self._serve(request, hand_on)
+        return is_final
+
+    async def _serve(self, request: InferenceRequest, respond: Respond | None) -> InferenceResponse | None:
+        """One request, from its checks to its answer; None if all was sent."""
+        trace = request.trace
+        if trace is None:
+            return await self._run(request, respond)
+        trace.identify(self.version, request.id)
+        trace.stamp(REQUEST_START)
+        try:
+            trace.stamp(QUEUE_START)
+            trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
+            response = await self._run(request, respond)
+            if response is not None:
+                trace.record_tensors(TENSOR_BACKEND_OUTPUT, response.outputs)
+            return response
+        finally:
+            trace.stamp(REQUEST_END)
+
+    async def _run(self, request: InferenceRequest, respond: Respond | None) -> InferenceResponse | None:
+        batch_size = self._checker.check(request).batch_size
+        if not self._accepts:
+            raise stopped_accepting()
+        if self.composition.failure is not None:
+            self.statistics.count_failure(FailureReason.OTHER, 0.0)
+            raise self.composition.failure.with_traceback(None)
+        arrival = trio.current_time()
+        running = EnsembleRequest(self.composition, self.limits, self.version, request, respond)
+        scope = trio.CancelScope()
+        self._running.add(scope)
+        failure: FailureReason | None = FailureReason.CANCELED  # the caller has gone, if nothing else is known
+        try:
+            with scope:
+                response = await running.run()
+                failure = None
+                return response
+            failure = FailureReason.OTHER
+            raise Unavailable(f"model '{self.name}' was stopped before the request was finished")
+        except ServerError as error:
+            failure = FailureReason.CANCELED if isinstance(error, Cancelled) else FailureReason.OTHER
+            raise
+        finally:
+            self._running.discard(scope)
+            if failure is None:
+                self._count_success(running, batch_size, arrival)
+            else:
+                self.statistics.count_failure(failure, trio.current_time() - arrival)
+            self._end_if_drained()
+
+    def _end_if_drained(self) -> None:
+        if not self._accepts and not self._running:
+            self._hearing.cancel()
+
+    def _count_success(self, ran: EnsembleRequest, batch_size: int, arrival: float) -> None:
+        now = trio.current_time()
+        spent = ran.spent
+        self.statistics.count_ensemble(
+            spent.timing,
+            batch_size=batch_size,
+            queue_ns=spent.queue_ns,
+            seconds=now - arrival,
+            first_response_seconds=None if ran.first_response is None else ran.first_response - arrival,
+        )
+        if isinstance(ran.request.trace, StepClock):  # a step of another ensemble
+            ran.request.trace.spent.add(spent)

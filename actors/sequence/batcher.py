@@ -1,0 +1,321 @@
+"""Sequence batcher: requests that belong together run in order, on one instance, with the state of their sequence.
+
+Flow: core → model → [sequence batcher] → model instance → [sequence batcher] → reply channel → core.
+In the place of the scheduler for models with `sequence_batching`; started and owned by the model actor. Its rules are
+in `actors.sequence.policy`, what it adds to requests in `actors.sequence.tensors`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from actors.batching.policy import FlushReason
+from actors.messages import (
+    Abandon,
+    BatchDone,
+    Drain,
+    Execute,
+    InstanceAddress,
+    InstanceGone,
+    InstanceReady,
+    QueuedRequest,
+    Reply,
+    SchedulerAddress,
+    SchedulerMessage,
+    StreamEnded,
+    Submit,
+    stopped_accepting,
+)
+from actors.ordered_replies import OrderedReplies
+from actors.sequence.policy import SequencePolicy
+from actors.sequence.records import Step
+from actors.sequence.strategy import Rows
+from actors.sequence.tensors import SequenceTensors
+from actors.statistics import FailureReason, VersionStatistics
+from backends.interface import Rescheduled
+from protocol.errors import Cancelled, ServerError, Unavailable
+from protocol.messages import InferenceRequest, Tensor
+from repository.model_config import ModelConfig
+
+
+def sequence_batcher(
+    config: ModelConfig, statistics: VersionStatistics, initial_states: Mapping[str, Tensor]
+) -> SequenceBatcher:
+    """The sequence batcher of one model version; `initial_states` are those of `repository.initial_state`."""
+    tensors = SequenceTensors(config, initial_states)
+    batching = config.sequence_batching
+    oldest = None if batching is None else batching.oldest
+    if oldest is not None:
+        statistics.flushes = dict.fromkeys(FlushReason, 0)
+    ordered = OrderedReplies() if oldest is not None and oldest.preserve_ordering else None
+    policy = SequencePolicy(
+        config, key_of_states=tensors.key_of_states, on_offered=None if ordered is None else ordered.expect
+    )
+    return SequenceBatcher(config.name, policy, tensors, statistics, ordered, is_decoupled=config.is_decoupled)
+
+
+@dataclass(eq=False, slots=True)
+class SequenceBatcher:
+    """Ends when drained: asked to, nothing queued, nothing running. Cancelled, it fails all that it holds. On its way
+    out it closes its instances' addresses, so that they unload.
+
+    One actor for all slots: a slot's part of the work is to remember, so it is a record in the policy, and a request
+    costs no more task switches than in the other schedulers.
+    """
+
+    name: str
+    policy: SequencePolicy
+    tensors: SequenceTensors
+    statistics: VersionStatistics
+    ordered: OrderedReplies | None = None
+    is_decoupled: bool = False
+    _live: set[InstanceAddress] = field(default_factory=set)
+    _idle: dict[InstanceAddress, None] = field(default_factory=dict)  # the one that is idle longest first
+    _running: dict[InstanceAddress, Rows] = field(default_factory=dict)
+    # Requests of decoupled models from their first round to the end of their stream.
+    _streaming: dict[QueuedRequest, Step] = field(default_factory=dict)
+    # Those of them that have asked for another round.
+    _rescheduled: set[QueuedRequest] = field(default_factory=set)
+    _is_draining: bool = False
+
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait, for a slot or for their instance."""
+        return len(self.policy)
+
+    @property
+    def live_count(self) -> int:
+        """Instances that are loaded, idle or busy."""
+        return len(self._live)
+
+    async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
+        to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](math.inf)
+        with inbox:
+            try:
+                task_status.started(SchedulerAddress(to_inbox))
+                while not self._is_drained():
+                    with trio.move_on_at(self.policy.wake_at(self._idle)):
+                        self._handle(await inbox.receive())
+                    self._handle_waiting(inbox)
+                    self._give_up_expired()
+                    self._assign()
+            finally:
+                self._fail_all(inbox)
+
+    def _is_drained(self) -> bool:
+        return self._is_draining and not self._running and not self._streaming and not len(self.policy)
+
+    def _handle_waiting(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
+        """Take all messages that are there already: one wake-up for a burst of requests, not one for each."""
+        while True:
+            try:
+                message = inbox.receive_nowait()
+            except trio.WouldBlock:
+                return
+            self._handle(message)
+
+    def _handle(self, message: SchedulerMessage) -> None:
+        match message:
+            case Submit(item):
+                self._submit(item)
+            case BatchDone():
+                self._finish(message)
+            case Abandon(item):
+                self._abandon(item)
+            case StreamEnded():
+                self._end_stream(message)
+            case InstanceReady(instance):
+                self._live.add(instance)
+                self._idle[instance] = None
+                self.policy.add_instance(instance)
+            case InstanceGone(instance):
+                self._lose(instance)
+            case Drain():
+                self._is_draining = True
+
+    def _submit(self, item: QueuedRequest) -> None:
+        if item.is_cancelled:
+            return
+        if self._is_draining and not self.policy.continues(item.request):
+            item.answer(stopped_accepting())
+        elif not self._live:
+            item.answer(self._no_instance())
+            self.statistics.count_failure(FailureReason.OTHER, 0.0)
+        else:
+            try:
+                self.policy.add(item, trio.current_time())
+            except ServerError as error:
+                item.answer(error)
+
+    def _abandon(self, item: QueuedRequest) -> None:
+        self.statistics.count_failure(FailureReason.CANCELED, trio.current_time() - item.arrival)
+        if self.policy.is_waiting(item):
+            self._streaming.pop(item, None)
+        rest = self.policy.abandon(item)
+        self._fail(rest, Cancelled("an earlier request of the sequence was cancelled"), FailureReason.CANCELED)
+
+    def _give_up_expired(self) -> None:
+        expired = self.policy.take_expired(trio.current_time())
+        if expired:
+            error = Unavailable("timeout of the corresponding sequence has been expired")
+            self._fail(expired, error, FailureReason.REJECTED)
+
+    def _assign(self) -> None:
+        now = trio.current_time()
+        for instance in tuple(self._idle):
+            found = self.policy.next_batch(instance, now)
+            if found is None:
+                continue
+            rows, reason = found
+            if reason is not None:
+                self.statistics.count_flush(reason)
+            del self._idle[instance]
+            self._running[instance] = rows
+            instance.inbox.send_nowait(Execute(self._dressed(rows), keeps_rows=True))
+
+    def _dressed(self, rows: Rows) -> Sequence[QueuedRequest]:
+        """The batch for an instance: the requests with what the model is told beside them, and requests for nobody."""
+        steps = _real(rows)
+        for step in steps:
+            step.item.request = self.tensors.dressed(step)
+            if self.is_decoupled:
+                self._streaming[step.item] = step
+        return [_for_nobody(self.tensors.null(steps[0])) if step is None else step.item for step in rows]
+
+    def _finish(self, done: BatchDone) -> None:
+        now = trio.current_time()
+        rows = self._running.pop(done.instance, None)
+        if rows is None:  # given up with its instance
+            return
+        if done.is_alive:
+            self._idle[done.instance] = None
+        else:  # before its slots become free, so that nobody moves in
+            self._lose(done.instance)
+        if done.replies is None:
+            self._finish_round(done, _real(rows), now)
+        else:
+            given = [reply for step, reply in zip(rows, done.replies, strict=True) if step is not None]
+            self._finish_replies(done, _real(rows), given, now)
+
+    def _finish_replies(self, done: BatchDone, steps: Sequence[Step], given: Sequence[Reply], now: float) -> None:
+        ended: list[Step] = []
+        replies: list[Reply] = []
+        for step, reply in zip(steps, given, strict=True):
+            reply = self.tensors.undressed(step, reply)
+            is_rescheduled = self.policy.is_iterative and isinstance(reply, Rescheduled)
+            if not self.policy.finish(step, now, is_rescheduled=is_rescheduled):
+                ended.append(step)
+                replies.append(_died(done.instance) if is_rescheduled else reply)
+        items = [step.item for step in ended]
+        if self.policy.is_iterative:
+            # A request counts once, when it ends, and has waited until its first round; each round is an execution.
+            for step, item, reply in zip(ended, items, replies, strict=True):
+                started = step.first_started if step.first_started is not None else done.started
+                once = replace(done, batch=[item], replies=[reply], started=started, timing=None)
+                self.statistics.count_batch(once, now=now)
+            self._count_execution(done, len(steps))
+        else:
+            self.statistics.count_batch(replace(done, batch=items, replies=replies), now=now)
+        if self.ordered is not None:
+            self.ordered.answer(zip(items, replies, strict=True))
+            return
+        for item, reply in zip(items, replies, strict=True):
+            item.answer(reply)
+
+    def _finish_round(self, done: BatchDone, steps: Sequence[Step], now: float) -> None:
+        """A batch of a decoupled model: its requests are answered by their streams."""
+        new = [step.item for step in steps if step.is_start or not self.policy.is_iterative]
+        self.statistics.count_batch(replace(done, batch=new, timing=None), now=now)
+        self._count_execution(done, len(steps))
+        for step in steps:
+            is_rescheduled = step.item in self._rescheduled
+            self._rescheduled.discard(step.item)
+            if not self.policy.finish(step, now, is_rescheduled=is_rescheduled) and is_rescheduled:
+                self._fail([step.item], _died(done.instance))
+
+    def _end_stream(self, ended: StreamEnded) -> None:
+        item = ended.item
+        step = self._streaming.get(item)
+        if step is None:  # a row for nobody
+            return
+        if step.first_response is None:
+            step.first_response = ended.first_response
+        if self.policy.is_iterative and isinstance(ended.error, Rescheduled):
+            if step.sequence.running is step:
+                self._rescheduled.add(item)
+            else:  # its last round is over
+                self._fail([item], ended.error, FailureReason.BACKEND)
+            return
+        del self._streaming[item]
+        self.statistics.count_stream(replace(ended, first_response=step.first_response), now=trio.current_time())
+
+    def _count_execution(self, done: BatchDone, requests: int) -> None:
+        if done.timing is not None:
+            self.statistics.count_execution(done.timing, requests, batch_size=requests)
+
+    def _lose(self, instance: InstanceAddress) -> None:
+        """An instance takes no more batches: its sequences are over."""
+        if instance not in self._live:
+            return
+        self._live.discard(instance)
+        self._idle.pop(instance, None)
+        waiting = self.policy.remove_instance(instance)
+        unseen = _real(self._running.pop(instance, ()))  # handed over in the moment in which it died
+        for step in unseen:
+            self.policy.finish(step, trio.current_time())
+        self._fail([*(step.item for step in unseen), *waiting], _died(instance))
+        if not self._live:  # nobody is left to run them, and a restart may take long or fail
+            self._fail(self.policy.clear(), self._no_instance())
+
+    def _no_instance(self) -> Unavailable:
+        return Unavailable(f"model '{self.name}' is not ready: all of its instances have stopped and are restarting")
+
+    def _fail(
+        self, items: Iterable[QueuedRequest], error: ServerError, reason: FailureReason = FailureReason.OTHER
+    ) -> None:
+        """Refuse requests that wait, or whose instance has never seen them."""
+        now = trio.current_time()
+        for item in items:
+            if not item.is_cancelled:
+                self.statistics.count_failure(reason, now - item.arrival)
+            if self.is_decoupled:
+                self._streaming.pop(item, None)
+                item.failure = error
+                item.reply.close()
+            else:
+                item.answer(error)
+            item.is_cancelled = True  # in the order of replies nobody may wait for it
+        if self.ordered is not None:
+            self.ordered.answer(())
+
+    def _fail_all(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
+        """On the way out: nobody may be left waiting for an answer that cannot come."""
+        self._is_draining = True
+        self._handle_waiting(inbox)
+        left = self.policy.clear()
+        for rows in self._running.values():
+            left += [step.item for step in _real(rows)]
+        left += self._streaming
+        self._fail(dict.fromkeys(left), Unavailable(f"model '{self.name}' was stopped before the request was finished"))
+        self._running.clear()
+        for instance in self._live:
+            instance.inbox.close()
+
+
+def _real(rows: Rows) -> list[Step]:
+    return [step for step in rows if step is not None]
+
+
+def _died(instance: InstanceAddress) -> Unavailable:
+    return Unavailable(f"model instance '{instance.name}' has died, and with it the sequences that it had")
+
+
+def _for_nobody(request: InferenceRequest) -> QueuedRequest:
+    """A request whose answer goes nowhere, for a row of a batch that has none."""
+    reply, nowhere = trio.open_memory_channel[Reply](0)
+    nowhere.close()
+    return QueuedRequest(request, 1, None, trio.current_time(), reply)

@@ -1,0 +1,1 @@
+"""Traces: what is sampled, recorded and handed to files or to OpenTelemetry."""

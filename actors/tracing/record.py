@@ -1,0 +1,153 @@
+"""The trace of one request, while it is being made.
+
+Flow: edge → core → model → model instance → edge, carried by the request; `end` hands it to the tracer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from actors.tracing.context import SpanPlace, place_beneath
+from actors.tracing.sampling import TraceSampling
+from protocol.messages import LATEST_VERSION, Tensor
+from protocol.server_settings import TracedTensor
+
+# A stream may answer without end; its trace must not grow with it.
+MAX_STAMPS = 4096
+
+
+class TensorBudget:
+    """How many bytes of tensors may be held by traces that are not yet written."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def take(self, size: int) -> bool:
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTensor:
+    activity: str
+    tensor: Tensor
+
+
+class RequestTrace:
+    """Implements `protocol.server_settings.Trace`. `parent_context` are the headers `traceparent` and `tracestate`;
+    `parent_id` is the trace that this one is a child of, 0 for none. `place` is where its spans are to be, if it was
+    asked for."""
+
+    __slots__ = (
+        "_budget",
+        "_finish",
+        "_is_open",
+        "_new_id",
+        "id",
+        "is_cut",
+        "model_name",
+        "model_version",
+        "parent_context",
+        "parent_id",
+        "place",
+        "request_id",
+        "sampling",
+        "stamps",
+        "tensor_bytes",
+        "tensors",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        model_name: str,
+        sampling: TraceSampling,
+        budget: TensorBudget,
+        finish: Callable[[RequestTrace], None],
+        parent_context: tuple[str, str] = ("", ""),
+        *,
+        parent_id: int = 0,
+        new_id: Callable[[], int] | None = None,
+    ) -> None:
+        self.id = id
+        self.model_name = model_name
+        self.model_version = LATEST_VERSION
+        self.request_id = ""
+        self.sampling = sampling
+        self.parent_context = parent_context
+        self.parent_id = parent_id
+        self.place: SpanPlace | None = None
+        self.stamps: list[tuple[str, int]] = []
+        self.tensors: list[RecordedTensor] = []
+        self.tensor_bytes = 0
+        self.is_cut = False
+        self._budget = budget
+        self._finish = finish
+        self._new_id = new_id
+        self._is_open = True
+
+    def stamp(self, activity: str, ns: int | None = None) -> None:
+        if not self._is_open or not self.sampling.has_timestamps:
+            return
+        if len(self.stamps) < MAX_STAMPS:
+            self.stamps.append((activity, time.monotonic_ns() if ns is None else ns))
+        else:
+            self.is_cut = True
+
+    def identify(self, model_version: int, request_id: str) -> None:
+        if self._is_open:
+            self.model_version, self.request_id = model_version, request_id
+
+    def record_tensors(self, activity: str, tensors: Sequence[TracedTensor]) -> None:
+        """Those that are beyond the budget are left out."""
+        if not self._is_open or not self.sampling.has_tensors:
+            return
+        for tensor in tensors:
+            view = memoryview(tensor.data)
+            if not self._budget.take(view.nbytes):
+                self.is_cut = True
+                continue
+            self.tensor_bytes += view.nbytes
+            # A copy: what it views may be a client's memory, which is theirs again when the request is answered.
+            copied = Tensor(tensor.name, tensor.datatype, tensor.shape, bytes(view))
+            self.tensors.append(RecordedTensor(activity, copied))
+
+    def child(self, model: str) -> RequestTrace | None:
+        if not self._is_open or self._new_id is None:
+            return None
+        context = ("", "") if self.context() is None or self.place is None else self.place.headers
+        return RequestTrace(
+            self._new_id(),
+            model,
+            self.sampling,
+            self._budget,
+            self._finish,
+            context,
+            parent_id=self.id,
+            new_id=self._new_id,
+        )
+
+    def context(self) -> str | None:
+        if not self._is_open or not self.sampling.makes_spans:
+            return None
+        if self.place is None:
+            self.place = place_beneath(*self.parent_context)
+        return self.place.text
+
+    def end(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._finish(self)
+
+    def release(self) -> None:
+        """By the tracer, when the trace is written or lost."""
+        self._budget.give_back(self.tensor_bytes)
+        self.tensor_bytes = 0
+        self.tensors = []

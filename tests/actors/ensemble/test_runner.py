@@ -1,0 +1,810 @@
+"""Ensembles that run: models that are functions, under virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from actors.ensemble import limits
+from actors.ensemble.composition import Composition
+from actors.model import Model
+from actors.statistics import FailureReason
+from protocol.errors import (
+    Cancelled,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ServerError,
+    Unavailable,
+    Unsupported,
+)
+from protocol.messages import InferenceRequest, InferenceResponse
+from tests.actors.ensemble.ensembles import (
+    Toy,
+    adds,
+    collect,
+    ensemble,
+    ensemble_config,
+    numbers,
+    request,
+    serving,
+    step,
+    toy,
+    vector,
+)
+from tests.actors.fakes import CONFIG, TIMING, fake_backend, spec
+
+
+def counts(**more: Any) -> Toy:
+    """A decoupled model: I responses, 0, 1, 2, …"""
+    return toy("d", lambda arrays: [{"O": vector(n)} for n in range(int(arrays["I"][0]))], decoupled=True, **more)
+
+
+def fails(error: ServerError) -> Callable[[Any], Any]:
+    def function(arrays: Any) -> Any:
+        raise error
+
+    return function
+
+
+CHAIN = ensemble_config(step("a", "I=IN", "O=T"), step("b", "I=T", "O=OUT"))
+WIDE = ensemble_config(step("a", "I=IN", "O=A"), step("b", "I=IN", "O=B"), step("c", "I=A J=B", "O=OUT"))
+STREAM = ensemble_config(step("d", "I=IN", "O=T"), step("b", "I=T", "O=OUT"))
+
+
+def first_number(asked: InferenceRequest) -> float:
+    return float(asked.inputs[0].as_numpy()[0])
+
+
+def product(arrays: Any) -> Any:
+    return {"O": arrays["I"] * arrays["J"]}
+
+
+async def test_a_chain_answers_what_its_steps_make(autojump_clock: MockClock) -> None:
+    async with serving(CHAIN, toy("a", adds(1), seconds=1), toy("b", adds(10), seconds=2)) as model:
+        response = await model.infer(request("r", IN=5))
+    assert (numbers(response), response.id, response.model_name, response.model_version) == ({"OUT": 16}, "r", "e", 1)
+    assert trio.current_time() == 3
+
+
+async def test_steps_beside_each_other_run_at_the_same_time(autojump_clock: MockClock) -> None:
+    models = toy("a", adds(1), seconds=5), toy("b", adds(2), seconds=4), toy("c", product, ["I", "J"], seconds=1)
+    async with serving(WIDE, *models) as model:
+        assert numbers(await model.infer(request(IN=1))) == {"OUT": 6}
+    assert trio.current_time() == 6
+
+
+async def test_only_what_the_wanted_outputs_need_runs(autojump_clock: MockClock) -> None:
+    config = ensemble_config(step("a", "I=IN", "O=X"), step("b", "I=IN", "O=Y"), outputs=["X", "Y"])
+    a, b = toy("a", adds(1)), toy("b", adds(2))
+    async with serving(config, a, b) as model:
+        assert numbers(await model.infer(request(IN=1, outputs=["Y"]))) == {"Y": 3}
+        assert (len(a.log), len(b.log)) == (0, 1)
+        assert numbers(await model.infer(request(IN=1))) == {"X": 2, "Y": 3}
+
+
+async def test_what_a_client_says_of_its_request_reaches_every_step() -> None:
+    a, b = toy("a"), toy("b")
+    asked = InferenceRequest(
+        "e",
+        request(IN=1).inputs,
+        id="r",
+        parameters={"key": 1},
+        sequence_id=7,
+        sequence_start=True,
+        sequence_end=True,
+        priority=2,
+        timeout_microseconds=5_000_000,
+    )
+    async with serving(CHAIN, a, b) as model:
+        response = await model.infer(asked)
+    for name, got in (("a", a.log[0]), ("b", b.log[0])):
+        assert (got.model_name, got.model_version, got.id, got.parameters) == (name, -1, "r", {"key": 1})
+        assert (got.sequence_id, got.sequence_start, got.sequence_end) == (7, True, True)
+        assert (got.priority, got.timeout_microseconds) == (2, 5_000_000)
+        assert not got.requested_outputs
+    assert response.parameters == {}
+
+
+async def test_tensors_are_handed_over_without_copies() -> None:
+    a, b = toy("a"), toy("b", adds(1))
+    asked = request(IN=1)
+    async with serving(CHAIN, a, b) as model:
+        await model.infer(asked)
+    assert a.log[0].inputs[0].data is asked.inputs[0].data
+    assert np.shares_memory(a.log[0].inputs[0].as_numpy(), b.log[0].inputs[0].as_numpy())
+
+
+async def test_the_steps_own_answer_to_the_sequence_holds_for_the_steps_after_it() -> None:
+    config = ensemble_config(
+        step("a", "I=IN", "O=A"), step("b", "I=A", "O=B"), step("c", "I=IN", "O=C"), outputs=["B", "C"]
+    )
+    a = toy("a", parameters={"sequence_id": "other", "sequence_end": True, "more": 1})
+    b, c = toy("b"), toy("c")
+    asked = request(IN=1)
+    asked.sequence_id, asked.sequence_start = 7, True
+    async with serving(config, a, b, c) as model:
+        response = await model.infer(asked)
+        of_c = await model.infer(InferenceRequest("e", asked.inputs, requested_outputs=("C",), sequence_id=7))
+    told = [(got.sequence_id, got.sequence_start, got.sequence_end) for got in (a.log[0], b.log[0], c.log[0])]
+    assert told == [(7, True, False), ("other", True, True), (7, True, False)]
+    assert response.parameters == {"sequence_id": "other", "sequence_start": True, "sequence_end": True}
+    assert of_c.parameters == {}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        (
+            {"sequence_id": 1.5},
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING",
+        ),
+        (
+            {"sequence_id": True},
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING",
+        ),
+        ({"sequence_start": 1}, "expect parameter 'sequence_start' to be TRITONSERVER_PARAMETER_BOOL"),
+        ({"sequence_end": "yes"}, "expect parameter 'sequence_end' to be TRITONSERVER_PARAMETER_BOOL"),
+    ],
+)
+async def test_sequence_parameters_of_the_wrong_type(parameters: dict[str, Any], text: str) -> None:
+    async with serving(CHAIN, toy("a", parameters=parameters), toy("b")) as model:
+        with pytest.raises(InvalidArgument) as caught:
+            await model.infer(request(IN=1))
+    assert caught.value.message == f"in ensemble 'e', {text} (step 0, model 'a')"
+
+
+@pytest.mark.parametrize("kind", [InvalidArgument, Internal, Unavailable, Cancelled, Unsupported])
+async def test_an_error_of_a_step_says_which_and_keeps_its_kind(kind: type[ServerError]) -> None:
+    async with serving(CHAIN, toy("a"), toy("b", fails(kind("boom")))) as model:
+        with pytest.raises(kind) as caught:
+            await model.infer(request(IN=1))
+        assert caught.value.message == "in ensemble 'e', boom (step 1, model 'b')"
+        assert type(caught.value) is kind
+        reason = FailureReason.CANCELED if kind is Cancelled else FailureReason.OTHER
+        assert {why: count for why, count in model.statistics.failures.items() if count} == {reason: 1}
+
+
+async def test_an_error_ends_the_steps_beside_it_at_once(autojump_clock: MockClock) -> None:
+    b = toy("b", seconds=100)
+    async with serving(WIDE, toy("a", fails(Internal("boom"))), b, toy("c", product, ["I", "J"])) as model:
+        with pytest.raises(Internal, match="boom"):
+            await model.infer(request(IN=1))
+    assert (b.given_up, trio.current_time()) == (1, 0)
+
+
+async def test_a_defect_is_the_servers_own_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(CHAIN, toy("a", lambda arrays: {"O": arrays["none"]}), toy("b")) as model:
+        with pytest.raises(Internal, match="in ensemble 'e', KeyError: 'none'"):
+            await model.infer(request(IN=1))
+    assert "ensemble 'e' failed" in caplog.text
+
+
+async def test_a_missing_output_is_a_deadlock() -> None:
+    async with serving(CHAIN, toy("a", lambda arrays: {}), toy("b")) as model:
+        with pytest.raises(InvalidArgument) as caught:
+            await model.infer(request("7", IN=1))
+    assert caught.value.message.startswith(
+        "in ensemble 'e', [request id: 7] unexpected deadlock, at least one output is not set while no more ensemble "
+        "steps can be made"
+    )
+
+
+async def test_a_composing_model_that_is_gone_is_told_by_name() -> None:
+    a = toy("a")
+    made = ensemble(CHAIN, a, toy("b"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(made.run)
+        assert made.composition is not None
+        assert made.is_ready
+        made.composition.find = lambda name, version: fails(NotFound(f"'{name}' is not found"))({})
+        assert not made.is_ready
+        with pytest.raises(NotFound) as caught:
+            await made.infer(request(IN=1))
+        made.drain()
+    assert caught.value.message == "in ensemble 'e', 'a' is not found (step 0, model 'a')"
+
+
+async def test_it_is_ready_when_its_composing_models_are() -> None:
+    b = toy("b")
+    async with serving(CHAIN, toy("a"), b) as model:
+        assert model.is_ready
+        b.is_ready = False
+        assert not model.is_ready
+
+
+# Cancellation
+
+
+async def test_a_caller_that_leaves_stops_all_steps_at_once(autojump_clock: MockClock) -> None:
+    a, b = toy("a", seconds=100), toy("b", seconds=100)
+    async with serving(WIDE, a, b, toy("c", product, ["I", "J"])) as model:
+        with trio.move_on_after(1):
+            await model.infer(request(IN=1))
+        await wait_all_tasks_blocked()
+        assert (a.given_up, b.given_up) == (1, 1)
+        assert model.statistics.failures[FailureReason.CANCELED] == 1
+        assert model.statistics.frozen("e", 1).inference_stats.success.count == 0
+    assert trio.current_time() == 1
+
+
+async def test_a_cancelled_request_gives_back_its_places_and_its_bytes(autojump_clock: MockClock) -> None:
+    config = ensemble_config(step("a", "I=IN", "O=T"), step("b", "I=T", "O=OUT"), max_inflight_requests=1)
+    async with serving(config, toy("a", seconds=1), toy("b", seconds=100)) as model:
+        for _ in range(3):
+            with trio.move_on_after(10):
+                await model.infer(request(IN=1))
+        await wait_all_tasks_blocked()
+        assert model._scheduler.limits.held_bytes == 0
+    assert trio.current_time() == 30
+
+
+async def test_the_timeout_of_a_request_ends_it(autojump_clock: MockClock) -> None:
+    b = toy("b", seconds=100)
+    asked = request(IN=1)
+    asked.timeout_microseconds = 2_000_000
+    async with serving(CHAIN, toy("a"), b) as model:
+        with pytest.raises(ServerError, match="timeout of 2000000 microseconds expired"):
+            await model.infer(asked)
+    assert b.given_up == 1
+
+
+async def test_a_drain_finishes_what_runs_and_refuses_what_comes(autojump_clock: MockClock) -> None:
+    answers: list[Any] = []
+    async with trio.open_nursery() as nursery:
+        made = ensemble(CHAIN, toy("a", seconds=5), toy("b"))
+        await nursery.start(made.run)
+
+        async def call() -> None:
+            answers.append(numbers(await made.infer(request(IN=1))))
+
+        nursery.start_soon(call)
+        await wait_all_tasks_blocked()
+        made.drain()
+        await wait_all_tasks_blocked()
+        with pytest.raises(Unavailable, match="has stopped accepting new inference requests"):
+            await made.infer(request(IN=2))
+    assert answers == [{"OUT": 1}]
+    assert not made.is_ready
+    with pytest.raises(Unavailable, match="has stopped accepting"):
+        await made.infer(request(IN=3))
+
+
+async def test_a_stopped_ensemble_leaves_no_caller_waiting(autojump_clock: MockClock) -> None:
+    a = toy("a", seconds=100)
+    made = ensemble(CHAIN, a, toy("b"))
+    async with trio.open_nursery() as nursery:
+        stop = trio.CancelScope()
+
+        async def run(*, task_status: trio.TaskStatus[None]) -> None:
+            with stop:
+                await made.run(task_status=task_status)
+
+        async def call() -> None:
+            with pytest.raises(Unavailable, match="model 'e' was stopped before the request was finished"):
+                await made.infer(request(IN=1))
+
+        await nursery.start(run)
+        nursery.start_soon(call)
+        await wait_all_tasks_blocked()
+        stop.cancel()
+    assert a.given_up == 1
+
+
+# Batches
+
+
+async def test_batch_dimensions_are_added_and_taken_away() -> None:
+    config = ensemble_config(
+        step("a", "I=IN", "O=T"), step("b", "I=T", "O=U"), step("c", "I=U", "O=OUT"), max_batch_size=4
+    )
+    models = toy("a", max_batch_size=8), toy("b"), toy("c", max_batch_size=4)
+    async with serving(config, *models) as model:
+        response = await model.infer(request(IN=np.full((1, 1), 3, np.float32)))
+        assert [one.log[0].inputs[0].shape for one in models] == [(1, 1), (1,), (1, 1)]
+        assert response.outputs[0].shape == (1, 1)
+
+
+async def test_an_output_without_batch_dimension_gets_one() -> None:
+    config = ensemble_config(step("b", "I=IN", "O=OUT"), max_batch_size=4)
+    async with serving(config, toy("b")) as model:
+        assert (await model.infer(request(IN=np.full((1, 1), 3, np.float32)))).outputs[0].shape == (1, 1)
+
+
+async def test_steps_are_batched_with_those_of_other_requests(autojump_clock: MockClock) -> None:
+    """Real models with dynamic batching behind the steps."""
+    backend = fake_backend(seconds=1)
+    composing = Model(CONFIG, 1, backend, [spec()])
+    config = ensemble_config(
+        step("m", "IN=IN", "OUT=OUT"), inputs=["IN:FP32:2"], outputs=["OUT:FP32:2"], max_batch_size=4
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(composing.run)
+        made = ensemble(config, composing)
+        await nursery.start(made.run)
+
+        async def call(id: str) -> None:
+            asked = request(id, IN=np.full((1, 2), 3, np.float32))
+            assert (await made.infer(asked)).outputs[0].shape == (1, 2)
+
+        async with trio.open_nursery() as calls:
+            for id in "abcde":
+                calls.start_soon(call, id)
+        assert sorted(map(len, backend.batches)) == [1, 4]
+        statistics = made.statistics.frozen("e", 1)
+        assert (statistics.inference_count, statistics.execution_count) == (5, 5)
+        assert composing.statistics.frozen("m", 1).execution_count == 2
+        made.drain()
+        composing.drain()
+
+
+async def test_queue_and_compute_times_are_those_of_the_steps() -> None:
+    backend = fake_backend()
+    composing = Model(CONFIG, 1, backend, [spec()])
+    inner = ensemble_config(
+        step("m", "IN=IN", "OUT=T"),
+        step("m", "IN=T", "OUT=OUT"),
+        inputs=["IN:FP32:2"],
+        outputs=["OUT:FP32:2"],
+        max_batch_size=4,
+        name="inner",
+    )
+    outer = ensemble_config(
+        step("inner", "IN=IN", "OUT=OUT"), inputs=["IN:FP32:2"], outputs=["OUT:FP32:2"], max_batch_size=4
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(composing.run)
+        nested = ensemble(inner, composing)
+        await nursery.start(nested.run)
+        made = ensemble(outer, nested)
+        await nursery.start(made.run)
+        await made.infer(request(IN=np.zeros((3, 2), np.float32)))
+        for model, name in ((nested, "inner"), (made, "e")):
+            found = model.statistics.frozen(name, 1)
+            assert (found.inference_count, found.execution_count) == (3, 1)
+            assert [batch.batch_size for batch in found.batch_stats] == [3]
+            stats = found.inference_stats
+            assert stats.success.count == stats.queue.count == stats.compute_infer.count == 1
+            assert stats.compute_infer.ns == 2 * TIMING.compute_infer_ns
+            assert stats.queue.ns > 0
+            assert stats.success.ns > stats.compute_infer.ns
+        made.drain()
+        await wait_all_tasks_blocked()
+        nested.drain()
+        composing.drain()
+
+
+async def test_labels_come_from_the_composing_model() -> None:
+    a, b = toy("a"), toy("b", labels={"O": ("cat", "dog")})
+    async with serving(CHAIN, a, b) as model:
+        assert model.labels == {"OUT": ("cat", "dog")}
+        assert model.composition is not None
+        b.labels = {"O": ("bird",)}
+        model.check_composition()
+        assert model.labels == {"OUT": ("bird",)}
+
+
+# Conditions
+
+
+async def test_a_branch_is_skipped_by_a_tensor_of_a_step(autojump_clock: MockClock) -> None:
+    config = ensemble_config(
+        step("test", "I=IN", "C=C"),
+        step("slow", "I=IN", "O=OUT"),
+        step("quick", "I=IN", "O=OUT"),
+        step("c", "I=OUT", "O=MORE"),
+        outputs=["OUT", "MORE", "C:BOOL"],
+        parameters={"condition:slow": "C", "condition:quick": "!C"},
+    )
+    test = toy("test", lambda arrays: {"C": arrays["I"] > 10}, outputs=["C:BOOL"])
+    models = test, toy("slow", adds(100), seconds=10), toy("quick", adds(1)), toy("c", adds(0.5))
+    async with serving(config, *models) as model:
+        assert numbers(await model.infer(request(IN=5))) == {"OUT": 6, "MORE": 6.5, "C": False}
+        assert trio.current_time() == 0
+        assert numbers(await model.infer(request(IN=20))) == {"OUT": 120, "MORE": 120.5, "C": True}
+        assert trio.current_time() == 10
+
+
+async def test_outputs_of_a_skipped_branch_are_left_out() -> None:
+    config = ensemble_config(
+        step("a", "I=IN", "O=X"),
+        step("b", "I=X", "O=Y"),
+        step("c", "I=IN", "O=Z"),
+        inputs=["IN", "C:BOOL"],
+        outputs=["X", "Y", "Z"],
+        parameters={"condition:0": "C"},
+    )
+    async with serving(config, toy("a"), toy("b"), toy("c")) as model:
+        assert numbers(await model.infer(request(IN=5, C=False))) == {"Z": 5}
+        assert numbers(await model.infer(request(IN=5, C=True))) == {"X": 5, "Y": 5, "Z": 5}
+        assert numbers(await model.infer(request(IN=5, C=False, outputs=["Y"]))) == {}
+
+
+async def test_what_is_not_needed_any_more_is_given_up(autojump_clock: MockClock) -> None:
+    """The answer does not wait for a step whose only reader was skipped."""
+    config = ensemble_config(
+        step("a", "I=IN", "O=A"),
+        step("b", "I=A", "O=OUT"),
+        step("c", "I=IN", "O=OUT"),
+        inputs=["IN", "C:BOOL"],
+        parameters={"condition:1": "C", "condition:2": "!C"},
+    )
+    a = toy("a", seconds=100)
+    async with serving(config, a, toy("b"), toy("c", adds(1), seconds=1)) as model:
+        assert numbers(await model.infer(request(IN=5, C=False))) == {"OUT": 6}
+    assert (trio.current_time(), a.given_up) == (1, 1)
+
+
+async def test_rows_that_disagree_on_a_condition_are_refused() -> None:
+    config = ensemble_config(
+        step("test", "I=IN", "C=C"), step("a", "I=IN", "O=OUT"), max_batch_size=4, parameters={"condition:a": "C"}
+    )
+    test = toy("test", lambda arrays: {"C": arrays["I"] > 1}, outputs=["C:BOOL"], max_batch_size=4)
+    async with serving(config, test, toy("a", max_batch_size=4)) as model:
+        with pytest.raises(InvalidArgument, match="must be all true or all false in one request"):
+            await model.infer(request(IN=np.array([[1], [2]], np.float32)))
+        assert numbers(await model.infer(request(IN=np.array([[2], [3]], np.float32)))) == {"OUT": [2, 3]}
+
+
+# Decoupled steps
+
+
+async def test_each_response_starts_the_steps_after_it_and_order_is_kept(autojump_clock: MockClock) -> None:
+    slower_first = toy("b", before=lambda asked: 10 - first_number(asked))
+    ends: list[float] = []
+
+    def function(arrays: Any) -> Any:
+        ends.append(float(arrays["I"][0]))
+        return {"O": arrays["I"] * 10}
+
+    slower_first.function = function
+    async with serving(STREAM, counts(seconds=0.1), slower_first) as model:
+        assert model.is_decoupled
+        assert await collect(model, request(IN=5)) == [{"OUT": n * 10} for n in range(5)]
+        assert ends[0] != 0, "they ran beside each other, and the later ones ended first"
+        with pytest.raises(Unsupported, match="is decoupled"):
+            await model.infer(request(IN=5))
+        statistics = model.statistics.frozen("e", 1)
+        assert statistics.inference_stats.success.count == statistics.execution_count == 1
+
+
+async def test_no_response_is_an_answer_too() -> None:
+    async with serving(STREAM, counts(), toy("b")) as model:
+        assert await collect(model, request(IN=0)) == []
+
+
+async def test_tensors_of_two_iterations_never_mix(autojump_clock: MockClock) -> None:
+    """Two ways of different length meet again; an outer tensor comes late."""
+    config = ensemble_config(
+        step("d", "I=IN", "O=T"),
+        step("slow", "I=T", "O=A"),
+        step("quick", "I=T", "O=B"),
+        step("sum", "I=A J=B K=LATE", "O=OUT"),
+        step("late", "I=IN", "O=LATE"),
+        outputs=["OUT", "T", "LATE"],
+    )
+    models = (
+        counts(seconds=1),
+        toy("slow", adds(100), seconds=5),
+        toy("quick", adds(1000)),
+        toy("sum", lambda x: {"O": x["I"] + x["J"] + x["K"]}, ["I", "J", "K"]),
+        toy("late", adds(10_000), seconds=3),
+    )
+    async with serving(config, *models) as model:
+        assert await collect(model, request(IN=4)) == [
+            {"OUT": 2 * n + 1100 + 10_004, "T": n, "LATE": 10_004} for n in range(4)
+        ]
+
+
+async def test_decoupled_steps_inside_each_other(autojump_clock: MockClock) -> None:
+    config = ensemble_config(
+        step("d", "I=IN", "O=T"), step("d", "I=T", "O=U"), step("c", "I=T J=U", "O=OUT"), outputs=["OUT"]
+    )
+    async with serving(config, counts(seconds=1), toy("c", lambda x: {"O": x["I"] * 10 + x["J"]}, ["I", "J"])) as model:
+        got = await collect(model, request(IN=4))
+    assert [each["OUT"] for each in got] == [10 * t + u for t in range(4) for u in range(t)]
+
+
+async def test_an_iteration_that_comes_to_nothing_holds_up_no_other(autojump_clock: MockClock) -> None:
+    config = ensemble_config(
+        step("d", "I=IN", "O=T"),
+        step("odd", "I=T", "C=C"),
+        step("d", "I=T", "O=OUT"),
+        parameters={"condition:2": "C"},
+        max_inflight_requests=2,
+    )
+    odd = toy("odd", lambda x: {"C": x["I"] % 2 == 1}, outputs=["C:BOOL"], seconds=1)
+    async with serving(config, counts(seconds=1), odd) as model:
+        assert [each["OUT"] for each in await collect(model, request(IN=5))] == [0, 0, 1, 2]
+
+
+async def test_an_error_comes_after_the_responses_before_it(autojump_clock: MockClock) -> None:
+    def breaks(arrays: Any) -> Any:
+        if arrays["I"][0] == 2:
+            raise InvalidArgument("boom")
+        return {"O": arrays["I"]}
+
+    got: list[dict[str, Any]] = []
+    b = toy("b", breaks, seconds=3)
+    async with serving(STREAM, counts(seconds=1), b) as model:
+        with pytest.raises(InvalidArgument) as caught:
+            await collect(model, request(IN=100), got)
+    assert caught.value.message == "in ensemble 'e', boom (step 1, model 'b')"
+    assert got == [{"OUT": 0}, {"OUT": 1}]
+
+
+async def test_an_error_after_an_outer_step_comes_in_its_turn_too(autojump_clock: MockClock) -> None:
+    """The outer tensor sets the steps of all iterations free at once; the last of them fails first."""
+    config = ensemble_config(step("d", "I=IN", "O=T"), step("late", "I=IN", "O=LATE"), step("c", "I=T J=LATE", "O=OUT"))
+
+    def breaks(arrays: Any) -> Any:
+        if arrays["I"][0] == 2:
+            raise InvalidArgument("boom")
+        return {"O": arrays["I"]}
+
+    c = toy("c", breaks, ["I", "J"], before=lambda asked: 5 - 2 * first_number(asked))
+    got: list[dict[str, Any]] = []
+    async with serving(config, counts(), toy("late", seconds=10), c) as model:
+        with pytest.raises(InvalidArgument, match="boom"):
+            await collect(model, request(IN=3), got)
+    assert got == [{"OUT": 0}, {"OUT": 1}]
+
+
+async def test_a_step_that_nobody_needs_any_more_does_not_hold_up_the_end_of_a_stream(
+    autojump_clock: MockClock,
+) -> None:
+    config = ensemble_config(
+        step("slow", "I=IN", "O=S"),
+        step("d", "I=IN", "O=T"),
+        step("c", "I=T J=S", "O=OUT"),
+        step("b", "I=T", "O=OUT"),
+        inputs=["IN", "C:BOOL"],
+        parameters={"condition:2": "C", "condition:3": "!C"},
+    )
+    slow = toy("slow", seconds=1000)
+    async with serving(config, slow, counts(), toy("c", product, ["I", "J"]), toy("b")) as model:
+        assert await collect(model, request(IN=2, C=False)) == [{"OUT": 0}, {"OUT": 1}]
+    assert (trio.current_time(), slow.given_up) == (0, 1)
+
+
+async def test_an_error_of_the_stream_comes_after_its_responses(autojump_clock: MockClock) -> None:
+    d = toy("d", lambda x: [{"O": vector(1)}, {"O": vector(2)}, Internal("broke off")], decoupled=True)
+    got: list[dict[str, Any]] = []
+    async with serving(STREAM, d, toy("b", seconds=5)) as model:
+        with pytest.raises(Internal) as caught:
+            await collect(model, request(IN=1), got)
+    assert caught.value.message == "in ensemble 'e', broke off (step 0, model 'd')"
+    assert got == [{"OUT": 1}, {"OUT": 2}]
+
+
+async def test_a_reader_that_leaves_stops_the_stream_and_its_iterations(autojump_clock: MockClock) -> None:
+    d, b = counts(seconds=1), toy("b", seconds=100)
+    async with serving(STREAM, d, b) as model:
+        with trio.move_on_after(5.5):
+            await collect(model, request(IN=1000))
+        await wait_all_tasks_blocked()
+        assert (d.given_up, d.running, b.given_up, b.running) == (1, 0, 5, 0)
+        assert model._scheduler.limits.held_bytes == 0
+
+
+async def test_what_the_reader_raises_ends_the_stream_and_comes_back_as_it_was(autojump_clock: MockClock) -> None:
+    async def breaks(response: InferenceResponse) -> None:
+        raise ValueError("the connection is gone")
+
+    d = counts(seconds=1)
+    async with serving(STREAM, d, toy("b")) as model:
+        with pytest.raises(ValueError, match="the connection is gone"):
+            await model.infer_stream(request(IN=1000), breaks)
+        assert (d.given_up, len(d.log)) == (1, 1)
+        assert model.statistics.failures[FailureReason.CANCELED] == 1
+        assert model._scheduler.limits.held_bytes == 0
+
+
+async def test_a_slow_reader_slows_the_decoupled_step_down(autojump_clock: MockClock) -> None:
+    d = counts()
+    taken = 0
+
+    async def slowly(response: InferenceResponse) -> None:
+        nonlocal taken
+        taken += 1
+        await trio.sleep(1000)
+
+    b = toy("b")
+    async with serving(STREAM, d, b) as model:
+        with trio.move_on_after(2500):
+            await model.infer_stream(request(IN=100_000), slowly)
+        await wait_all_tasks_blocked()
+        assert (taken, d.given_up) == (3, 1)
+        assert len(b.log) < 200, "those that wait for the reader are bounded"
+
+
+async def test_an_ensemble_may_be_decoupled_where_no_step_is() -> None:
+    config = ensemble_config(step("a", "I=IN", "O=OUT"), more="model_transaction_policy { decoupled: true }")
+    finals: list[bool] = []
+
+    async def respond(response: InferenceResponse) -> None:
+        finals.append(response.is_final)
+
+    async with serving(config, toy("a")) as model:
+        assert await model.infer_stream(request(IN=1), respond) is True
+    assert finals == [True]
+
+
+async def test_a_wanted_output_before_the_decoupled_step_comes_once() -> None:
+    config = ensemble_config(step("a", "I=IN", "O=X"), step("d", "I=X", "O=OUT"), outputs=["OUT", "X"])
+    d = counts()
+    async with serving(config, toy("a"), d) as model:
+        assert await collect(model, request(IN=3, outputs=["X"])) == [{"X": 3}]
+        assert not d.log
+        assert await collect(model, request(IN=2)) == [{"OUT": 0, "X": 2}, {"OUT": 1, "X": 2}]
+
+
+async def test_responses_that_are_only_a_flag_begin_nothing() -> None:
+    d = toy("d", lambda x: [{}, {"O": vector(1)}, {}], decoupled=True)
+    async with serving(STREAM, d, toy("b")) as model:
+        assert await collect(model, request(IN=1)) == [{"OUT": 1}]
+
+
+# Limits
+
+
+async def test_a_step_has_no_more_requests_in_flight_than_the_limit(autojump_clock: MockClock) -> None:
+    config = ensemble_config(step("a", "I=IN", "O=T"), step("b", "I=T", "O=OUT"), max_inflight_requests=2)
+    a, b = toy("a", seconds=1), toy("b", seconds=3)
+    async with serving(config, a, b) as model, trio.open_nursery() as calls:
+        for n in range(10):
+            calls.start_soon(model.infer, request(IN=n))
+    assert (a.most_running, b.most_running) == (2, 2)
+    assert trio.current_time() == 16, "five rounds of the slower step, after one of the other"
+
+
+async def test_a_limit_holds_up_what_comes_before_it(autojump_clock: MockClock) -> None:
+    """A step keeps its place until the one after it has one, so nothing piles up between them."""
+    config = ensemble_config(step("a", "I=IN", "O=T"), step("b", "I=T", "O=OUT"), max_inflight_requests=1)
+    a, b = toy("a"), toy("b", seconds=10)
+    async with serving(config, a, b) as model, trio.open_nursery() as calls:
+        for n in range(5):
+            calls.start_soon(model.infer, request(IN=n))
+        await wait_all_tasks_blocked()
+        assert (len(a.log), len(b.log)) == (2, 1)
+
+
+async def test_a_limit_slows_a_stream_down(autojump_clock: MockClock) -> None:
+    config = ensemble_config(step("d", "I=IN", "O=T"), step("b", "I=T", "O=OUT"), max_inflight_requests=3)
+    b = toy("b", seconds=10)
+    async with serving(config, counts(), b) as model:
+        assert len(await collect(model, request(IN=9))) == 9
+    assert (b.most_running, trio.current_time()) == (3, 30)
+
+
+async def test_inner_streams_take_their_places_in_turn(autojump_clock: MockClock) -> None:
+    """With one place for the inner stream, a later one must not take it before an earlier one that is slower."""
+    config = ensemble_config(
+        step("d", "I=IN", "O=T"), step("s", "I=T", "O=U"), step("d2", "I=U", "O=OUT"), max_inflight_requests=4
+    )
+    s = toy("s", adds(1), before=lambda asked: 100 if first_number(asked) == 0 else 1)
+    d2 = toy("d2", lambda x: [{"O": x["I"]}] * 200, decoupled=True)
+    async with serving(config, counts(), s, d2) as model:
+        got = await collect(model, request(IN=8))
+    assert [each["OUT"] for each in got] == [float(n) for n in range(1, 9) for _ in range(200)]
+
+
+async def test_waiting_for_a_place_is_bounded(autojump_clock: MockClock) -> None:
+    config = ensemble_config(step("a", "I=IN", "O=OUT"), max_inflight_requests=1)
+    async with serving(config, toy("a", seconds=10_000)) as model, trio.open_nursery() as calls:
+        calls.start_soon(model.infer, request(IN=1))
+        await wait_all_tasks_blocked()
+        with pytest.raises(Unavailable) as caught:
+            await model.infer(request(IN=2))
+        assert caught.value.message == (
+            "in ensemble 'e', waited 300 s for one of the 1 requests that may be in flight (max_inflight_requests) for "
+            "step 0, model 'a'"
+        )
+        assert trio.current_time() == limits.MAX_WAIT_SECONDS
+
+
+def large(bytes_each: int, seconds: float) -> Toy:
+    return toy(
+        "a", lambda x: {"O": np.full(bytes_each // 4, x["I"][0], np.float32)}, outputs=["O:FP32:-1"], seconds=seconds
+    )
+
+
+async def test_the_byte_budget_holds_requests_up(autojump_clock: MockClock) -> None:
+    config = ensemble_config(
+        step("a", "I=IN", "O=T"), step("b", "I=T", "O=OUT"), parameters={"max_inflight_bytes": "4000"}
+    )
+    b = toy("b", lambda x: {"O": x["I"][:1]}, ["I:FP32:-1"], seconds=10)
+    async with serving(config, large(2000, 0), b) as model:
+        await model.infer(request(IN=0))  # it learns how large a request becomes
+        async with trio.open_nursery() as calls:
+            for n in range(6):
+                calls.start_soon(model.infer, request(IN=n))
+            await wait_all_tasks_blocked()
+            assert (b.running, model.pending_count) == (2, 4)
+            assert model._scheduler.limits.held_bytes == 4000
+        assert b.most_running == 2
+        assert (model.pending_count, model._scheduler.limits.held_bytes) == (0, 0)
+
+
+async def test_the_byte_budget_slows_a_stream_down(autojump_clock: MockClock) -> None:
+    config = ensemble_config(
+        step("d", "I=IN", "O=T"), step("b", "I=T", "O=OUT"), parameters={"max_inflight_bytes": "4000"}
+    )
+    d = toy(
+        "d", lambda x: [{"O": np.full(250, n, np.float32)} for n in range(12)], outputs=["O:FP32:-1"], decoupled=True
+    )
+    b = toy("b", lambda x: {"O": x["I"][:1]}, ["I:FP32:-1"], seconds=10)
+    async with serving(config, d, b) as model:
+        assert len(await collect(model, request(IN=1))) == 12
+    assert b.most_running == 3, "beside the request itself, which counts with its input"
+
+
+async def test_waiting_for_room_is_bounded(autojump_clock: MockClock) -> None:
+    config = ensemble_config(step("a", "I=IN", "O=OUT"), parameters={"max_inflight_bytes": "1"})
+    async with serving(config, toy("a", seconds=10_000)) as model, trio.open_nursery() as calls:
+        calls.start_soon(model.infer, request(IN=1))
+        await wait_all_tasks_blocked()
+        with pytest.raises(Unavailable) as caught:
+            await model.infer(request(IN=2))
+        assert caught.value.message == (
+            "in ensemble 'e', waited 300 s for room among the intermediate tensors (max_inflight_bytes is 1, 4 are "
+            "taken)"
+        )
+        assert model.pending_count == 0
+
+
+async def test_a_limit_of_zero_bytes_is_none(autojump_clock: MockClock) -> None:
+    config = ensemble_config(step("a", "I=IN", "O=OUT"), parameters={"max_inflight_bytes": "0"})
+    a = toy("a", seconds=1)
+    async with serving(config, a) as model, trio.open_nursery() as calls:
+        for _ in range(50):
+            calls.start_soon(model.infer, request(IN=np.zeros(1, np.float32)))
+    assert a.most_running == 50
+
+
+# A composing model is replaced
+
+
+async def test_a_composing_model_that_does_not_fit_any_more_is_told_and_one_that_does_again_heals() -> None:
+    a = toy("a")
+    async with serving(CHAIN, a, toy("b")) as model:
+        fitting, a.config = a.config, toy("a", inputs=["I", "J"]).config
+        model.check_composition()
+        assert not model.is_ready
+        with pytest.raises(Unavailable) as caught:
+            await model.infer(request(IN=1))
+        assert caught.value.message == (
+            "ensemble 'e' does not fit its composing models: in ensemble e, input J in model a is not mapped to any "
+            "ensemble tensors"
+        )
+        a.config = toy("a", decoupled=True).config
+        model.check_composition()
+        with pytest.raises(Unavailable, match="ensemble 'e' has become decoupled with a composing model"):
+            await model.infer(request(IN=1))
+        a.config = fitting
+        model.check_composition()
+        assert model.is_ready
+        assert numbers(await model.infer(request(IN=1))) == {"OUT": 1}
+
+
+def test_a_version_that_is_not_there_is_named() -> None:
+    def find(name: str, version: int) -> Toy:
+        raise NotFound("no")
+
+    for version, text in (
+        (-1, "ensemble 'e' depends on 'a' which has no loaded version."),
+        (3, "ensemble 'e' depends on 'a' whose required version 3 is not loaded."),
+        (
+            0,
+            "ensemble 'e' depends on 'a' whose required version 0 is not loaded. (-1 is the latest; where "
+            "model_version is left out it is 0)",
+        ),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            Composition(ensemble_config(step("a", "I=IN", "O=OUT", version=version)), find)
+        assert caught.value.message == text
