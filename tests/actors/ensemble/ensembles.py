@@ -229,3 +229,28 @@ async def collect(
 
     await model.infer_stream(asked, respond)
     return found
+
+
+def counts(**more: Any) -> Toy:
+    """A decoupled model: I responses, 0, 1, 2, …"""
+    return toy("d", lambda arrays: [{"O": vector(n)} for n in range(int(arrays["I"][0]))], decoupled=True, **more)
+
+
+def fails(error: ServerError) -> Callable[[Any], Any]:
+    def function(arrays: Any) -> Any:
+        raise error
+
+    return function
+
+
+CHAIN = ensemble_config(step("a", "I=IN", "O=T"), step("b", "I=T", "O=OUT"))
+WIDE = ensemble_config(step("a", "I=IN", "O=A"), step("b", "I=IN", "O=B"), step("c", "I=A J=B", "O=OUT"))
+STREAM = ensemble_config(step("d", "I=IN", "O=T"), step("b", "I=T", "O=OUT"))
+
+
+def first_number(asked: InferenceRequest) -> float:
+    return float(asked.inputs[0].as_numpy()[0])
+
+
+def product(arrays: Any) -> Any:
+    return {"O": arrays["I"] * arrays["J"]}
