@@ -63,7 +63,7 @@ class PythonBackend(Backend):
         """
         _check_file(source)
         name = f"{source.name} (auto_complete_config)"
-        link = _start(source, name)
+        link = await _start(source, name)
         head = {**_place(source), "config": to_json_form(source.config)}
         questions = Questions(link, source)
         try:
@@ -86,7 +86,7 @@ class PythonBackend(Backend):
         source = self.spec.source
         _check_file(source)
         settings = PythonSettings.of(source)
-        link = _start(source, self.spec.name)
+        link = await _start(source, self.spec.name)
         try:
             self._questions = Questions(link, source)
             self._questions.may_load = True
@@ -111,7 +111,7 @@ class PythonBackend(Backend):
             "model_instance_kind": self.spec.kind.name,
             "model_instance_name": self.spec.name,
             "model_instance_device_id": str(self.spec.device_id),
-            "model_repository": str(source.model_directory),
+            "model_repository": str(source.model_directory.absolute()),
             "model_version": str(source.version),
             "model_name": source.name,
         }
@@ -214,11 +214,13 @@ def _check_file(source: ModelSource) -> None:
 
 
 def _place(source: ModelSource) -> dict[str, object]:
-    return {"path": str(source.model_file), "directory": str(source.model_directory)}
+    # Absolute: the worker may have another working directory.
+    return {"path": str(source.model_file.absolute()), "directory": str(source.model_directory.absolute())}
 
 
-def _start(source: ModelSource, name: str) -> WorkerLink:
-    environment = find_environment(source)
+async def _start(source: ModelSource, name: str) -> WorkerLink:
+    # Unpacking an environment may take minutes; left alone, the thread ends by itself.
+    environment = await trio.to_thread.run_sync(find_environment, source, abandon_on_cancel=True)
     log = logging.getLogger(f"trioton.model.{source.name}")
     try:
         return WorkerLink(environment, PythonSettings.of(source), log, name)

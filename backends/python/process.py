@@ -47,7 +47,8 @@ class WorkerProcess:
         self._process = subprocess.Popen(
             [environment.interpreter, str(MAIN), str(control.fileno())],
             env=environment.variables,
-            pass_fds=(control.fileno(),),
+            cwd=environment.working_directory,
+            pass_fds=(control.fileno(), *environment.descriptors),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
