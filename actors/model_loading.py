@@ -74,13 +74,15 @@ class ModelLoader:
             return (TrafficSplit(config, find),)
         if not config.backend:
             raise InvalidArgument(f"unexpected platform type '{config.platform}' for {config.name}")
-        backend = await in_thread(partial(self.registry.find, config.backend, model=directory.name))
+        backend = await in_thread(
+            partial(self.registry.find, config.backend, model=directory.name, directory=directory.path)
+        )
         available = await in_thread(version_directories, directory)
         versions = select_versions(config.version_policy, available, model=directory.name)
         config = self._normalise(config, backend)
         if self.auto_complete_config:
             validate(config, complete=False)
-            config = await backend.complete_config(self._source(directory, config, versions[-1]))
+            config = await backend.complete_config(self._source(directory, config, versions[-1], backend))
             refuse_unbuilt(config)
             config = self._normalise(config, backend)
         validate(config)
@@ -136,13 +138,18 @@ class ModelLoader:
             backend_prefers_gpu=backend.prefers_gpu,
         )
 
-    def _source(self, directory: ModelDirectory, config: ModelConfig, version: int) -> ModelSource:
+    def _source(
+        self, directory: ModelDirectory, config: ModelConfig, version: int, backend: type[Backend]
+    ) -> ModelSource:
+        settings: dict[str, str] = {}
+        for name in ("", *backend.settings_from, config.backend):
+            settings.update(self.backend_config.get(name, {}))
         return ModelSource(
             directory.name,
             version,
             directory.path,
             config,
-            {**self.backend_config.get("", {}), **self.backend_config.get(config.backend, {})},
+            settings,
         )
 
     def _model(
@@ -156,7 +163,7 @@ class ModelLoader:
         initial_states: Mapping[str, Tensor],
         cache_generation: bytes | None,
     ) -> Model:
-        source = self._source(directory, config, version)
+        source = self._source(directory, config, version, backend)
         placements = resolve_instances(config)
         specs = [InstanceSpec(source, placement.name, placement.kind, placement.device_id) for placement in placements]
         cache: VersionCache | None = None

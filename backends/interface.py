@@ -141,6 +141,8 @@ class Backend(abc.ABC):
     can_run_ahead: bool = False
     # Whether it may be given a batch while others go on, as `execute_overlapping` says.
     can_overlap: bool = False
+    # Other backends whose `--backend-config` settings it takes as well; its own win.
+    settings_from: tuple[str, ...] = ()
     # Whether a group of KIND_AUTO goes to the GPU where there is one.
     prefers_gpu: bool = False
 

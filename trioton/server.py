@@ -69,7 +69,9 @@ class Server:
         self.settings = settings
         cache = settings.cache()
         self.cache = ResponseCache(cache.name, cache.settings) if cache is not None else None
-        self.core = ServerCore(_core_settings(settings), BackendRegistry(), self.cache)
+        self.core = ServerCore(
+            _core_settings(settings), BackendRegistry(directories=settings.backend_directory), self.cache
+        )
         self.tracer = Tracer(settings.tracing(), self.core.is_model_ready)
         self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}

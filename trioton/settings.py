@@ -167,6 +167,12 @@ class Settings(HttpFlags, GrpcFlags):
         metavar="<backend>,<setting>=<value>",
         help="A setting for a backend. May be given several times.",
     )
+    backend_directory: tuple[Path, ...] = repeatable(
+        Path,
+        group=SERVER,
+        metavar="<path>",
+        help="A directory of Python-based backends, each a folder <name>/model.py. May be given several times.",
+    )
     allow_client_shm: bool = flag(
         False,
         boolean,
@@ -354,7 +360,7 @@ UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     allow-gpu-metrics allow-cpu-metrics
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
     min-supported-compute-capability buffer-manager-thread-count host-policy model-load-gpu-limit
-    backend-directory repoagent-directory
+    repoagent-directory
     allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
     allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model
     """.split(),  # noqa: SIM905 (a word list reads better than fifty quoted strings)

@@ -11,7 +11,8 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import trio
 
@@ -42,6 +43,10 @@ class PythonBackend(Backend):
     prefers_gpu = True
     can_be_decoupled = True
     can_overlap = True
+    settings_from = ("python",)
+    # Those of a Python-based backend (see `based`); else a model has its program among its own files.
+    program: ClassVar[Path | None] = None
+    bundled_environment: ClassVar[Path | None] = None
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
@@ -61,10 +66,10 @@ class PythonBackend(Backend):
             Internal: it failed; the text is the Python exception with its place.
             InvalidArgument: what it returned is no configuration.
         """
-        _check_file(source)
+        cls._check_file(source)
         name = f"{source.name} (auto_complete_config)"
-        link = await _start(source, name)
-        head = {**_place(source), "config": to_json_form(source.config)}
+        link = await cls._start(source, name)
+        head = {**cls._place(source), "config": to_json_form(source.config)}
         questions = Questions(link, source)
         try:
             completed = (await _begin(source, link, COMPLETE, head, doing="auto_complete_config")).config
@@ -84,9 +89,9 @@ class PythonBackend(Backend):
             ServerError: the configuration asks for what cannot be.
         """
         source = self.spec.source
-        _check_file(source)
+        self._check_file(source)
         settings = PythonSettings.of(source)
-        link = await _start(source, self.spec.name)
+        link = await self._start(source, self.spec.name)
         try:
             self._questions = Questions(link, source)
             self._questions.may_load = True
@@ -116,7 +121,7 @@ class PythonBackend(Backend):
             "model_name": source.name,
         }
         return {
-            **_place(source),
+            **self._place(source),
             "args": arguments,
             "outputs": sorted(self._outputs),
             "can_share": link.arena.is_usable,
@@ -204,30 +209,40 @@ class PythonBackend(Backend):
         if self._questions is not None:
             self._questions.close()
 
+    @classmethod
+    def _program(cls, source: ModelSource) -> Path:
+        return (cls.program or source.model_file).absolute()
 
-def _check_file(source: ModelSource) -> None:
-    path = source.model_file
-    if path.suffix != ".py":
-        raise InvalidArgument(f"Model name must end with '.py'. Model name is \"{path.name}\".")
-    if not path.is_file():
-        raise Internal(f"Python model file not found in '{path}'")
+    @classmethod
+    def _check_file(cls, source: ModelSource) -> None:
+        path = cls._program(source)
+        if path.suffix != ".py":
+            raise InvalidArgument(f"Model name must end with '.py'. Model name is \"{path.name}\".")
+        if not path.is_file():
+            raise Internal(f"Python model file not found in '{path}'")
 
+    @classmethod
+    def _place(cls, source: ModelSource) -> dict[str, object]:
+        """Absolute paths: the worker may have another working directory."""
+        return {
+            "path": str(cls._program(source)),
+            "directory": str(source.model_directory.absolute()),
+            "version_directory": str(source.version_directory.absolute()),
+        }
 
-def _place(source: ModelSource) -> dict[str, object]:
-    # Absolute: the worker may have another working directory.
-    return {"path": str(source.model_file.absolute()), "directory": str(source.model_directory.absolute())}
-
-
-async def _start(source: ModelSource, name: str) -> WorkerLink:
-    # Unpacking an environment may take minutes; left alone, the thread ends by itself.
-    environment = await trio.to_thread.run_sync(find_environment, source, abandon_on_cancel=True)
-    log = logging.getLogger(f"trioton.model.{source.name}")
-    try:
-        return WorkerLink(environment, PythonSettings.of(source), log, name)
-    except OSError as error:
-        raise Internal(
-            f"model '{source.name}': cannot start the interpreter '{environment.interpreter}': {error}"
-        ) from error
+    @classmethod
+    async def _start(cls, source: ModelSource, name: str) -> WorkerLink:
+        # Unpacking an environment may take minutes; left alone, the thread ends by itself.
+        environment = await trio.to_thread.run_sync(
+            find_environment, source, cls.bundled_environment, abandon_on_cancel=True
+        )
+        log = logging.getLogger(f"trioton.model.{source.name}")
+        try:
+            return WorkerLink(environment, PythonSettings.of(source), log, name)
+        except OSError as error:
+            raise Internal(
+                f"model '{source.name}': cannot start the interpreter '{environment.interpreter}': {error}"
+            ) from error
 
 
 async def _begin(

@@ -41,8 +41,8 @@ class Environment:
         return () if self.hold is None else (self.hold.descriptor,)
 
 
-def find_environment(source: ModelSource) -> Environment:
-    """The environment that the model's configuration asks for, unpacked. Blocks.
+def find_environment(source: ModelSource, bundled: Path | None = None) -> Environment:
+    """The environment that the model's configuration asks for, else that of its backend (`bundled`), unpacked. Blocks.
 
     The server's own interpreter gets its variables as they are, another one those of an activated environment; those of
     the configuration come on top. Neither runs isolated (`-I`): models count on PYTHONPATH, and the loader orders
@@ -53,22 +53,22 @@ def find_environment(source: ModelSource) -> Environment:
         Internal: an archive cannot be unpacked where it is to be.
     """
     working_directory = _working_directory(source)
-    path, hold = _root(source)
+    path, hold = _root(source, bundled)
     if path is None:
         return Environment(sys.executable, {**os.environ, **_own_variables(source)}, working_directory)
     interpreter = path / "bin" / "python"
     if not os.access(interpreter, os.X_OK):
+        named = source.config.parameter(PARAMETER) or bundled
         raise InvalidArgument(
-            f"model '{source.name}': {PARAMETER} names '{source.config.parameter(PARAMETER)}', but '{interpreter}' is "
-            "no program that can be run"
+            f"model '{source.name}': {PARAMETER} names '{named}', but '{interpreter}' is no program that can be run"
         )
     variables = {**_activated(path), **_own_variables(source)}
     return Environment(str(interpreter), variables, working_directory, hold)
 
 
-def _root(source: ModelSource) -> tuple[Path | None, Hold | None]:
-    """The folder of the environment that the model brings, if it does."""
-    given = source.config.parameter(PARAMETER)
+def _root(source: ModelSource, bundled: Path | None) -> tuple[Path | None, Hold | None]:
+    """The folder of the environment that the model, or its backend, brings, if one does."""
+    given = source.config.parameter(PARAMETER) or str(bundled or "")
     if not given:
         return None, None
     given = _with_model_directory(source, given)

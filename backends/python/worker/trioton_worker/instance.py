@@ -45,7 +45,7 @@ class Instance:
         self._session.is_decoupled = head["is_decoupled"]
         self._session.logs_verbose = head["logs_verbose"]
         self._session.calls.limit = head["calls"]
-        self._model = load_model_class(self._path, head["directory"])()
+        self._model = load_model_class(self._path, head["directory"], head["version_directory"])()
         initialize = getattr(self._model, "initialize", None)
         if initialize is not None:
             initialize(head["args"])

@@ -1,4 +1,5 @@
-"""Imports a model's file, as `<version>.<file stem>`, with its folders on the path."""
+"""Imports a model's file with its folders on the path: as `<version>.<file stem>`, or as `model` for a Python-based
+backend."""
 
 from __future__ import annotations
 
@@ -16,20 +17,26 @@ _model_folder = ""
 
 
 def get_model_dir() -> str:
-    """The directory of the model's file: the version directory."""
+    """The version directory, which holds the model's file."""
     return _model_folder
 
 
-def load_model_class(path: str, model_directory: str) -> Any:
-    """The class TritonPythonModel of the file at `path`; raises whatever its import raises."""
+def load_model_class(path: str, model_directory: str, version_directory: str = "") -> Any:
+    """The class TritonPythonModel of the file at `path`; raises whatever its import raises.
+
+    A file that is not in the version directory belongs to a Python-based backend: it is imported as `model`.
+    """
     global _model_folder
     folder, filename = os.path.split(path)
-    _model_folder = folder
+    _model_folder = version_directory or folder
     while _worker_folder in sys.path:
         sys.path.remove(_worker_folder)
-    sys.path += [folder, model_directory, _worker_folder]
-    package = _package(os.path.basename(folder), folder)
-    name = f"{package.__name__}.{os.path.splitext(filename)[0]}"
+    if _model_folder == folder:
+        sys.path += [folder, model_directory, _worker_folder]
+        name = f"{_package(os.path.basename(folder), folder).__name__}.{os.path.splitext(filename)[0]}"
+    else:
+        sys.path += [_model_folder, model_directory, folder, _worker_folder]
+        name = os.path.splitext(filename)[0]
     module = _run(name, path)
     found = getattr(module, CLASS_NAME, None)
     if not isinstance(found, type):

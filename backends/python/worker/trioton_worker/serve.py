@@ -75,7 +75,7 @@ def _answer(session: Session, work: Any, head: Head) -> bool:
 
 def complete_config(head: Head) -> Head:
     """Run `auto_complete_config`, if the model has one."""
-    model = load_model_class(head["path"], head["directory"])
+    model = load_model_class(head["path"], head["directory"], head["version_directory"])
     complete = getattr(model, "auto_complete_config", None)
     if complete is None:
         return {"config": None}
