@@ -32,7 +32,8 @@ class ModelSource:
     """One version of a model on disk, with its configuration as far as it is known.
 
     `settings` are the server's `--backend-config` entries for this backend. `model_file` is the default model
-    file's path; it may name a directory. `services` are there where the model may call its server.
+    file's path; it may name a directory. `services` are there where the model may call its server. `shared` is where
+    a backend keeps what all instances of this load have in common.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ModelSource:
     config: ModelConfig
     settings: Mapping[str, str] = field(default_factory=dict)
     services: BackendServices | None = field(default=None, compare=False, repr=False)
+    shared: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def version_directory(self) -> Path:

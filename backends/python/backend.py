@@ -1,16 +1,14 @@
-"""The Python backend: a model instance is a `model.py` in a worker process of its own.
+"""The Python backend: a model instance is a `model.py` in a worker, which is a process of its own unless the model says
+otherwise.
 
-Flow: model instance actor → [backend] → `batches` → `link` → worker process → back the same way.
+Flow: model instance actor → [backend] → `loaded_model` → `batches` → `link` → worker → back the same way.
 Source: Triton's Python backend. Tensors are on the CPU in the worker, also for an instance of KIND_GPU: its kind and
 device id reach the model as arguments of `initialize`.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -18,16 +16,13 @@ import trio
 
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource, Responder
 from backends.python.batches import Batches
-from backends.python.bls import BlsCalls
 from backends.python.channel import WorkerGone
-from backends.python.environment import find_environment
-from backends.python.heads import DoneHead
-from backends.python.link import WorkerFailed, WorkerLink
+from backends.python.link import WorkerLink
+from backends.python.loaded_model import LoadedModel, begin
+from backends.python.placement import Placement
 from backends.python.questions import Questions
-from backends.python.readiness import Readiness
-from backends.python.settings import PythonSettings
 from backends.python.wire import BrokenFrame
-from backends.python.worker.trioton_worker.frames import COMPLETE, INITIALIZE
+from backends.python.worker.trioton_worker.frames import COMPLETE
 from protocol.errors import Internal, InvalidArgument
 from protocol.messages import InferenceRequest
 from repository.json_form import from_json_form, to_json_form
@@ -38,7 +33,7 @@ T = TypeVar("T")
 
 
 class PythonBackend(Backend):
-    """One worker process, from `load` to `unload`."""
+    """One worker, from `load` to `unload`."""
 
     prefers_gpu = True
     can_be_decoupled = True
@@ -50,10 +45,7 @@ class PythonBackend(Backend):
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
-        self._link: WorkerLink | None = None
-        self._batches: Batches | None = None
-        self._questions: Questions | None = None
-        self._readiness: Readiness | None = None
+        self._loaded: LoadedModel | None = None
         self._outputs = frozenset(output.name for output in (*spec.config.output, *hidden_outputs(spec.config)))
         # Why the instance is dead; empty while it is not.
         self._death = ""
@@ -68,11 +60,11 @@ class PythonBackend(Backend):
         """
         cls._check_file(source)
         name = f"{source.name} (auto_complete_config)"
-        link = await cls._start(source, name)
+        link = await Placement.of(source, cls.bundled_environment).own_process(name)
         head = {**cls._place(source), "config": to_json_form(source.config)}
         questions = Questions(link, source)
         try:
-            completed = (await _begin(source, link, COMPLETE, head, doing="auto_complete_config")).config
+            completed = (await begin(source, link, COMPLETE, head, doing="auto_complete_config")).config
         finally:
             await link.close()
             questions.close()
@@ -82,53 +74,19 @@ class PythonBackend(Backend):
         return from_json_form(completed, what=what)
 
     async def load(self) -> None:
-        """Start the worker and initialize the model, for as long as that takes. Cancelled, it leaves no process.
+        """Start the worker and initialize the model, for as long as that takes. Cancelled, it leaves nothing behind.
 
         Raises:
-            Internal: the model failed, or its process ended; the text says how.
+            Internal: the model failed, or its worker ended; the text says how.
             ServerError: the configuration asks for what cannot be.
         """
+        self._loaded = await self._load()
+
+    async def _load(self) -> LoadedModel:
         source = self.spec.source
         self._check_file(source)
-        settings = PythonSettings.of(source)
-        link = await self._start(source, self.spec.name)
-        try:
-            self._questions = Questions(link, source)
-            self._questions.may_load = True
-            self._batches = Batches(link, self.spec, self._outputs, concurrency=1)
-            models = None if source.services is None else source.services.models
-            BlsCalls(link, self._batches, models, limit=settings.calls)
-            done = await _begin(source, link, INITIALIZE, self._initialize_head(link, settings), doing="initialize")
-            if done.is_async and source.config.sequence_batching is None:
-                self._batches.concurrency = settings.concurrency
-            if done.has_is_ready:
-                self._readiness = Readiness(link)
-            self._questions.loading = ""
-        except BaseException:
-            await self._close(link)
-            raise
-        self._link = link
-
-    def _initialize_head(self, link: WorkerLink, settings: PythonSettings) -> dict[str, object]:
-        source = self.spec.source
-        arguments = {
-            "model_config": json.dumps(to_json_form(source.config)),
-            "model_instance_kind": self.spec.kind.name,
-            "model_instance_name": self.spec.name,
-            "model_instance_device_id": str(self.spec.device_id),
-            "model_repository": str(source.model_directory.absolute()),
-            "model_version": str(source.version),
-            "model_name": source.name,
-        }
-        return {
-            **self._place(source),
-            "args": arguments,
-            "outputs": sorted(self._outputs),
-            "can_share": link.arena.is_usable,
-            "is_decoupled": source.config.is_decoupled,
-            "logs_verbose": link.logs_verbose,
-            "calls": settings.calls,
-        }
+        placement = Placement.of(source, self.bundled_environment)
+        return await LoadedModel.load(self.spec, placement, self._place(source), self._outputs)
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
         """One batch. Cancelled, the worker finishes it, and the next one waits for that.
@@ -153,28 +111,27 @@ class PythonBackend(Backend):
         return await self._attended(lambda batches: batches.run_decoupled(requests, responders, waits=waits))
 
     async def _attended(self, work: Callable[[Batches], Awaitable[T]]) -> T:
-        link, batches = self._link, self._batches
-        if link is None or batches is None or self._death:
+        loaded = self._loaded
+        if loaded is None or self._death:
             raise InstanceDied(self._death or f"model instance '{self.spec.name}' is not loaded")
         try:
-            if link.is_attended:
-                return await work(batches)
-            return await link.attending(partial(work, batches))
+            return await loaded.use(work)
         except (WorkerGone, BrokenFrame) as gone:
-            raise await self._died(link, str(gone)) from None
+            raise await self._died(loaded.link, str(gone)) from None
 
     def cancel(self, request: InferenceRequest) -> None:
-        if self._batches is not None:
-            self._batches.cancel(request)
+        if self._loaded is not None:
+            self._loaded.batches.cancel(request)
 
     async def is_ready(self) -> bool:
         """Ask the model, if it has an opinion."""
-        if self._link is None or self._death:
+        if self._loaded is None or self._death:
             return False
-        return self._readiness is None or await self._readiness.check()
+        return self._loaded.readiness is None or await self._loaded.readiness.check()
 
     async def _died(self, link: WorkerLink, problem: str) -> InstanceDied:
-        self._death = f"model instance '{self.spec.name}' died: its worker process {await link.end_text(problem)}"
+        end = await link.end_text(problem)
+        self._death = f"model instance '{self.spec.name}' died: its {link.runner.noun} {end}"
         return InstanceDied(self._death)
 
     async def wait_died(self) -> None:
@@ -183,31 +140,21 @@ class PythonBackend(Backend):
     async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take all that the worker sends. While nobody does, `execute` does it for itself, and what a batch has begun
         ends with it."""
-        link = self._link
-        if link is None:
+        loaded = self._loaded
+        if loaded is None:
             await trio.sleep_forever()
         else:
-            await link.attend(task_status=task_status)
-            if self._link is not None and self._batches is not None:
-                self._batches.fail_streams(await self._died(link, link.channel.problem))
-        if self._link is None:  # unloaded meanwhile
+            await loaded.link.attend(task_status=task_status)
+            if self._loaded is not None:
+                loaded.batches.fail_streams(await self._died(loaded.link, loaded.link.channel.problem))
+        if self._loaded is None:  # unloaded meanwhile
             await trio.sleep_forever()
 
     async def unload(self) -> None:
         """Finalize the model within some seconds, then end its process and whatever it started."""
-        link, self._link = self._link, None
-        if link is not None:
-            if self._questions is not None:
-                self._questions.may_load = False
-            try:
-                await link.stop()
-            finally:
-                await self._close(link)
-
-    async def _close(self, link: WorkerLink) -> None:
-        await link.close()
-        if self._questions is not None:
-            self._questions.close()
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            await loaded.stop()
 
     @classmethod
     def _program(cls, source: ModelSource) -> Path:
@@ -229,39 +176,3 @@ class PythonBackend(Backend):
             "directory": str(source.model_directory.absolute()),
             "version_directory": str(source.version_directory.absolute()),
         }
-
-    @classmethod
-    async def _start(cls, source: ModelSource, name: str) -> WorkerLink:
-        # Unpacking an environment may take minutes; left alone, the thread ends by itself.
-        environment = await trio.to_thread.run_sync(
-            find_environment, source, cls.bundled_environment, abandon_on_cancel=True
-        )
-        log = logging.getLogger(f"trioton.model.{source.name}")
-        try:
-            return WorkerLink(environment, PythonSettings.of(source), log, name)
-        except OSError as error:
-            raise Internal(
-                f"model '{source.name}': cannot start the interpreter '{environment.interpreter}': {error}"
-            ) from error
-
-
-async def _begin(
-    source: ModelSource, link: WorkerLink, kind: int, head: Mapping[str, object], *, doing: str
-) -> DoneHead:
-    """The worker's answer to its first frame, for which there is no time limit.
-
-    Raises:
-        Internal: the model has failed, or the worker has ended; the text says how, and what was printed last.
-    """
-    async with link.attended():
-        outcome = await link.request(kind, head)
-        end = await link.end_text(str(outcome)) if isinstance(outcome, WorkerGone) else ""
-    if isinstance(outcome, DoneHead):
-        return outcome
-    if isinstance(outcome, WorkerFailed):
-        raise Internal(str(outcome))
-    printed = "".join(f"\n  {line}" for line in link.tail())
-    raise Internal(
-        f"model '{source.name}': the worker process of '{link.name}' {end} during {doing}"
-        + (f"; it printed last:{printed}" if printed else "")
-    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from backends.interface import ModelSource
 from backends.parameters import parse_bool, parse_int
+from backends.python.environment import PARAMETER, VARIABLE_PREFIX, WORKING_DIRECTORY
 from backends.python.worker.trioton_worker.frames import DEFAULT_CALLS
 from protocol.errors import InvalidArgument, Unsupported
 
@@ -15,6 +17,21 @@ _CONCURRENCY = "MAX_CONCURRENT_EXECUTE"
 # Batches of an `async def execute` that run beside each other where the configuration does not say.
 DEFAULT_CONCURRENCY = 32
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
+
+
+_ISOLATION = "ISOLATION"
+# What the server's own process has once.
+_OF_A_PROCESS = frozenset({PARAMETER, WORKING_DIRECTORY})
+_ALLOW_IN_PROCESS = "allow-in-process"
+
+
+class Isolation(enum.Enum):
+    """What separates the instances of a model from each other and from the server; the parameter ISOLATION."""
+
+    PROCESS = "process"  # a worker process each
+    THREADS = "threads"  # threads of one worker process
+    FORK = "fork"  # a worker process each, forked from one in which the model was loaded
+    IN_PROCESS = "in_process"  # threads of the server's own process
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,7 @@ class PythonSettings:
     is_inline: bool = False
     calls: int = DEFAULT_CALLS
     concurrency: int = DEFAULT_CONCURRENCY
+    isolation: Isolation = Isolation.PROCESS
 
     @classmethod
     def of(cls, source: ModelSource) -> PythonSettings:
@@ -63,7 +81,7 @@ class PythonSettings:
         inline = source.config.parameter("INLINE_TENSORS", source.settings.get("inline-tensors", "false"))
         _check_force_cpu(source)
         is_inline = parse_bool(inline, place=f"model '{source.name}': INLINE_TENSORS")
-        return cls(default_size, growth, limit, is_inline, calls, _concurrency(source))
+        return cls(default_size, growth, limit, is_inline, calls, _concurrency(source), _isolation(source))
 
 
 def _concurrency(source: ModelSource) -> int:
@@ -72,6 +90,29 @@ def _concurrency(source: ModelSource) -> int:
     if value < 1:
         raise InvalidArgument(f"{place} must be at least 1, got {value}")
     return value
+
+
+def _isolation(source: ModelSource) -> Isolation:
+    place = f"model '{source.name}': {_ISOLATION}"
+    given = source.config.parameter(_ISOLATION, Isolation.PROCESS.value)
+    try:
+        isolation = Isolation(given)
+    except ValueError:
+        known = ", ".join(each.value for each in Isolation)
+        raise InvalidArgument(f"{place} must be one of {known}, got '{given}'") from None
+    if isolation is Isolation.IN_PROCESS:
+        allowed = source.settings.get(_ALLOW_IN_PROCESS, "false")
+        if not parse_bool(allowed, place=f"model '{source.name}': backend setting '{_ALLOW_IN_PROCESS}'"):
+            raise InvalidArgument(
+                f"{place} is in_process, which the server's operator has not allowed: "
+                f"--backend-config=python,{_ALLOW_IN_PROCESS}=true does"
+            )
+        own = [key for key in source.config.parameters if key in _OF_A_PROCESS or key.startswith(VARIABLE_PREFIX)]
+        if own:
+            raise InvalidArgument(
+                f"{place} is in_process, so the model cannot have {', '.join(sorted(own))} of its own"
+            )
+    return isolation
 
 
 def _check_force_cpu(source: ModelSource) -> None:

@@ -12,8 +12,7 @@ from .connection import Buffer, Frame, Head
 from .errors import describe, format_traceback
 from .event_loop import BackgroundLoop
 from .frames import CHECK, CHECKED, EXECUTED
-from .loader import load_model_class
-from .process_exit import exit_for
+from .making import Maker
 from .requests import RELEASE_RESCHEDULE, InferenceRequest
 from .session import Session, set_executing
 
@@ -22,11 +21,12 @@ Outgoing = Tuple[Head, List[int], List[Buffer], int]
 
 
 class Instance:
-    """One per process. Batches come one at a time from the main thread; those whose `execute` is a coroutine go on
-    beside each other."""
+    """Batches come one at a time from the session's thread; those whose `execute` is a coroutine go on beside each
+    other."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, maker: Maker) -> None:
         self._session = session
+        self._maker = maker
         self._segments = Segments()
         self._loop = BackgroundLoop()
         self._model: Any = None
@@ -45,10 +45,8 @@ class Instance:
         self._session.is_decoupled = head["is_decoupled"]
         self._session.logs_verbose = head["logs_verbose"]
         self._session.calls.limit = head["calls"]
-        self._model = load_model_class(self._path, head["directory"], head["version_directory"])()
-        initialize = getattr(self._model, "initialize", None)
-        if initialize is not None:
-            initialize(head["args"])
+        self._session.place(head)
+        self._model = self._maker.make(head)
         self._session.can_infer = True
         has_check = getattr(self._model, "is_ready", None) is not None
         if has_check:
@@ -96,7 +94,7 @@ class Instance:
         try:
             self._answer(batch, await outgoing)
         except BaseException as error:  # whatever it is, it must not end the loop alone
-            exit_for(error)
+            self._session.break_off(error)
 
     async def _awaited(self, batch: Batch, requests: Sequence[InferenceRequest], result: Any) -> Outgoing:
         try:
@@ -141,7 +139,7 @@ class Instance:
         except Exception as error:
             head = {"ready": False, "error": describe(error)}
         except BaseException as error:
-            exit_for(error)
+            self._session.break_off(error)
             return
         self._session.connection.send(CHECKED, head)
 

@@ -12,31 +12,31 @@ from typing import Any
 CLASS_NAME = "TritonPythonModel"
 
 _worker_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# pb_utils.get_model_dir() has no object to ask: one model per process.
-_model_folder = ""
 
 
-def get_model_dir() -> str:
-    """The version directory, which holds the model's file."""
-    return _model_folder
-
-
-def load_model_class(path: str, model_directory: str, version_directory: str = "") -> Any:
+def load_model_class(path: str, model_directory: str, version_directory: str) -> Any:
     """The class TritonPythonModel of the file at `path`; raises whatever its import raises.
 
     A file that is not in the version directory belongs to a Python-based backend: it is imported as `model`.
     """
-    global _model_folder
     folder, filename = os.path.split(path)
-    _model_folder = version_directory or folder
     while _worker_folder in sys.path:
         sys.path.remove(_worker_folder)
-    if _model_folder == folder:
-        sys.path += [folder, model_directory, _worker_folder]
-        name = f"{_package(os.path.basename(folder), folder).__name__}.{os.path.splitext(filename)[0]}"
-    else:
-        sys.path += [_model_folder, model_directory, folder, _worker_folder]
-        name = os.path.splitext(filename)[0]
+    sys.path += [*model_folders(path, model_directory, version_directory), _worker_folder]
+    stem = os.path.splitext(filename)[0]
+    if version_directory != folder:
+        return class_of(stem, path)
+    return class_of(f"{make_package(os.path.basename(folder), folder).__name__}.{stem}", path)
+
+
+def model_folders(path: str, model_directory: str, version_directory: str) -> list[str]:
+    """Where a model may find modules of its own, in this order."""
+    folder = os.path.dirname(path)
+    return [version_directory, model_directory, *([folder] if folder != version_directory else [])]
+
+
+def class_of(name: str, path: str) -> Any:
+    """The class in the file at `path`, imported under that name."""
     module = _run(name, path)
     found = getattr(module, CLASS_NAME, None)
     if not isinstance(found, type):
@@ -44,7 +44,7 @@ def load_model_class(path: str, model_directory: str, version_directory: str = "
     return found
 
 
-def _package(name: str, folder: str) -> ModuleType:
+def make_package(name: str, folder: str) -> ModuleType:
     """The version directory as a package, so that the model's file may use relative imports."""
     init = os.path.join(folder, "__init__.py")
     if os.path.isfile(init):

@@ -18,9 +18,9 @@ from .hiding import hide_server
 from .instance import Instance
 from .lifeline import tie_to_server
 from .loader import load_model_class
+from .making import FreshMaker, Maker
 from .model_config import ModelConfig
-from .process_exit import exit_for
-from .session import Session, open_session
+from .session import Session, close_session, open_session
 
 
 def main(control_fd: int) -> None:
@@ -28,22 +28,29 @@ def main(control_fd: int) -> None:
     os.set_inheritable(control_fd, False)
     control = socket.socket(fileno=control_fd)
     tie_to_server(control)
-    session = open_session(Connection(control))
     hide_server()
+    serve(open_session(Connection(control)), FreshMaker())
+
+
+def serve(session: Session, maker: Maker) -> None:
+    """Serve an instance in the running thread, until it is finalized, or has failed, or its server is gone."""
     try:
-        _serve(session)
+        _serve(session, maker)
     except BaseException as error:
-        exit_for(error)
+        session.break_off(error)
+    finally:
+        close_session(session)
 
 
-def _serve(session: Session) -> None:
+def _serve(session: Session, maker: Maker) -> None:
     frame = session.switchboard.next_command()
     if frame is None:
         return
     if frame.kind == COMPLETE:
+        session.place(frame.head)
         _answer(session, complete_config, frame.head)
         return
-    instance = Instance(session)
+    instance = Instance(session, maker)
     assert frame.kind == INITIALIZE, f"frame of kind {frame.kind} before INITIALIZE"
     if not _answer(session, instance.initialize, frame.head):
         return

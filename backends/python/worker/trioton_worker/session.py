@@ -1,18 +1,22 @@
-"""What this process shares: its connection to the server, and what is under way on it.
+"""One instance's side of the conversation with the server, and how the functions of `triton_python_backend_utils` find
+it: they have no object to ask.
 
-The functions of `triton_python_backend_utils` have no object to ask, and there is one model per process, so there is
-one session, opened before the model is imported.
+A process of its own has one session. Where several instances share a process, each has a session in its own thread;
+threads that a model has started are told by the files whose code they run.
 """
 
 from __future__ import annotations
 
 import contextvars
+import os
+import sys
 import weakref
 from typing import Any
 
 from .calls import Calls
 from .connection import Connection, Frame
 from .frames import CANCEL, CREDIT
+from .process_exit import exit_for, print_error
 from .switchboard import Switchboard
 
 
@@ -39,11 +43,16 @@ class LiveBatch:
 
 
 class Session:
-    """One worker's side of the conversation."""
+    """`owns_process` is false in the server's own process, which a model must not end."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, owns_process: bool = True) -> None:
         self.connection = connection
-        self.switchboard = Switchboard(connection)
+        self.switchboard = Switchboard(connection, self.break_off)
+        # The version directory, and the other folders from which the model's code comes.
+        self.model_directory = ""
+        self.folders: tuple[str, ...] = ()
+        self.end_text = ""  # how the model has broken off, where that has not ended the process
+        self._owns_process = owns_process
         self.calls = Calls(connection, self.switchboard)
         self.can_infer = False  # between initialize and finalize
         self.is_decoupled = False
@@ -63,6 +72,21 @@ class Session:
         running = tuple(self.executing.values())
         return running[0] if len(running) == 1 else None
 
+    def place(self, head: Any) -> None:
+        """Note where the model lies."""
+        self.model_directory = head["version_directory"]
+        folders = (self.model_directory, head["directory"], os.path.dirname(head["path"]))
+        self.folders = tuple(folder + os.sep for folder in folders)
+
+    def break_off(self, error: BaseException) -> None:
+        """End as an exception that nobody catches: the process, or where it is the server's only this conversation."""
+        if self._owns_process:
+            exit_for(error)
+        if not self.end_text:
+            self.end_text = f"ended by {type(error).__name__}" + (f": {error}" if str(error) else "")
+            print_error(error)
+        self.connection.hang_up()
+
     def _cancelled(self, frame: Frame) -> None:
         number = frame.head["batch"]
         batch = self.executing.get(number) or self.replying.get(number)
@@ -77,18 +101,41 @@ class Session:
 
 
 _executing: contextvars.ContextVar[LiveBatch | None] = contextvars.ContextVar("executing", default=None)
-_session: Session | None = None
+_current: contextvars.ContextVar[Session | None] = contextvars.ContextVar("session", default=None)
+_open: list[Session] = []
 
 
-def open_session(connection: Connection) -> Session:
-    global _session
-    _session = Session(connection)
-    return _session
+def open_session(connection: Connection, *, owns_process: bool = True) -> Session:
+    """The running thread's session, until it is closed; coroutines that it starts have it too."""
+    opened = Session(connection, owns_process=owns_process)
+    _open.append(opened)
+    _current.set(opened)
+    return opened
+
+
+def close_session(closed: Session) -> None:
+    _open.remove(closed)
+    _current.set(None)
 
 
 def session() -> Session | None:
-    """This process's session; None where there is no server, as in a test of the model's own."""
-    return _session
+    """The session that the caller belongs to; None where there is no server, as in a test of the model's own."""
+    found = _current.get()
+    if found is not None or not _open:
+        return found
+    return _open[0] if len(_open) == 1 else _session_of_code()
+
+
+def _session_of_code() -> Session:
+    """For a thread that a model has started: the first session, from the caller outwards, whose model's code runs."""
+    sessions = tuple(_open)
+    frame = sys._getframe(2)
+    while frame is not None:
+        for each in sessions:
+            if frame.f_code.co_filename.startswith(each.folders):
+                return each
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    return sessions[0]
 
 
 def set_executing(batch: LiveBatch | None) -> None:
