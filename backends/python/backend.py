@@ -8,6 +8,7 @@ device id reach the model as arguments of `initialize`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -17,19 +18,22 @@ import trio
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource, Responder
 from backends.python.batches import Batches
 from backends.python.channel import WorkerGone
-from backends.python.link import WorkerLink
 from backends.python.loaded_model import LoadedModel, begin
 from backends.python.placement import Placement
 from backends.python.questions import Questions
+from backends.python.renewal import Renewal
+from backends.python.settings import PythonSettings
 from backends.python.wire import BrokenFrame
 from backends.python.worker.trioton_worker.frames import COMPLETE
-from protocol.errors import Internal, InvalidArgument
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
 from protocol.messages import InferenceRequest
 from repository.json_form import from_json_form, to_json_form
 from repository.model_config import ModelConfig
 from repository.sequence_tensors import hidden_outputs
 
 T = TypeVar("T")
+
+logger = logging.getLogger("trioton.backends.python")
 
 
 class PythonBackend(Backend):
@@ -46,6 +50,9 @@ class PythonBackend(Backend):
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
         self._loaded: LoadedModel | None = None
+        self._renewal: Renewal | None = None
+        # A worker that is being replaced, while it finishes what it has.
+        self._retiring: LoadedModel | None = None
         self._outputs = frozenset(output.name for output in (*spec.config.output, *hidden_outputs(spec.config)))
         # Why the instance is dead; empty while it is not.
         self._death = ""
@@ -81,6 +88,7 @@ class PythonBackend(Backend):
             ServerError: the configuration asks for what cannot be.
         """
         self._loaded = await self._load()
+        self._renewal = Renewal(PythonSettings.of(self.spec.source))
 
     async def _load(self) -> LoadedModel:
         source = self.spec.source
@@ -101,27 +109,33 @@ class PythonBackend(Backend):
         return await self._execute(requests, free if self.spec.config.sequence_batching is None else None)
 
     async def _execute(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None) -> BatchResult:
-        responses, timing = await self._attended(lambda batches: batches.run(requests, free))
+        responses, timing = await self._attended(len(requests), lambda batches: batches.run(requests, free))
         return BatchResult(responses, timing)
 
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
     ) -> BatchTiming:
         waits = self.spec.config.sequence_batching is not None  # only then a round's end is known
-        return await self._attended(lambda batches: batches.run_decoupled(requests, responders, waits=waits))
+        return await self._attended(
+            len(requests), lambda batches: batches.run_decoupled(requests, responders, waits=waits)
+        )
 
-    async def _attended(self, work: Callable[[Batches], Awaitable[T]]) -> T:
+    async def _attended(self, requests: int, work: Callable[[Batches], Awaitable[T]]) -> T:
         loaded = self._loaded
         if loaded is None or self._death:
             raise InstanceDied(self._death or f"model instance '{self.spec.name}' is not loaded")
         try:
             return await loaded.use(work)
         except (WorkerGone, BrokenFrame) as gone:
-            raise await self._died(loaded.link, str(gone)) from None
+            raise await self._died(loaded, str(gone)) from None
+        finally:
+            if self._renewal is not None and loaded is self._loaded:
+                self._renewal.note_batch(loaded, requests)
 
     def cancel(self, request: InferenceRequest) -> None:
-        if self._loaded is not None:
-            self._loaded.batches.cancel(request)
+        for loaded in (self._loaded, self._retiring):
+            if loaded is not None:
+                loaded.batches.cancel(request)
 
     async def is_ready(self) -> bool:
         """Ask the model, if it has an opinion."""
@@ -129,26 +143,75 @@ class PythonBackend(Backend):
             return False
         return self._loaded.readiness is None or await self._loaded.readiness.check()
 
-    async def _died(self, link: WorkerLink, problem: str) -> InstanceDied:
-        end = await link.end_text(problem)
-        self._death = f"model instance '{self.spec.name}' died: its {link.runner.noun} {end}"
-        return InstanceDied(self._death)
+    async def _died(self, loaded: LoadedModel, problem: str) -> ServerError:
+        end = await loaded.link.end_text(problem)
+        text = f"model instance '{self.spec.name}' died: its {loaded.link.runner.noun} {end}"
+        if loaded is not self._loaded and self._loaded is not None:  # it was being replaced; its successor serves
+            return Unavailable(text)
+        self._death = text
+        return InstanceDied(text)
 
     async def wait_died(self) -> None:
         await self.attend()
 
     async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take all that the worker sends. While nobody does, `execute` does it for itself, and what a batch has begun
-        ends with it."""
-        loaded = self._loaded
-        if loaded is None:
-            await trio.sleep_forever()
-        else:
-            await loaded.link.attend(task_status=task_status)
-            if self._loaded is not None:
-                loaded.batches.fail_streams(await self._died(loaded.link, loaded.link.channel.problem))
+        """Take all that the worker sends, and replace it when that is due. While nobody does, `execute` attends for
+        itself, and what a batch has begun ends with it."""
+        if self._loaded is not None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._attend, self._loaded, nursery.cancel_scope)
+                task_status.started()
+                if self._renewal is not None and self._renewal.is_wanted:
+                    nursery.start_soon(self._renew, self._renewal, nursery)
         if self._loaded is None:  # unloaded meanwhile
             await trio.sleep_forever()
+
+    async def _attend(
+        self, loaded: LoadedModel, serving: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Until it has died, which is the end of the instance unless the worker was being replaced."""
+        try:
+            with loaded.attendance:
+                await loaded.link.attend(task_status=task_status)
+        finally:
+            loaded.left.set()
+        if loaded.attendance.cancelled_caught:
+            return
+        if self._loaded is not None:
+            loaded.batches.fail_streams(await self._died(loaded, loaded.link.channel.problem))
+        if loaded is self._loaded or self._loaded is None:
+            serving.cancel()
+
+    async def _renew(self, renewal: Renewal, nursery: trio.Nursery) -> None:
+        """Whenever it is due: load another worker, give it all that comes from then on, and end the old one when it has
+        answered what it has."""
+        while True:
+            await renewal.wait_due()
+            logger.info("model instance '%s': its worker is being replaced", self.spec.name)
+            try:
+                fresh = await self._load()
+            except ServerError as error:
+                logger.error("model instance '%s': its worker cannot be replaced: %s", self.spec.name, error)
+                assert self._loaded is not None
+                self._loaded.requests = 0
+                renewal.begin_anew()
+                continue
+            self._retiring, self._loaded = self._loaded, fresh
+            renewal.begin_anew()
+            try:
+                await nursery.start(self._attend, fresh, nursery.cancel_scope)
+                await self._retiring.wait_idle()  # type: ignore[union-attr]  # `_loaded` was there
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._retire()
+
+    async def _retire(self) -> None:
+        """End the old worker. Bounded."""
+        retiring, self._retiring = self._retiring, None
+        if retiring is not None:
+            retiring.attendance.cancel()
+            await retiring.left.wait()
+            await retiring.stop()
 
     async def unload(self) -> None:
         """Finalize the model within some seconds, then end its process and whatever it started."""

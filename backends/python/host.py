@@ -190,6 +190,10 @@ class ThreadPlace(_Place):
         self._ended = ended
         self._has_ended = False  # the thread alone
 
+    @property
+    def pid(self) -> int:
+        return self._host.process.pid
+
     def exit_text(self) -> str | None:
         self._look()
         return "ended" if self._has_ended else self._host.process.exit_text()
@@ -233,9 +237,13 @@ class ForkPlace(_Place):
 
     def __init__(self, host: Host, pid: int, descriptor: int) -> None:
         super().__init__(host)
-        self.pid = pid
+        self._pid = pid
         self._descriptor = descriptor
         self._found: str | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._pid
 
     def exit_text(self) -> str | None:
         if self._found is None and not self._is_closed:

@@ -127,6 +127,10 @@ class InProcessWorker:
             self._token.run_sync_soon(self._ended.set)
 
     @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    @property
     def tail(self) -> list[str]:
         return []  # it prints to the server's own output
 

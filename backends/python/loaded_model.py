@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
+
+import trio
 
 from backends.interface import InstanceSpec, ModelSource
 from backends.python.batches import Batches
@@ -30,7 +32,8 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class LoadedModel:
-    """`calls` counts those that use it now, `requests` all that it was given."""
+    """`calls` counts those that use it now, `requests` all that it was given. Whoever attends to it for long does so in
+    `attendance`, and sets `left` after that."""
 
     link: WorkerLink
     batches: Batches
@@ -38,6 +41,8 @@ class LoadedModel:
     readiness: Readiness | None = None
     calls: int = 0
     requests: int = 0
+    attendance: trio.CancelScope = field(default_factory=trio.CancelScope)
+    left: trio.Event = field(default_factory=trio.Event)
 
     @classmethod
     async def load(

@@ -12,6 +12,10 @@ class Runner(Protocol):
     killed_text: str
 
     @property
+    def pid(self) -> int:
+        """The process that it runs in."""
+
+    @property
     def tail(self) -> list[str]:
         """The last lines that it printed, oldest first, as far as the server gets them."""
 

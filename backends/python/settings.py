@@ -22,6 +22,8 @@ _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 _ISOLATION = "ISOLATION"
 # What the server's own process has once.
 _OF_A_PROCESS = frozenset({PARAMETER, WORKING_DIRECTORY})
+_RESTART_AFTER_REQUESTS = "RESTART_AFTER_REQUESTS"
+_RESTART_AFTER_MEMORY = "RESTART_AFTER_MEMORY_MIB"
 _ALLOW_IN_PROCESS = "allow-in-process"
 
 
@@ -37,7 +39,8 @@ class Isolation(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class PythonSettings:
     """`calls` of other models may be under way at a time for each instance (backend setting `thread-pool-size`), and
-    `concurrency` batches where its `execute` is a coroutine (the model's parameter MAX_CONCURRENT_EXECUTE).
+    `concurrency` batches where its `execute` is a coroutine (the model's parameter MAX_CONCURRENT_EXECUTE). A worker is
+    replaced after `restart_after_requests`, or when it takes more than `restart_after_memory` bytes; 0 is never.
 
     The others are the shared memory of each instance, in bytes, for inputs and again for outputs. A segment is made
     when a batch first needs one, grows in multiples of `shm_growth_byte_size`, never beyond `shm_limit_byte_size`: a
@@ -52,6 +55,8 @@ class PythonSettings:
     calls: int = DEFAULT_CALLS
     concurrency: int = DEFAULT_CONCURRENCY
     isolation: Isolation = Isolation.PROCESS
+    restart_after_requests: int = 0
+    restart_after_memory: int = 0
 
     @classmethod
     def of(cls, source: ModelSource) -> PythonSettings:
@@ -80,8 +85,18 @@ class PythonSettings:
             raise InvalidArgument("thread-pool-size can't be less than 1.")
         inline = source.config.parameter("INLINE_TENSORS", source.settings.get("inline-tensors", "false"))
         _check_force_cpu(source)
+        isolation = _isolation(source)
         is_inline = parse_bool(inline, place=f"model '{source.name}': INLINE_TENSORS")
-        return cls(default_size, growth, limit, is_inline, calls, _concurrency(source), _isolation(source))
+        return cls(
+            default_size,
+            growth,
+            limit,
+            is_inline,
+            calls,
+            _concurrency(source),
+            isolation,
+            *_restarts(source, isolation),
+        )
 
 
 def _concurrency(source: ModelSource) -> int:
@@ -113,6 +128,30 @@ def _isolation(source: ModelSource) -> Isolation:
                 f"{place} is in_process, so the model cannot have {', '.join(sorted(own))} of its own"
             )
     return isolation
+
+
+def _restarts(source: ModelSource, isolation: Isolation) -> tuple[int, int]:
+    """After how many requests, and bytes of memory."""
+
+    def number(key: str) -> int:
+        place = f"model '{source.name}': {key}"
+        if key not in source.config.parameters:
+            return 0
+        value = parse_int(source.config.parameter(key), place=place)
+        if value < 1:
+            raise InvalidArgument(f"{place} must be at least 1, got {value}")
+        if isolation not in (Isolation.PROCESS, Isolation.FORK):
+            raise InvalidArgument(
+                f"{place} needs a process for each instance, but {_ISOLATION} is {isolation.value}; expected process "
+                "or fork"
+            )
+        if source.config.sequence_batching is not None:
+            raise InvalidArgument(
+                f"{place} cannot be used with sequence_batching: what the model knows of a sequence would be lost"
+            )
+        return value
+
+    return number(_RESTART_AFTER_REQUESTS), number(_RESTART_AFTER_MEMORY) * _MIB
 
 
 def _check_force_cpu(source: ModelSource) -> None:
