@@ -20,7 +20,7 @@ from typing import Any
 import trio
 
 from backends.python.environment import Environment
-from backends.python.process import WorkerProcess, exit_text
+from backends.python.process import WorkerProcess, exit_text, resident_bytes
 from protocol.errors import Internal
 
 _MESSAGE_SIZE = 65536
@@ -51,7 +51,7 @@ class Host:
         self._log = log
         self._socket = trio.socket.from_stdlib_socket(ours)
         self._forwarding = trio.Lock()
-        self._places = 0
+        self.places = 0
 
     async def load(self, head: Mapping[str, object]) -> None:
         """Load the model, so that it can be forked.
@@ -91,14 +91,14 @@ class Host:
             raise
         finally:
             os.close(their_end)
-        self._places += 1
+        self.places += 1
         return ThreadPlace(self, ended)
 
     async def fork(self, control: socket.socket) -> ForkPlace:
         """Serve an instance in a fork of the process, which has loaded the model. Raises HostGone."""
         with trio.CancelScope(shield=True):  # a fork that nobody knows of could not be ended; this one is short
             answer, [descriptor] = await self._ask({"do": "fork"}, [control.fileno()])
-        self._places += 1
+        self.places += 1
         return ForkPlace(self, answer["pid"], descriptor)
 
     async def reap(self, pid: int) -> None:
@@ -108,7 +108,7 @@ class Host:
 
     async def leave(self) -> None:
         """A place is closed. Bounded, also under a shield."""
-        self._places -= 1
+        self.places -= 1
         if self.is_empty:
             await self.close()
 
@@ -121,7 +121,7 @@ class Host:
 
     @property
     def is_empty(self) -> bool:
-        return self._places <= 0
+        return self.places <= 0
 
     @property
     def is_usable(self) -> bool:
@@ -190,9 +190,10 @@ class ThreadPlace(_Place):
         self._ended = ended
         self._has_ended = False  # the thread alone
 
-    @property
-    def pid(self) -> int:
-        return self._host.process.pid
+    def resident_bytes(self) -> int | None:
+        """Its share: that of the process, for each of those in it."""
+        whole = self._host.process.resident_bytes()
+        return None if whole is None else whole // max(self._host.places, 1)
 
     def exit_text(self) -> str | None:
         self._look()
@@ -237,13 +238,12 @@ class ForkPlace(_Place):
 
     def __init__(self, host: Host, pid: int, descriptor: int) -> None:
         super().__init__(host)
-        self._pid = pid
+        self.pid = pid
         self._descriptor = descriptor
         self._found: str | None = None
 
-    @property
-    def pid(self) -> int:
-        return self._pid
+    def resident_bytes(self) -> int | None:
+        return resident_bytes(self.pid)
 
     def exit_text(self) -> str | None:
         if self._found is None and not self._is_closed:

@@ -126,9 +126,8 @@ class InProcessWorker:
         with suppress(trio.RunFinishedError):  # the server has not waited for it
             self._token.run_sync_soon(self._ended.set)
 
-    @property
-    def pid(self) -> int:
-        return os.getpid()
+    def resident_bytes(self) -> int | None:
+        return None  # it cannot be told from the server
 
     @property
     def tail(self) -> list[str]:

@@ -69,6 +69,10 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    def resident_bytes(self) -> int | None:
+        """What the process has in memory; None where it has ended, or the system does not tell."""
+        return resident_bytes(self.pid)
+
     @property
     def tail(self) -> list[str]:
         """The last lines that were printed, oldest first."""
@@ -157,6 +161,15 @@ class WorkerProcess:
 
 def _decode(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
+
+
+def resident_bytes(pid: int) -> int | None:
+    """What a process has in memory, shared pages included; None where it has ended, or the system does not tell."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(pages) * os.sysconf("SC_PAGESIZE") or None
 
 
 def exit_text(code: int) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from pathlib import Path
-
 import trio
 
 from backends.python.loaded_model import LoadedModel
@@ -13,7 +9,6 @@ from backends.python.settings import PythonSettings
 
 # Memory is read no more often.
 _LOOK_SECONDS = 0.25
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Renewal:
@@ -48,11 +43,4 @@ class Renewal:
         if not self._most_memory or trio.current_time() < self._looked + _LOOK_SECONDS:
             return False
         self._looked = trio.current_time()
-        return resident_bytes(loaded.link.runner.pid) > self._most_memory
-
-
-def resident_bytes(pid: int) -> int:
-    """The memory that a process takes, shared pages included; 0 where the system does not tell."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    return 0
+        return (loaded.link.resident_bytes() or 0) > self._most_memory

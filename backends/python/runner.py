@@ -11,9 +11,8 @@ class Runner(Protocol):
     noun: str
     killed_text: str
 
-    @property
-    def pid(self) -> int:
-        """The process that it runs in."""
+    def resident_bytes(self) -> int | None:
+        """What it has in memory; None where it has ended, or nobody can tell."""
 
     @property
     def tail(self) -> list[str]:

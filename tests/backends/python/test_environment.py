@@ -78,15 +78,20 @@ async def test_a_model_runs_in_the_environment_it_brings(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_model_runs_under_another_python(tmp_path: Path, version: str) -> None:
-    """Also where the environment is packed, and moved by that."""
+    """Also where the environment is packed, and moved by that; and in each isolation that has processes."""
     environment = environment_of(python_with_numpy(version), tmp_path / "env")
     with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
         archive.add(environment, ".")
     (tmp_path / "data").mkdir()
     settings = {"env-cache-directory": str(tmp_path / "cache")}
-    for path in ("$$TRITON_MODEL_DIRECTORY/env", "$$TRITON_MODEL_DIRECTORY/env.tar.gz"):
-        others = {"ENV:WHO": "a model", "ENV:HERE": "$$TRITON_MODEL_DIRECTORY/data", "WORKING_DIRECTORY": "data"}
-        config = source_with(tmp_path, path, others).config
+    for path, mode in (("env", "process"), ("env", "fork"), ("env.tar.gz", "threads")):
+        others = {
+            "ISOLATION": mode,
+            "ENV:WHO": "a model",
+            "ENV:HERE": "$$TRITON_MODEL_DIRECTORY/data",
+            "WORKING_DIRECTORY": "data",
+        }
+        config = source_with(tmp_path, f"$$TRITON_MODEL_DIRECTORY/{path}", others).config
         instance = backend(tmp_path, WHERE, config=config, settings=settings)
         assert await type(instance).complete_config(instance.spec.source) == config
         async with running(instance):
