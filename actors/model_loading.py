@@ -25,6 +25,7 @@ from backends.registry import BackendRegistry
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError, Unsupported
 from protocol.messages import Tensor
+from repository.backend_fields import PYTHON_RUNTIME
 from repository.initial_state import read_initial_states
 from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
@@ -75,7 +76,13 @@ class ModelLoader:
         if not config.backend:
             raise InvalidArgument(f"unexpected platform type '{config.platform}' for {config.name}")
         backend = await in_thread(
-            partial(self.registry.find, config.backend, model=directory.name, directory=directory.path)
+            partial(
+                self.registry.find,
+                config.backend,
+                model=directory.name,
+                directory=directory.path,
+                is_python_based=config.runtime == PYTHON_RUNTIME,
+            )
         )
         available = await in_thread(version_directories, directory)
         versions = select_versions(config.version_policy, available, model=directory.name)

@@ -69,9 +69,11 @@ class BackendRegistry:
         based = {path.parent.name for each in self._directories for path in each.glob(f"*/{_PROGRAM}")}
         return tuple(sorted({*self._extra, *self._entry_points, *based}))
 
-    def find(self, name: str, *, model: str, directory: Path | None = None) -> type[Backend]:
+    def find(
+        self, name: str, *, model: str, directory: Path | None = None, is_python_based: bool = False
+    ) -> type[Backend]:
         """The class of backend `name`, imported now if it was not before; `model` is only for the texts, `directory`
-        that model's folder.
+        that model's folder. Where it `is_python_based` (`runtime: "model.py"`), installed backends are not looked at.
 
         Blocks for as long as the framework takes to import; may be called from any thread.
 
@@ -82,7 +84,7 @@ class BackendRegistry:
         """
         if (extra := self._extra.get(name)) is not None:
             return extra
-        candidates = self._entry_points.get(name, [])
+        candidates = [] if is_python_based else self._entry_points.get(name, [])
         if not candidates:
             folder = self._python_based_folder(name, directory)
             if folder is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import Unsupported
+from repository.backend_fields import PYTHON_RUNTIME
 from repository.model_config import Message, ModelConfig
 
 
@@ -32,7 +33,7 @@ class Refusal:
 
 
 REFUSED = (
-    Refusal("runtime"),
+    Refusal("runtime", lambda value: value not in ("", PYTHON_RUNTIME), f" other than {PYTHON_RUNTIME}"),
     Refusal("input.is_shape_tensor"),
     Refusal("input.is_non_linear_format_io"),
     Refusal("output.is_shape_tensor"),
@@ -62,6 +63,7 @@ SUPPORTED = frozenset(
         "name",
         "platform",
         "backend",
+        "runtime",
         "version_policy.latest.num_versions",
         "version_policy.all",
         "version_policy.specific.versions",

@@ -10,12 +10,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import trio
 
+from actors.core import CoreSettings, ServerCore
 from backends.interface import InstanceSpec, ModelSource
 from backends.python import PythonBackend
 from backends.registry import BackendRegistry
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
+from protocol.messages import InferenceRequest, Tensor
 from repository.model_config import ModelConfig, ModelOutput
 from tests.backends.python.models import CONFIG, infer, output, parameters, request, running
 
@@ -120,3 +123,27 @@ def test_a_configuration_does_not_lead_out_of_the_backend_directories(tmp_path: 
     for name in ("../shared", str(backends / "shared"), ".."):
         with pytest.raises(InvalidArgument, match="unable to find backend library"):
             registry.find(name, model="m")
+
+
+def test_runtime_says_whether_an_installed_backend_of_that_name_is_meant(backends: Path) -> None:
+    (backends / "shared").rename(backends / "onnxruntime")
+    registry = BackendRegistry(directories=[backends])
+    assert not issubclass(registry.find("onnxruntime", model="m"), PythonBackend)
+    assert issubclass(registry.find("onnxruntime", model="m", is_python_based=True), PythonBackend)
+    with pytest.raises(InvalidArgument, match="unable to find backend library"):
+        BackendRegistry().find("onnxruntime", model="m", is_python_based=True)
+
+
+async def test_a_server_serves_by_one(tmp_path: Path, backends: Path) -> None:
+    """From a configuration that says no more than Triton needs."""
+    folder = source_of(tmp_path, "a").model_directory
+    (folder / "config.pbtxt").write_text(
+        'backend: "shared" runtime: "model.py" max_batch_size: 0 input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }'
+    )
+    core = ServerCore(CoreSettings((tmp_path / "models",)), BackendRegistry(directories=[backends]))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(core.run)
+        asked = InferenceRequest("a", [Tensor.from_numpy("IN", np.zeros(1, np.float32))])
+        [found] = output(await core.infer(asked)).tolist()
+        assert json.loads(found)[:3] == ["model", "beside", "a"]
+        core.stop()
