@@ -14,8 +14,10 @@ from typing import Any
 
 import trio
 
+from actors.custom_metrics import CustomMetrics
 from actors.in_flight import InFlight
 from actors.model import Model
+from actors.model_calls import ModelCalls
 from actors.model_loading import ModelLoader
 from actors.model_manager import ControlMode, ModelManager
 from actors.rate_limit_policy import RateLimitResource
@@ -24,6 +26,7 @@ from actors.response_cache import ResponseCache
 from actors.statistics import VersionSnapshot
 from backends.devices import gpu_count
 from backends.registry import BackendRegistry
+from backends.services import BackendServices
 from protocol.core import (
     LoadParameters,
     ModelIndex,
@@ -78,10 +81,18 @@ class CoreSettings:
 class ServerCore:
     """One server's models. `run` owns them all; the other methods may be called while it runs."""
 
-    def __init__(self, settings: CoreSettings, registry: BackendRegistry, cache: ResponseCache | None = None) -> None:
+    def __init__(
+        self,
+        settings: CoreSettings,
+        registry: BackendRegistry,
+        cache: ResponseCache | None = None,
+        custom_metrics: CustomMetrics | None = None,
+    ) -> None:
         self._settings = settings
         self._cache = cache
         self._in_flight = InFlight()
+        self._accepted = 0  # requests that clients wait for
+        self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
         self._manager: ModelManager | None = None
         self._is_stopping = False
@@ -99,6 +110,7 @@ class ServerCore:
             backend_config=settings.backend_config,
             cache=self._cache,
             rate_limiter=None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources),
+            services=BackendServices(ModelCalls(self._running), self.custom_metrics),
         )
         manager = ModelManager(
             settings.repositories,
@@ -117,7 +129,12 @@ class ServerCore:
     def stop(self) -> None:
         """Refuse new work, finish what was accepted, then unload; `run` returns when that is done."""
         self._is_stopping = True
-        self._stop.set()
+        self._stop_if_done()
+
+    def _stop_if_done(self) -> None:
+        """No model may go before the last request, which may still call any of them."""
+        if self._is_stopping and not self._accepted:
+            self._stop.set()
 
     def snapshots(self) -> Sequence[VersionSnapshot]:
         """Every loaded version, for the metrics."""
@@ -135,6 +152,14 @@ class ServerCore:
         return (
             manager is not None and manager.is_started and (not self._settings.strict_readiness or manager.is_ready())
         )
+
+    async def check_ready(self) -> bool:
+        if not self.is_ready():
+            return False
+        return not self._settings.strict_readiness or await self._running().check_ready()
+
+    async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return await self._running().find(name, version).check_ready()
 
     def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
         return self._find(name, version).is_ready
@@ -174,13 +199,23 @@ class ServerCore:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
         call = self._manager.find(request.model_name, request.model_version).infer(request)
-        return await (self._in_flight.run(request, call) if request.id else call)
+        self._accepted += 1
+        try:
+            return await (self._in_flight.run(request, call) if request.id else call)
+        finally:
+            self._accepted -= 1
+            self._stop_if_done()
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
         call = self._manager.find(request.model_name, request.model_version).infer_stream(request, respond)
-        return await (self._in_flight.run(request, call) if request.id else call)
+        self._accepted += 1
+        try:
+            return await (self._in_flight.run(request, call) if request.id else call)
+        finally:
+            self._accepted -= 1
+            self._stop_if_done()
 
     def cancel(self, name: str, request_id: str) -> int:
         self._running().find(name)

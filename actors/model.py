@@ -19,6 +19,7 @@ from actors.ensemble.runner import EnsembleRunner
 from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddress, Submit
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
+from actors.readiness import all_ready
 from actors.request_check import RequestChecker
 from actors.response_cache import VersionCache
 from actors.response_stream import BUFFERED_RESPONSES
@@ -33,7 +34,7 @@ from backends.padded import PaddedBackend
 from backends.padding import Padding
 from protocol.core import Respond
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported
-from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.messages import Caller, InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import ModelConfig
 from repository.shape_rules import read_shape_rules
 from repository.warmup_data import WarmupSample
@@ -89,6 +90,7 @@ class Model:
         is_ordered = batching is not None and batching.preserve_ordering
         self._turns = TurnOrder() if is_ordered and config.is_decoupled else None
         self._address: SchedulerAddress | None = None
+        self._backends: dict[str, Backend] = {}  # of each instance, by its name, the latest
         self._drained = trio.Event()
         # One scope for each instance that is loading again after a death: a drain does not wait for those.
         self._restarts: set[trio.CancelScope] = set()
@@ -107,13 +109,41 @@ class Model:
             if self._cache is not None:
                 self._cache.forget()
 
+    async def check_ready(self) -> bool:
+        """Whether it is ready, and every instance's model, asked anew, says so too (`backends.interface.Backend`).
+
+        For an ensemble the composing models are asked."""
+        if not self.is_ready:
+            return False
+        if self.composition is not None:
+            return await self.composition.check_ready()
+        return await all_ready([backend.is_ready for backend in self._backends.values()])
+
     @property
     def pending_count(self) -> int:
         return self._scheduler.pending_count
 
+    # actors.call_waits.CalledModel
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def source(self) -> object:
+        return self._specs[0].source if self._specs else None
+
+    @property
+    def instance_count(self) -> int:
+        return self._scheduler.live_count
+
     @property
     def is_decoupled(self) -> bool:
         return self.config.is_decoupled
+
+    def check(self, request: InferenceRequest) -> None:
+        """Raises what is wrong with a request for this model, as far as the configuration says."""
+        self._checker.check(request)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Check a request, have it run, return its answer or raise its error.
@@ -152,7 +182,8 @@ class Model:
         if self._ensemble is not None:
             return await self._ensemble.infer_stream(request, respond)
         is_final = False
-        with self._submitted(request, buffered=BUFFERED_RESPONSES) as (item, answers):
+        submission = self._submitted(request, buffered=BUFFERED_RESPONSES)
+        with submission as (item, answers):
             if item.turn is not None:
                 await item.turn.wait()
                 for response in item.turn.held:
@@ -161,6 +192,7 @@ class Model:
                 if isinstance(result, ServerError):  # refused before it ran; raised below, nothing is given up
                     item.failure = result
                     break
+                submission.end_wait()
                 is_final = await self._hand_on(result, request, respond)
         if item.failure is not None:
             raise item.failure.with_traceback(None)
@@ -186,10 +218,17 @@ class Model:
         if trace is not None:
             trace.stamp(QUEUE_START)
             trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
-        self._address.tell(Submit(item))
+        submission = _Submission(self._address, item, answers)
+        if request.caller is not None:
+            submission.begin_wait(request.caller, self)
+        try:
+            self._address.tell(Submit(item))
+        except Unavailable:
+            submission.end_wait()
+            raise
         if self._turns is not None:
             item.turn = self._turns.join()
-        return _Submission(self._address, item, answers)
+        return submission
 
     def drain(self) -> None:
         """Accept no more requests, finish those that are here, unload; `run` then returns."""
@@ -264,9 +303,10 @@ class Model:
         return PaddedBackend(backend, Padding(rules, self.config))
 
     def _instance(self, spec: InstanceSpec, address: SchedulerAddress, limit: InstanceLimit | None) -> ModelInstance:
+        backend = self._backends[spec.name] = self._backend_of(spec)
         return ModelInstance(
             spec.name,
-            self._backend_of(spec),
+            backend,
             address,
             self.is_decoupled,
             runs_ahead=limit is None
@@ -292,7 +332,7 @@ class _Submission:
     """A checked request in the scheduler's hands, given up if the block is left by an exception: cancelled, or the
     client cannot be answered any more. (A class, since a generator would double its cost on the main road.)"""
 
-    __slots__ = ("_address", "_answers", "_item")
+    __slots__ = ("_address", "_answers", "_caller", "_item", "_target")
 
     def __init__(
         self, address: SchedulerAddress, item: QueuedRequest, answers: trio.MemoryReceiveChannel[Reply]
@@ -300,12 +340,26 @@ class _Submission:
         self._address = address
         self._item = item
         self._answers = answers
+        self._caller: Caller | None = None
+        self._target: Model | None = None
 
     def __enter__(self) -> tuple[QueuedRequest, trio.MemoryReceiveChannel[Reply]]:
         return self._item, self._answers
 
+    def begin_wait(self, caller: Caller, target: Model) -> None:
+        """Note who waits inside the server; raises ServerError if that would never end."""
+        caller.begin_wait(target)
+        self._caller, self._target = caller, target
+
+    def end_wait(self) -> None:
+        """The model has begun to answer, or never will."""
+        if self._caller is not None:
+            self._caller.end_wait(self._target)
+            self._caller = None
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._answers.close()
+        self.end_wait()
         if self._item.turn is not None:
             self._item.turn.leave()
         trace = self._item.request.trace

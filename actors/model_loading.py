@@ -22,6 +22,7 @@ from actors.response_cache import ResponseCache, VersionCache
 from actors.traffic_split import TrafficSplit
 from backends.interface import Backend, InstanceSpec, ModelSource
 from backends.registry import BackendRegistry
+from backends.services import BackendServices
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError, Unsupported
 from protocol.messages import Tensor
@@ -48,6 +49,7 @@ class ModelLoader:
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache: ResponseCache | None = None
     rate_limiter: RateLimiter | None = None
+    services: BackendServices | None = None
 
     async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> tuple[str, ...]:
         """What must be loaded before this model: the models of an ensemble's steps. A configuration that cannot be read
@@ -143,6 +145,7 @@ class ModelLoader:
             directory.path,
             config,
             {**self.backend_config.get("", {}), **self.backend_config.get(config.backend, {})},
+            self.services,
         )
 
     def _model(

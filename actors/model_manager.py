@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from actors.ensemble.loading import ComposingModels
 from actors.model import Model
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
+from actors.readiness import all_ready
 from actors.statistics import VersionSnapshot
 from actors.traffic_split import routed_texts
 from protocol.core import LoadParameters, ModelIndex
@@ -102,6 +103,15 @@ class ModelManager:
     def find(self, name: str, version: int = LATEST_VERSION) -> Model:
         return self._table.find(name, version)
 
+    @contextmanager
+    def one_more_load(self) -> Iterator[None]:
+        """While a load waits for another one, which must not wait for its place."""
+        self._load_limit.total_tokens += 1
+        try:
+            yield
+        finally:
+            self._load_limit.total_tokens -= 1
+
     def find_all(self, name: str = "", version: int = LATEST_VERSION) -> list[Model]:
         return self._table.find_all(name, version)
 
@@ -111,6 +121,10 @@ class ModelManager:
     def is_ready(self) -> bool:
         """Strict readiness: every model that was asked for serves."""
         return all(entry.is_as_asked() for entry in self._table.entries.values())
+
+    async def check_ready(self) -> bool:
+        """As `is_ready`, with the models asked themselves."""
+        return await all_ready([model.check_ready for _, model in self._table.ready()]) and self.is_ready()
 
     def snapshots(self) -> list[VersionSnapshot]:
         return [

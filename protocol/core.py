@@ -112,6 +112,14 @@ class InferenceCore(Protocol):
     def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
         """Whether a version is loaded and all of its instances' backends are alive."""
 
+    async def check_ready(self) -> bool:
+        """As `is_ready`, and under strict readiness every model that has an opinion on it is asked."""
+        ...
+
+    async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        """As `is_model_ready`, and a model that has an opinion on it is asked. Takes a few seconds at most."""
+        ...
+
     def server_metadata(self) -> ServerMetadata: ...
 
     def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata: ...

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
+from actors.custom_metrics import FamilyValues
 from actors.statistics import FailureReason, VersionSnapshot
 from protocol.limits import LimitCounter
 from trioton.exposition import render_text
@@ -197,12 +198,7 @@ class ModelCollector(Collector):
                 histogram = snapshot.histograms.get(key)
                 if histogram is None:
                     continue
-                for bound, count in zip((*histogram.bounds, math.inf), histogram.cumulative, strict=True):
-                    metric.add_sample(
-                        f"{name}_bucket", {**labels, "le": "+Inf" if math.isinf(bound) else repr(bound)}, count
-                    )
-                metric.add_sample(f"{name}_sum", labels, histogram.total)
-                metric.add_sample(f"{name}_count", labels, histogram.cumulative[-1])
+                _add_histogram(metric, labels, histogram.bounds, histogram.cumulative, histogram.total)
             if metric.samples:
                 yield metric
 
@@ -240,6 +236,23 @@ class MachineCollector(Collector):
                 yield metric
 
 
+@dataclass(frozen=True, slots=True)
+class CustomCollector(Collector):
+    """What the models count for themselves, under the names that they have given."""
+
+    families: Callable[[], Iterable[FamilyValues]]
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self.families():
+            metric = Metric(family.name, family.description, family.kind)
+            for value in family.values:
+                if family.kind == "histogram":
+                    _add_histogram(metric, dict(value.labels), value.bounds, value.cumulative, value.value)
+                else:
+                    metric.add_sample(family.name, dict(value.labels), value.value)
+            yield metric
+
+
 class Metrics:
     """One server's registry.
 
@@ -248,6 +261,7 @@ class Metrics:
         interval: how old the machine's readings may be, in seconds.
         limits: the refusals of the edges.
         has_counters: `--metrics-config counter_latencies`.
+        custom: the metrics of the models' own.
     """
 
     def __init__(
@@ -257,15 +271,33 @@ class Metrics:
         interval: float,
         limits: LimitCounter | None = None,
         has_counters: bool = True,
+        custom: Callable[[], Iterable[FamilyValues]] = tuple,
     ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(ModelCollector(snapshots, has_counters))
         self.registry.register(LimitCollector(limits or LimitCounter()))
         self.registry.register(MachineCollector(Machine(interval)))
+        self.registry.register(CustomCollector(custom))
 
     def render(self) -> bytes:
         """Prometheus text, format 0.0.4."""
         return render_text(self.registry)
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a metric of this name is, or may one day be, one of the server's."""
+    return name.startswith(("nv_", "trioton_"))
+
+
+def _add_histogram(
+    metric: Metric, labels: dict[str, str], bounds: Sequence[float], cumulative: Sequence[int], total: float
+) -> None:
+    for bound, count in zip((*bounds, math.inf), cumulative, strict=True):
+        metric.add_sample(
+            f"{metric.name}_bucket", {**labels, "le": "+Inf" if math.isinf(bound) else repr(bound)}, count
+        )
+    metric.add_sample(f"{metric.name}_sum", labels, total)
+    metric.add_sample(f"{metric.name}_count", labels, cumulative[-1])
 
 
 def _labels(snapshot: VersionSnapshot) -> dict[str, str]:

@@ -20,6 +20,7 @@ import trio
 
 from actors.caches.registry import UnusableCache
 from actors.core import ControlMode, CoreSettings, ServerCore
+from actors.custom_metrics import CustomMetrics
 from actors.response_cache import ResponseCache
 from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
@@ -33,7 +34,7 @@ from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
 from trioton.edges import Edge, Shared, edges
 from trioton.log import VERBATIM, ServerLog
-from trioton.metrics import Metrics
+from trioton.metrics import Metrics, is_own_name
 from trioton.settings import Address, Settings
 from trioton.tables import model_table
 
@@ -69,7 +70,8 @@ class Server:
         self.settings = settings
         cache = settings.cache()
         self.cache = ResponseCache(cache.name, cache.settings) if cache is not None else None
-        self.core = ServerCore(_core_settings(settings), BackendRegistry(), self.cache)
+        custom = CustomMetrics(is_own_name, is_enabled=settings.allow_metrics)
+        self.core = ServerCore(_core_settings(settings), BackendRegistry(), self.cache, custom)
         self.tracer = Tracer(settings.tracing(), self.core.is_model_ready)
         self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}
@@ -79,6 +81,7 @@ class Server:
             interval=settings.metrics_interval_ms / 1000,
             limits=self._limits,
             has_counters=settings.shows_metrics("counter_latencies"),
+            custom=custom.values,
         )
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._stop = trio.Event()

@@ -195,10 +195,13 @@ class BlsCalls:
 
 
 def _child_trace(head: InferHead, batch: RunningBatch | None) -> Trace | None:
-    """A trace beneath that of the calling request, if the model has passed that on."""
-    if batch is None or not head.is_traced or head.index == WHOLE_BATCH:
+    """A trace beneath that of the calling request: the one whose trace the model has passed on, or the only one."""
+    if batch is None:
         return None
-    trace = batch.requests[head.index].trace
+    if head.index == WHOLE_BATCH:
+        trace = batch.requests[0].trace if len(batch.requests) == 1 else None
+    else:
+        trace = batch.requests[head.index].trace if head.is_traced else None
     return None if trace is None else trace.child(head.model)
 
 

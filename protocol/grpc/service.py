@@ -71,10 +71,11 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
         return pb.ServerLiveResponse(live=self._core.is_live())
 
     async def server_ready(self, message: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
-        return pb.ServerReadyResponse(ready=self._core.is_ready())
+        return pb.ServerReadyResponse(ready=await self._core.check_ready())
 
     async def model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        return pb.ModelReadyResponse(ready=self._core.is_model_ready(message.name, decode_version(message.version)))
+        ready = await self._core.check_model_ready(message.name, decode_version(message.version))
+        return pb.ModelReadyResponse(ready=ready)
 
     async def server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         metadata = self._core.server_metadata()

@@ -17,11 +17,11 @@ async def server_live(request: HttpRequest) -> Reply:
 
 
 async def server_ready(request: HttpRequest) -> Reply:
-    return Reply(200 if request.core.is_ready() else 400)
+    return Reply(200 if await request.core.check_ready() else 400)
 
 
 async def model_ready(request: HttpRequest) -> Reply:
-    if not request.core.is_model_ready(request.model_name, request.model_version):
+    if not await request.core.check_model_ready(request.model_name, request.model_version):
         raise InvalidArgument("Model version not ready")
     return Reply()
 

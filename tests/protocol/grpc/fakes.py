@@ -74,6 +74,12 @@ class FakeCore:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         return version in (LATEST_VERSION, 1)
 
+    async def check_ready(self) -> bool:
+        return self.is_ready()
+
+    async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self.is_model_ready(name, version)
+
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata("trioton", "0.1.0", ("classification", "model_repository"))
 

@@ -60,6 +60,12 @@ class FakeCore:
         self._check(name, version)
         return name != "wait"
 
+    async def check_ready(self) -> bool:
+        return self.is_ready()
+
+    async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self.is_model_ready(name, version)
+
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata("trioton", "0.1", ("binary_tensor_data", "statistics"))
 
