@@ -16,6 +16,7 @@ from tests.backends.python.pipelines import (
     COUNT_DOWN,
     DECOUPLED,
     PLUS_ONE,
+    Models,
     add_model,
     executing,
 )
@@ -64,7 +65,7 @@ class TritonPythonModel:
     def is_ready(self):
         return not os.path.exists(os.path.join(os.environ["SEEN"], "not ready"))
 """
-MODELS = {
+MODELS: Models = {
     "plus": executing(PLUS_ONE),
     "down": (executing(COUNT_DOWN), DECOUPLED),
     "slow": executing(SLOW),
@@ -106,7 +107,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory, seen: Path) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("pipelines")
     for name, model in MODELS.items():
-        add_model(repository, name, *((model,) if isinstance(model, str) else model))
+        text, config = (model, "") if isinstance(model, str) else model
+        add_model(repository, name, text, config)
     add_model(repository, "later", executing(PLUS_ONE))
     flags = [
         "--model-control-mode=explicit",
