@@ -43,7 +43,11 @@ class ModelCalls:
         return self._find(name, version).is_decoupled
 
     async def is_model_ready(self, name: str, version: int) -> bool:
-        return await self._manager().find(name, version).check_ready()
+        try:
+            model = self._find(name, version)
+        except ModelNotReady:
+            return False
+        return await model.check_ready()
 
     async def load_model(self, name: str, parameters: LoadParameters, *, loading: str = "") -> None:
         with self._waiting(loading, name):
