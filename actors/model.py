@@ -70,6 +70,8 @@ class Model:
         self.statistics = VersionStatistics(histograms=latency_histograms(config) if has_histograms else None)
         self._backend = backend
         self._specs = specs
+        # The latest of each instance, by its name.
+        self._loaded: dict[str, Backend] = {}
         self._warmup = warmup
         self._cache = cache
         self.statistics.has_cache = cache is not None
@@ -90,7 +92,6 @@ class Model:
         is_ordered = batching is not None and batching.preserve_ordering
         self._turns = TurnOrder() if is_ordered and config.is_decoupled else None
         self._address: SchedulerAddress | None = None
-        self._backends: dict[str, Backend] = {}  # of each instance, by its name, the latest
         self._drained = trio.Event()
         # One scope for each instance that is loading again after a death: a drain does not wait for those.
         self._restarts: set[trio.CancelScope] = set()
@@ -117,7 +118,7 @@ class Model:
             return False
         if self.composition is not None:
             return await self.composition.check_ready()
-        return await all_ready([backend.is_ready for backend in self._backends.values()])
+        return await all_ready([backend.is_ready for backend in self._loaded.values()])
 
     @property
     def pending_count(self) -> int:
@@ -298,15 +299,15 @@ class Model:
     def _backend_of(self, spec: InstanceSpec) -> Backend:
         backend = self._backend(spec)
         rules = read_shape_rules(self.config)
-        if rules is None or backend.joins_requests:
-            return backend
-        return PaddedBackend(backend, Padding(rules, self.config))
+        if rules is not None and not backend.joins_requests:
+            backend = PaddedBackend(backend, Padding(rules, self.config))
+        self._loaded[spec.name] = backend
+        return backend
 
     def _instance(self, spec: InstanceSpec, address: SchedulerAddress, limit: InstanceLimit | None) -> ModelInstance:
-        backend = self._backends[spec.name] = self._backend_of(spec)
         return ModelInstance(
             spec.name,
-            backend,
+            self._backend_of(spec),
             address,
             self.is_decoupled,
             runs_ahead=limit is None

@@ -7,8 +7,7 @@ while the server drains.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from actors.call_waits import CallWaits, EndlessWait, WaitingCall
@@ -16,7 +15,7 @@ from actors.model import Model
 from actors.model_manager import ModelManager
 from backends.services import CallRefused, Execution, ModelNotReady
 from protocol.core import LoadParameters, Respond
-from protocol.errors import InvalidArgument, ServerError, Unavailable
+from protocol.errors import ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse
 
 T = TypeVar("T")
@@ -28,8 +27,6 @@ class ModelCalls:
     def __init__(self, manager: Callable[[], ModelManager]) -> None:
         self._manager = manager
         self._waits = CallWaits()
-        # Models that are being loaded, and those that they load meanwhile.
-        self._loading: dict[str, list[str]] = {}
 
     async def infer(self, request: InferenceRequest, caller: Execution | None = None) -> InferenceResponse:
         model = self._called(request, caller)
@@ -50,12 +47,14 @@ class ModelCalls:
         return await model.check_ready()
 
     async def load_model(self, name: str, parameters: LoadParameters, *, loading: str = "") -> None:
-        with self._waiting(loading, name):
-            await self._manager().load(name, parameters)
+        manager = self._loads()
+        with manager.load_for(loading, name):
+            await manager.load(name, parameters)
 
     async def unload_model(self, name: str, *, unload_dependents: bool = False, loading: str = "") -> None:
-        with self._waiting(loading, name):
-            await self._manager().unload(name, unload_dependents=unload_dependents)
+        manager = self._loads()
+        with manager.load_for(loading, name):
+            await manager.unload(name, unload_dependents=unload_dependents)
 
     def _called(self, request: InferenceRequest, caller: Execution | None) -> Model:
         model = self._find(request.model_name, request.model_version)
@@ -69,45 +68,12 @@ class ModelCalls:
         except ServerError as error:
             raise ModelNotReady(error.message) from None
 
-    @contextmanager
-    def _waiting(self, loading: str, name: str) -> Iterator[None]:
-        """While a model that is being loaded waits for another one, it lends its place among the loads.
-
-        Raises:
-            Unavailable: the server itself is still starting.
-            InvalidArgument: the two would wait for each other.
-        """
+    def _loads(self) -> ModelManager:
+        """Raises Unavailable while the server itself is starting."""
         manager = self._manager()
         if not manager.is_started:
             raise Unavailable("models can be loaded and unloaded by a model when the server has started, not before")
-        if not loading:
-            yield
-            return
-        chain = self._chain(name, loading)
-        if chain:
-            raise InvalidArgument(f"the load of model '{loading}' would wait for itself: {' → '.join(chain)}")
-        waits = self._loading.setdefault(loading, [])
-        waits.append(name)
-        try:
-            with manager.one_more_load():
-                yield
-        finally:
-            waits.remove(name)
-            if not waits:
-                del self._loading[loading]
-
-    def _chain(self, name: str, loading: str) -> list[str]:
-        """The loads from `loading` by `name` back to `loading`; empty if there is no such way."""
-        ways = [[loading, name]]
-        seen: set[str] = set()
-        while ways:
-            way = ways.pop()
-            if way[-1] == loading:
-                return way
-            if way[-1] not in seen:
-                seen.add(way[-1])
-                ways += [[*way, following] for following in self._loading.get(way[-1], ())]
-        return []
+        return manager
 
 
 async def _told_apart(model: Model, request: InferenceRequest, answer: Awaitable[T]) -> T:

@@ -20,6 +20,7 @@ import trio
 
 from actors.ensemble.dependencies import EnsembleDependencies, load_levels, needs_of
 from actors.ensemble.loading import ComposingModels
+from actors.load_waits import LoadWaits
 from actors.model import Model
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
@@ -79,7 +80,8 @@ class ModelManager:
         self._load_limit = load_limit
         self._table = ModelTable()
         self._dependencies = EnsembleDependencies()
-        self._composing = ComposingModels(self._table, loader, repositories)
+        self._load_waits = LoadWaits()
+        self._composing = ComposingModels(self._table, loader, repositories, self._load_waits)
         self._to_inbox, self._inbox = trio.open_memory_channel[Load | Unload](0)
         self.is_started = False
 
@@ -104,13 +106,22 @@ class ModelManager:
         return self._table.find(name, version)
 
     @contextmanager
-    def one_more_load(self) -> Iterator[None]:
-        """While a load waits for another one, which must not wait for its place."""
-        self._load_limit.total_tokens += 1
-        try:
+    def load_for(self, loading: str, name: str) -> Iterator[None]:
+        """Around a load or an unload of `name` that a model asks for; if it is being loaded itself, `loading` is its
+        name, and it lends its place among the loads.
+
+        Raises:
+            InvalidArgument: the two would wait for each other.
+        """
+        if not loading:
             yield
-        finally:
-            self._load_limit.total_tokens -= 1
+            return
+        with self._load_waits.waiting(loading, name):
+            self._load_limit.total_tokens += 1
+            try:
+                yield
+            finally:
+                self._load_limit.total_tokens -= 1
 
     def find_all(self, name: str = "", version: int = LATEST_VERSION) -> list[Model]:
         return self._table.find_all(name, version)

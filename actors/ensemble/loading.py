@@ -5,12 +5,13 @@ Consulted by the model manager, which does the loading.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import trio
 
 from actors.ensemble.dependencies import find_circle, needs_of
+from actors.load_waits import LoadWaits
 from actors.model_loading import ModelLoader
 from actors.model_table import ModelTable
 from protocol.core import LoadParameters
@@ -21,8 +22,9 @@ from repository.layout import find_model
 class ComposingModels:
     """`name` is the ensemble that is to be loaded, `names` are the models of its steps."""
 
-    def __init__(self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Path]) -> None:
+    def __init__(self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Path], waits: LoadWaits) -> None:
         self._table = table
+        self._waits = waits
         self._loader = loader
         self._repositories = repositories
 
@@ -30,7 +32,7 @@ class ComposingModels:
         """Before any is loaded, so that no two loads wait for each other.
 
         Raises:
-            InvalidArgument: the ensemble needs itself, or a model that is not there.
+            InvalidArgument: the ensemble needs itself, a model that is not there, or one whose load waits for it.
         """
         needs = await self._all_needs(name, names)
         circle = find_circle(name, needs)
@@ -41,6 +43,9 @@ class ComposingModels:
             raise InvalidArgument(
                 f"ensemble {name} contains models that are not available or ambiguous: {', '.join(missing)}"
             )
+        circle = find_circle(name, self._waiting_loads(name, needs))
+        if circle:
+            raise InvalidArgument(f"the load of model '{name}' would wait for itself: {' → '.join(circle)}")
 
     def check_loaded(self, name: str, names: Sequence[str]) -> None:
         """After they were loaded.
@@ -54,6 +59,21 @@ class ComposingModels:
                 raise InvalidArgument(
                     f"ensemble '{name}' depends on '{needed.name}' which has no loaded version.{because}"
                 )
+
+    def _waiting_loads(self, name: str, needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Of the model and whatever it waits for: which loads each of them waits for."""
+        waits: dict[str, list[str]] = {}
+        left = [name]
+        while left:
+            each = left.pop()
+            if each not in waits:
+                waits[each] = [*filter(self._is_absent, needs.get(each, ())), *self._waits.of(each)]
+                left += waits[each]
+        return waits
+
+    def _is_absent(self, name: str) -> bool:
+        entry = self._table.entries.get(name)
+        return entry is None or not entry.ready_versions
 
     async def _all_needs(self, name: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
         """What a model's composing models need in their turn, and so on; only of those that can be had."""

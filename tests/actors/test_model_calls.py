@@ -16,8 +16,9 @@ from backends.services import CallRefused, Execution, ModelCaller, ModelNotReady
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError, Unavailable
 from protocol.messages import InferenceRequest
+from tests.actors.ensemble.test_loading import add_ensemble
 from tests.actors.fakes import TIMING, FakeBackend, fake_backend, request
-from tests.actors.test_core import add_model, running
+from tests.actors.test_core import OVERRIDE, add_model, running
 
 
 def models_of(backend: FakeBackend) -> ModelCaller:
@@ -129,19 +130,22 @@ async def test_an_accepted_request_may_call_while_the_server_stops(tmp_path: Pat
     assert answered
 
 
-def loading(*orders: tuple[str, str]) -> type[FakeBackend]:
-    """A backend whose models load others while they are loaded: (this one, that one)."""
+class Loading(FakeBackend):
+    """Its models load others while they are loaded: (this one, that one)."""
 
-    class Loading(fake_backend()):  # type: ignore[misc]  # mypy knows no bases that are computed
-        async def load(self) -> None:
-            name = self.spec.source.name
-            for loader, other in orders:
-                if loader == name:
-                    await models_of(self).load_model(other, LoadParameters(), loading=name)
-            await trio.sleep(1)
-            await super().load()
+    orders: tuple[tuple[str, str], ...]
 
-    return Loading
+    async def load(self) -> None:
+        name = self.spec.source.name
+        for loader, other in self.orders:
+            if loader == name:
+                await models_of(self).load_model(other, LoadParameters(), loading=name)
+        await trio.sleep(1)
+        await super().load()
+
+
+def loading(*orders: tuple[str, str]) -> type[Loading]:
+    return type("TestBackend", (Loading,), {"made": [], "batches": [], "orders": orders})
 
 
 async def test_a_model_loads_others_while_it_is_loaded(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -169,6 +173,38 @@ async def test_loads_that_would_wait_for_each_other_fail(
         for _ in range(2):
             with pytest.raises(InvalidArgument, match=r"the load of model '\w' would wait for itself: "):
                 await core.load_model("a")
+
+
+@pytest.mark.parametrize("first", ["a", "e"])
+async def test_a_load_by_way_of_an_ensemble_does_not_wait_for_itself(
+    tmp_path: Path, autojump_clock: MockClock, first: str
+) -> None:
+    """The ensemble needs the model that loads it, by way of another."""
+    for name in "ab":
+        add_model(tmp_path, name)
+    add_ensemble(tmp_path, "e", "a")
+    async with running(tmp_path, backend=loading(("a", "b"), ("b", "e")), mode=ControlMode.EXPLICIT) as core:
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match=r"would wait for itself: e → a → b → e|'a' which has no loaded"):
+                await core.load_model(first)
+    async with running(tmp_path, backend=loading(("a", "e")), mode=ControlMode.EXPLICIT) as core:
+        with pytest.raises(InvalidArgument, match="would wait for itself: e → a → e"):
+            await core.load_model("a")
+
+
+async def test_a_model_that_serves_is_loaded_anew_with_the_ensemble_that_needs_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The ensemble does not wait for what serves already."""
+    add_model(tmp_path, "a")
+    add_ensemble(tmp_path, "e", "a")
+    backend = loading()
+    async with running(tmp_path, backend=backend, mode=ControlMode.EXPLICIT, load=["a"]) as core:
+        backend.orders += (("a", "e"),)
+        await core.load_model(
+            "a", LoadParameters(config=OVERRIDE.replace('"max_batch_size": 2', '"max_batch_size": 4'))
+        )
+        assert core.is_model_ready("e")
 
 
 async def test_nothing_is_loaded_by_a_model_while_the_server_starts(tmp_path: Path, autojump_clock: MockClock) -> None:
