@@ -6,7 +6,6 @@ its own. `protocol.http.metrics` serves what `Metrics.render` gives.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from prometheus_client.registry import Collector
 from actors.custom_metrics import FamilyValues
 from actors.statistics import FailureReason, VersionSnapshot
 from protocol.limits import LimitCounter
+from trioton.custom_collector import CustomCollector, add_histogram
 from trioton.exposition import render_text
 from trioton.machine import Machine
 
@@ -198,7 +198,7 @@ class ModelCollector(Collector):
                 histogram = snapshot.histograms.get(key)
                 if histogram is None:
                     continue
-                _add_histogram(metric, labels, histogram.bounds, histogram.cumulative, histogram.total)
+                add_histogram(metric, labels, histogram.bounds, histogram.cumulative, histogram.total)
             if metric.samples:
                 yield metric
 
@@ -236,23 +236,6 @@ class MachineCollector(Collector):
                 yield metric
 
 
-@dataclass(frozen=True, slots=True)
-class CustomCollector(Collector):
-    """What the models count for themselves, under the names that they have given."""
-
-    families: Callable[[], Iterable[FamilyValues]]
-
-    def collect(self) -> Iterator[Metric]:
-        for family in self.families():
-            metric = Metric(family.name, family.description, family.kind)
-            for value in family.values:
-                if family.kind == "histogram":
-                    _add_histogram(metric, dict(value.labels), value.bounds, value.cumulative, value.value)
-                else:
-                    metric.add_sample(family.name, dict(value.labels), value.value)
-            yield metric
-
-
 class Metrics:
     """One server's registry.
 
@@ -282,22 +265,6 @@ class Metrics:
     def render(self) -> bytes:
         """Prometheus text, format 0.0.4."""
         return render_text(self.registry)
-
-
-def is_own_name(name: str) -> bool:
-    """Whether a metric of this name is, or may one day be, one of the server's."""
-    return name.startswith(("nv_", "trioton_"))
-
-
-def _add_histogram(
-    metric: Metric, labels: dict[str, str], bounds: Sequence[float], cumulative: Sequence[int], total: float
-) -> None:
-    for bound, count in zip((*bounds, math.inf), cumulative, strict=True):
-        metric.add_sample(
-            f"{metric.name}_bucket", {**labels, "le": "+Inf" if math.isinf(bound) else repr(bound)}, count
-        )
-    metric.add_sample(f"{metric.name}_sum", labels, total)
-    metric.add_sample(f"{metric.name}_count", labels, cumulative[-1])
 
 
 def _labels(snapshot: VersionSnapshot) -> dict[str, str]:

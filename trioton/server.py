@@ -32,9 +32,10 @@ from protocol.grpc.tls import CertificateError
 from protocol.limits import LimitCounter
 from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
+from trioton.custom_collector import is_own_name
 from trioton.edges import Edge, Shared, edges
 from trioton.log import VERBATIM, ServerLog
-from trioton.metrics import Metrics, is_own_name
+from trioton.metrics import Metrics
 from trioton.settings import Address, Settings
 from trioton.tables import model_table
 

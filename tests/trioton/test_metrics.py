@@ -13,8 +13,9 @@ from prometheus_client.samples import Sample
 from actors.custom_metrics import CustomMetrics
 from actors.statistics import VersionSnapshot
 from protocol.core import InferStatistics, ModelStatistics, StatisticDuration
+from trioton.custom_collector import is_own_name
 from trioton.exposition import render_text
-from trioton.metrics import Metrics, is_own_name
+from trioton.metrics import Metrics
 
 STATISTICS = ModelStatistics(
     name="m",
