@@ -20,7 +20,8 @@ from protocol.errors import Unavailable
 
 class CalledModel(Protocol):
     """What must be known of a model that is called; `actors.model.Model` is one. `source` is that of its instances'
-    specs, None for a model without any; `instance_count` is how many of them live."""
+    specs, None for a model without any; `instance_count` is how many of them live; `is_ordered` if its answers leave in
+    the order of the requests (`preserve_ordering`)."""
 
     @property
     def name(self) -> str: ...
@@ -30,6 +31,9 @@ class CalledModel(Protocol):
 
     @property
     def instance_count(self) -> int: ...
+
+    @property
+    def is_ordered(self) -> bool: ...
 
 
 class EndlessWait(Unavailable):
@@ -81,9 +85,10 @@ class CallWaits:
 
     def _text(self, caller: Execution, target: CalledModel) -> str:
         chain = self._chain(caller, target)
+        help = "preserve_ordering makes them one" if target.is_ordered else "more instances of it would help"
         return (
             f"the call from model '{caller.model_name}' could never be answered: every instance of model "
-            f"'{target.name}' waits for the end of this call ({' → '.join(chain)}); more instances of it would help"
+            f"'{target.name}' waits for the end of this call ({' → '.join(chain)}); {help}"
         )
 
     def _chain(self, caller: Execution, target: CalledModel) -> list[str]:
@@ -101,7 +106,7 @@ class CallWaits:
 
 
 def _is_taken(target: CalledModel, stuck: Iterable[Execution]) -> bool:
-    """Whether stuck batches hold every place of every instance."""
+    """Whether stuck batches hold every place of every instance, or one before which no other is answered."""
     if not target.instance_count:
         return False  # it refuses by itself
     held: Counter[str] = Counter()
@@ -109,6 +114,8 @@ def _is_taken(target: CalledModel, stuck: Iterable[Execution]) -> bool:
     for execution in stuck:
         if execution.source is target.source:
             held[execution.instance_name] += 1
+            if target.is_ordered:
+                return True
             if held[execution.instance_name] >= execution.concurrency:
                 full.add(execution.instance_name)
     return len(full) >= target.instance_count

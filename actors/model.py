@@ -89,8 +89,8 @@ class Model:
         else:
             self._scheduler = sequence_batcher(config, self.statistics, initial_states or {})
         batching = config.dynamic_batching
-        is_ordered = batching is not None and batching.preserve_ordering
-        self._turns = TurnOrder() if is_ordered and config.is_decoupled else None
+        self.is_ordered = batching is not None and batching.preserve_ordering
+        self._turns = TurnOrder() if self.is_ordered and config.is_decoupled else None
         self._address: SchedulerAddress | None = None
         self._drained = trio.Event()
         # One scope for each instance that is loading again after a death: a drain does not wait for those.

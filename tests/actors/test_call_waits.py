@@ -16,6 +16,7 @@ class Target:
 
     name: str
     instance_count: int = 1
+    is_ordered: bool = False
     source: object = field(default_factory=object)
 
     def run(self, instance: int = 0, *, places: int = 1) -> Execution:
@@ -83,6 +84,16 @@ def test_one_wait_without_end_is_enough() -> None:
         waits.add(b.run(), a)
     waits.remove(caller, b)
     waits.add(b.run(), a)
+
+
+def test_a_model_that_keeps_the_order_answers_no_later_request_first() -> None:
+    """However many instances it has."""
+    waits, a, b = CallWaits(), Target("a", 5, is_ordered=True), Target("b")
+    with pytest.raises(EndlessWait, match=r"\(a → a\); preserve_ordering makes them one"):
+        waits.add(a.run(), a)
+    waits.add(a.run(), b)
+    with pytest.raises(EndlessWait):
+        waits.add(b.run(), a)
 
 
 def test_what_has_ended_waits_for_nobody() -> None:

@@ -18,7 +18,7 @@ from protocol.errors import InvalidArgument, ServerError, Unavailable
 from protocol.messages import InferenceRequest
 from tests.actors.ensemble.test_loading import add_ensemble
 from tests.actors.fakes import TIMING, FakeBackend, fake_backend, request
-from tests.actors.test_core import OVERRIDE, add_model, running
+from tests.actors.test_core import OVERRIDE, PBTXT, add_model, running
 
 
 def models_of(backend: FakeBackend) -> ModelCaller:
@@ -96,14 +96,24 @@ async def test_a_chain_of_calls_is_answered(tmp_path: Path, autojump_clock: Mock
             assert (await core.infer(ask("calls_calls_m"))).outputs[0].shape == (1, 2)
 
 
-async def test_a_call_that_would_wait_for_itself_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        PBTXT,
+        PBTXT.replace("dynamic_batching {", "dynamic_batching { preserve_ordering: true ")
+        + "instance_group [ { count: 3 } ]",
+    ],
+)
+async def test_a_call_that_would_wait_for_itself_is_refused(
+    tmp_path: Path, autojump_clock: MockClock, config: str
+) -> None:
     class Myself(nested()):  # type: ignore[misc]  # mypy knows no bases that are computed
         async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
             with pytest.raises(CallRefused) as refused:
                 await models_of(self).infer(ask("m"), Execution(self.spec.source, "m", self.spec.name))
             raise refused.value.error
 
-    add_model(tmp_path, "m")
+    add_model(tmp_path, "m", config=config)
     async with running(tmp_path, backend=Myself) as core:
         for _ in range(2):
             with pytest.raises(Unavailable, match=r"could never be answered: .* \(m → m\)"):
