@@ -214,7 +214,7 @@ class ServerCore:
 
 
 def _statistics(model: Model) -> ModelStatistics:
-    return model.statistics.frozen(model.config.name, model.version)
+    return model.statistics.frozen(model.config.name, model.version, model.memory_usage())
 
 
 def _tensor_metadata(config: ModelConfig, tensor: ModelInput | ModelOutput) -> TensorMetadata:

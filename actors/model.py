@@ -7,6 +7,7 @@ Started and owned by the model manager; restarts an instance that has died, with
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -31,7 +32,7 @@ from actors.turns import TurnOrder
 from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
-from protocol.core import Respond
+from protocol.core import MemoryUsage, Respond
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import ModelConfig
@@ -69,6 +70,8 @@ class Model:
         self.statistics = VersionStatistics(histograms=latency_histograms(config) if has_histograms else None)
         self._backend = backend
         self._specs = specs
+        # The latest of each instance, by its name.
+        self._loaded: dict[str, Backend] = {}
         self._warmup = warmup
         self._cache = cache
         self.statistics.has_cache = cache is not None
@@ -256,8 +259,19 @@ class Model:
             finally:
                 self._restarts.discard(restart)
 
+    def memory_usage(self) -> list[MemoryUsage]:
+        """What all instances hold, by type and device."""
+        found: Counter[tuple[str, int]] = Counter()
+        for name, backend in self._loaded.items():
+            try:
+                for used in backend.memory_usage():
+                    found[used.type, used.id] += used.byte_size
+            except Exception:  # the statistics are worth more than one row of them
+                logger.exception("model instance '%s' cannot tell its memory usage", name)
+        return [MemoryUsage(type, id, size) for (type, id), size in sorted(found.items())]
+
     def _backend_of(self, spec: InstanceSpec) -> Backend:
-        backend = self._backend(spec)
+        backend = self._loaded[spec.name] = self._backend(spec)
         rules = read_shape_rules(self.config)
         if rules is None or backend.joins_requests:
             return backend
@@ -276,6 +290,7 @@ class Model:
             is_iterative=self.config.sequence_batching is not None and self.config.sequence_batching.iterative_sequence,
             warmup=self._warmup,
             limit=limit,
+            responses=self.statistics.responses,
         )
 
     def _first_error(self, group: BaseExceptionGroup[BaseException]) -> ServerError:

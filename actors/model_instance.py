@@ -26,6 +26,7 @@ from actors.messages import (
     StreamEnded,
 )
 from actors.rate_limiter import InstanceLimit
+from actors.response_statistics import ResponseStatistics
 from actors.response_stream import ResponseStream
 from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute
 from actors.warmup import warm_up
@@ -51,6 +52,7 @@ class ModelInstance:
     is_iterative: bool = False  # its requests may be `Rescheduled`
     warmup: Sequence[WarmupSample] = ()
     limit: InstanceLimit | None = None
+    responses: ResponseStatistics = field(default_factory=ResponseStatistics)  # of its decoupled model
     _inboxes: dict[InstanceAddress, trio.MemoryReceiveChannel[Execute]] = field(default_factory=dict, init=False)
     # Addresses whose last batch runs: the instance has another one for the next.
     _freed: set[InstanceAddress] = field(default_factory=set, init=False)
@@ -205,7 +207,7 @@ class ModelInstance:
 
     async def _execute_decoupled(self, address: InstanceAddress, message: Execute) -> None:
         """Hand a batch over and report it on every path; its responses come by their streams, also later."""
-        streams = [ResponseStream(item, self._end_stream, self.is_iterative) for item in message.batch]
+        streams = [ResponseStream(item, self._end_stream, self.responses, self.is_iterative) for item in message.batch]
         self._streams.update(streams)
         timing: BatchTiming | None = None
         started = trio.current_time()

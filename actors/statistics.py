@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, fields
 from actors.batching.policy import FlushReason
 from actors.histogram import DURATION_BOUNDS_US, FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
 from actors.messages import BatchDone, Reply, StreamEnded
+from actors.response_statistics import ResponseStatistics
+from actors.sums import NANOSECONDS, Sum
 from backends.interface import BatchTiming
-from protocol.core import InferBatchStatistics, InferStatistics, ModelStatistics, StatisticDuration
+from protocol.core import InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics
 from protocol.errors import Cancelled, ServerError
 from repository.model_config import ModelConfig
-
-NANOSECONDS = 1_000_000_000
 
 
 class FailureReason(enum.Enum):
@@ -50,23 +50,10 @@ class VersionSnapshot:
 
 
 @dataclass(slots=True)
-class _Sum:
-    count: int = 0
-    ns: int = 0
-
-    def add(self, ns: int, count: int = 1) -> None:
-        self.count += count
-        self.ns += ns
-
-    def frozen(self) -> StatisticDuration:
-        return StatisticDuration(self.count, self.ns)
-
-
-@dataclass(slots=True)
 class _BatchSums:
-    compute_input: _Sum = field(default_factory=_Sum)
-    compute_infer: _Sum = field(default_factory=_Sum)
-    compute_output: _Sum = field(default_factory=_Sum)
+    compute_input: Sum = field(default_factory=Sum)
+    compute_infer: Sum = field(default_factory=Sum)
+    compute_output: Sum = field(default_factory=Sum)
 
 
 @dataclass(slots=True)
@@ -98,11 +85,12 @@ class VersionStatistics:
     has_cache: bool = False
     # Batches by why they went; empty where nothing is batched.
     flushes: dict[FlushReason, int] = field(default_factory=dict)
-    _success: _Sum = field(default_factory=_Sum)
-    _fail: _Sum = field(default_factory=_Sum)
-    _queue: _Sum = field(default_factory=_Sum)
-    _cache_hit: _Sum = field(default_factory=_Sum)
-    _cache_miss: _Sum = field(default_factory=_Sum)
+    responses: ResponseStatistics = field(default_factory=ResponseStatistics)
+    _success: Sum = field(default_factory=Sum)
+    _fail: Sum = field(default_factory=Sum)
+    _queue: Sum = field(default_factory=Sum)
+    _cache_hit: Sum = field(default_factory=Sum)
+    _cache_miss: Sum = field(default_factory=Sum)
     _compute: _BatchSums = field(default_factory=_BatchSums)
     _by_batch_size: dict[int, _BatchSums] = field(default_factory=dict)
 
@@ -226,7 +214,7 @@ class VersionStatistics:
         self.failures[reason] += 1
         self._fail.add(int(seconds * NANOSECONDS))
 
-    def frozen(self, name: str, version: int) -> ModelStatistics:
+    def frozen(self, name: str, version: int, memory_usage: Sequence[MemoryUsage] = ()) -> ModelStatistics:
         compute = self._compute
         return ModelStatistics(
             name=name,
@@ -244,7 +232,9 @@ class VersionStatistics:
                 cache_hit=self._cache_hit.frozen(),
                 cache_miss=self._cache_miss.frozen(),
             ),
+            response_stats=self.responses.frozen(),
             batch_stats=self._batch_statistics(),
+            memory_usage=tuple(memory_usage),
         )
 
     def _batch_statistics(self) -> tuple[InferBatchStatistics, ...]:

@@ -22,6 +22,7 @@ from typing import Protocol
 import trio
 
 from backends.services import BackendServices
+from protocol.core import MemoryUsage
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
@@ -180,6 +181,11 @@ class Backend(abc.ABC):
     async def is_ready(self) -> bool:
         """Whether the model itself says that it can serve, now that it is loaded and alive; within a bounded time."""
         return True
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        """What the instance holds now, as far as its framework can tell, for the statistics. Must not wait; may be
+        called at any time, also before `load` and after `unload`."""
+        return ()
 
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]

@@ -79,8 +79,30 @@ class InferBatchStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class InferResponseStatistics:
+    """Of the responses that had one place among their requests' responses."""
+
+    compute_infer: StatisticDuration = StatisticDuration()
+    compute_output: StatisticDuration = StatisticDuration()
+    success: StatisticDuration = StatisticDuration()
+    fail: StatisticDuration = StatisticDuration()
+    empty_response: StatisticDuration = StatisticDuration()
+    cancel: StatisticDuration = StatisticDuration()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """Memory that a model holds. `type` is Triton's: "CPU", "CPU_PINNED" or "GPU"; `id` is the device's."""
+
+    type: str
+    id: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelStatistics:
-    """`last_inference` is in milliseconds since the epoch, 0 for never."""
+    """`last_inference` is in milliseconds since the epoch, 0 for never. `response_stats` is that of a decoupled model,
+    by the index of a response among its request's; `memory_usage` has one entry for each type and device."""
 
     name: str
     version: str
@@ -88,7 +110,9 @@ class ModelStatistics:
     inference_count: int = 0
     execution_count: int = 0
     inference_stats: InferStatistics = InferStatistics()
+    response_stats: Mapping[str, InferResponseStatistics] = field(default_factory=dict)
     batch_stats: tuple[InferBatchStatistics, ...] = ()
+    memory_usage: tuple[MemoryUsage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

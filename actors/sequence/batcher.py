@@ -31,6 +31,7 @@ from actors.messages import (
     stopped_accepting,
 )
 from actors.ordered_replies import OrderedReplies
+from actors.response_statistics import COUNTED_RESPONSES
 from actors.sequence.policy import SequencePolicy
 from actors.sequence.records import Step
 from actors.sequence.strategy import Rows
@@ -315,7 +316,7 @@ def _died(instance: InstanceAddress) -> Unavailable:
 
 
 def _for_nobody(request: InferenceRequest) -> QueuedRequest:
-    """A request whose answer goes nowhere, for a row of a batch that has none."""
+    """A request whose answer goes nowhere and is not counted, for a row of a batch that has none."""
     reply, nowhere = trio.open_memory_channel[Reply](0)
     nowhere.close()
-    return QueuedRequest(request, 1, None, trio.current_time(), reply)
+    return QueuedRequest(request, 1, None, trio.current_time(), reply, response_count=COUNTED_RESPONSES)

@@ -10,8 +10,10 @@ import trio
 
 from protocol.core import (
     InferBatchStatistics,
+    InferResponseStatistics,
     InferStatistics,
     LoadParameters,
+    MemoryUsage,
     ModelIndex,
     ModelMetadata,
     ModelStatistics,
@@ -98,7 +100,9 @@ class FakeCore:
                 inference_count=3,
                 execution_count=2,
                 inference_stats=InferStatistics(success=duration, queue=duration),
+                response_stats={"1": InferResponseStatistics(empty_response=duration, cancel=StatisticDuration(1, 2))},
                 batch_stats=(InferBatchStatistics(2, duration, duration, duration),),
+                memory_usage=(MemoryUsage("GPU", 1, 2**33),),
             )
         ]
 

@@ -45,6 +45,7 @@ class FakeCore:
     requests: list[InferenceRequest] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     sent: int = 0
+    counted: dict[str, Any] = field(default_factory=lambda: {"inference_count": 3})  # members of ModelStatistics
 
     def is_live(self) -> bool:
         if self.exiting:
@@ -75,7 +76,7 @@ class FakeCore:
     def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
         if name:
             self._check(name, version)
-        return [ModelStatistics(name or "echo", "1", inference_count=3)]
+        return [ModelStatistics(name or "echo", "1", **self.counted)]
 
     async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
         self.calls.append(("index", ready))
