@@ -71,6 +71,7 @@ class CoreSettings:
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_load_thread_count: int = 4
     latency_histograms: bool = True
+    summary_quantiles: tuple[float, ...] = ()
     # None where the rate limiter is off.
     rate_limit_resources: tuple[RateLimitResource, ...] | None = None
 
@@ -96,6 +97,7 @@ class ServerCore:
             gpu_count=await trio.to_thread.run_sync(gpu_count),
             auto_complete_config=settings.auto_complete_config,
             has_histograms=settings.latency_histograms,
+            summary_quantiles=settings.summary_quantiles,
             backend_config=settings.backend_config,
             cache=self._cache,
             rate_limiter=None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources),

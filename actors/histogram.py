@@ -39,5 +39,12 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += count
         self._total += value * count
 
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count each value once."""
+        bounds, counts = self._bounds, self._counts
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self._total += sum(values)
+
     def frozen(self) -> HistogramSnapshot:
         return HistogramSnapshot(self._bounds, tuple(accumulate(self._counts)), self._total)

@@ -17,6 +17,7 @@ from actors.batching.batcher import build_scheduler
 from actors.deadline import queue_takes_timeout, within_timeout
 from actors.ensemble.composition import Composition
 from actors.ensemble.runner import EnsembleRunner
+from actors.latencies import LatencySummaries, latency_histograms
 from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddress, Submit
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
@@ -26,7 +27,7 @@ from actors.response_stream import BUFFERED_RESPONSES
 from actors.restart_backoff import RestartBackoff
 from actors.scheduler import Scheduler
 from actors.sequence.batcher import SequenceBatcher, sequence_batcher
-from actors.statistics import VersionStatistics, latency_histograms
+from actors.statistics import VersionStatistics
 from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from actors.turns import TurnOrder
 from backends.interface import Backend, InstanceSpec
@@ -35,7 +36,7 @@ from backends.padding import Padding
 from protocol.core import MemoryUsage, Respond
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from repository.model_config import ModelConfig
+from repository.model_config import InstanceKind, ModelConfig
 from repository.shape_rules import read_shape_rules
 from repository.warmup_data import WarmupSample
 
@@ -57,6 +58,7 @@ class Model:
         labels: Mapping[str, Sequence[str]] | None = None,
         *,
         has_histograms: bool = True,
+        summary_quantiles: Sequence[float] = (),
         warmup: Sequence[WarmupSample] = (),
         cache: VersionCache | None = None,
         limits: ModelLimits | None = None,
@@ -67,7 +69,10 @@ class Model:
         self.version = version
         self.labels = labels if labels is not None else {}
         self.composition = composition
-        self.statistics = VersionStatistics(histograms=latency_histograms(config) if has_histograms else None)
+        self.statistics = VersionStatistics(
+            histograms=latency_histograms(config) if has_histograms else None,
+            summaries=LatencySummaries(summary_quantiles) if summary_quantiles else None,
+        )
         self._backend = backend
         self._specs = specs
         # The latest of each instance, by its name.
@@ -102,6 +107,12 @@ class Model:
         if self.composition is not None and not self.composition.is_ready:
             return False
         return self._scheduler.live_count == len(self._specs) and not self._drained.is_set()
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU that all instances are on, if there is one such."""
+        found = {spec.device_id if spec.kind is InstanceKind.GPU else None for spec in self._specs}
+        return found.pop() if len(found) == 1 else None
 
     def check_composition(self) -> None:
         """A model that this ensemble is composed of was replaced."""

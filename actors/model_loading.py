@@ -45,6 +45,7 @@ class ModelLoader:
     gpu_count: int = 0
     auto_complete_config: bool = True
     has_histograms: bool = True
+    summary_quantiles: Sequence[float] = ()
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache: ResponseCache | None = None
     rate_limiter: RateLimiter | None = None
@@ -121,6 +122,7 @@ class ModelLoader:
             (),
             composition.labels,
             has_histograms=self.has_histograms,
+            summary_quantiles=self.summary_quantiles,
             cache=cache,
             composition=composition,
         )
@@ -170,6 +172,7 @@ class ModelLoader:
             specs,
             labels,
             has_histograms=self.has_histograms,
+            summary_quantiles=self.summary_quantiles,
             warmup=warmup,
             initial_states=initial_states,
             cache=cache,

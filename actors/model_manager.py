@@ -124,8 +124,10 @@ class ModelManager:
                 load_seconds=entry.versions[model.version].load_seconds,
                 failures={reason.value: count for reason, count in model.statistics.failures.items()},
                 histograms=model.statistics.histograms.frozen() if model.statistics.histograms is not None else {},
+                summaries=model.statistics.summaries.frozen() if model.statistics.summaries is not None else {},
                 flushes={reason.value: count for reason, count in model.statistics.flushes.items()},
                 has_cache=model.statistics.has_cache,
+                gpu=model.gpu,
                 routed=routed_texts(model),
             )
             for entry, model in self._table.ready()

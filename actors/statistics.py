@@ -9,17 +9,18 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from actors.batching.policy import FlushReason
-from actors.histogram import DURATION_BOUNDS_US, FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
+from actors.histogram import HistogramSnapshot
+from actors.latencies import LatencyHistograms, LatencySummaries
 from actors.messages import BatchDone, Reply, StreamEnded
 from actors.response_statistics import ResponseStatistics
+from actors.sliding_window import SummarySnapshot
 from actors.sums import NANOSECONDS, Sum
 from backends.interface import BatchTiming
 from protocol.core import InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics
 from protocol.errors import Cancelled, ServerError
-from repository.model_config import ModelConfig
 
 
 class FailureReason(enum.Enum):
@@ -43,8 +44,10 @@ class VersionSnapshot:
     load_seconds: float
     failures: Mapping[str, int]
     histograms: Mapping[str, HistogramSnapshot] = field(default_factory=dict)
+    summaries: Mapping[str, SummarySnapshot] = field(default_factory=dict)
     flushes: Mapping[str, int] = field(default_factory=dict)
     has_cache: bool = False
+    gpu: int | None = None  # where all of its instances are on one
     # Of a traffic split: target, its version, what became of the requests, how many.
     routed: Sequence[tuple[str, str, str, int]] = ()
 
@@ -57,31 +60,16 @@ class _BatchSums:
 
 
 @dataclass(slots=True)
-class LatencyHistograms:
-    """How the durations of successful requests are spread; the fields are in the metrics' names. Microseconds, but for
-    the time to the first response, which Triton has in milliseconds."""
-
-    request: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    queue: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    compute_input: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    compute_infer: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    compute_output: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    first_response: Histogram = field(default_factory=lambda: Histogram(FIRST_RESPONSE_BOUNDS_MS))
-
-    def frozen(self) -> dict[str, HistogramSnapshot]:
-        return {each.name: getattr(self, each.name).frozen() for each in fields(self)}
-
-
-@dataclass(slots=True)
 class VersionStatistics:
-    """The running sums. One writer, the version's scheduler; read at any time between two checkpoints. `histograms` is
-    None where they are switched off."""
+    """The running sums. One writer, the version's scheduler; read at any time between two checkpoints. `histograms` and
+    `summaries` are None where they are switched off."""
 
     inference_count: int = 0
     execution_count: int = 0
     last_inference_ms: int = 0
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
     histograms: LatencyHistograms | None = field(default_factory=LatencyHistograms)
+    summaries: LatencySummaries | None = None
     has_cache: bool = False
     # Batches by why they went; empty where nothing is batched.
     flushes: dict[FlushReason, int] = field(default_factory=dict)
@@ -93,6 +81,10 @@ class VersionStatistics:
     _cache_miss: Sum = field(default_factory=Sum)
     _compute: _BatchSums = field(default_factory=_BatchSums)
     _by_batch_size: dict[int, _BatchSums] = field(default_factory=dict)
+    _spreads: tuple[LatencyHistograms | LatencySummaries, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._spreads = tuple(spread for spread in (self.histograms, self.summaries) if spread is not None)
 
     def count_batch(self, done: BatchDone, *, now: float) -> None:
         """Count an executed batch, whose replies leave `now` (seconds of Trio's clock)."""
@@ -101,9 +93,10 @@ class VersionStatistics:
         if done.replies is None:  # each stream counts for itself when it ends
             requests = len(done.batch)
             self._queue.add(int(sum(done.started - item.arrival for item in done.batch) * NANOSECONDS), requests)
-            if self.histograms is not None:
-                for item in done.batch:
-                    self.histograms.queue.observe((done.started - item.arrival) * 1e6)
+            if self._spreads:
+                queued = [(done.started - item.arrival) * 1e6 for item in done.batch]
+                for spread in self._spreads:
+                    spread.queue.observe_all(queued)
         else:
             requests = self._count_replies(done, done.replies, now)
         if done.timing is not None:
@@ -113,7 +106,7 @@ class VersionStatistics:
         """The number of requests that succeeded."""
         successes = inferences = 0
         queued_seconds = success_seconds = 0.0
-        histograms = self.histograms
+        durations: list[tuple[float, float]] | None = [] if self._spreads else None
         for item, reply in zip(done.batch, replies, strict=True):
             if item.is_cancelled:  # counted when it was abandoned
                 continue
@@ -126,15 +119,25 @@ class VersionStatistics:
             taken = now - item.arrival
             queued_seconds += queued
             success_seconds += taken
-            if histograms is not None:
-                histograms.queue.observe(queued * 1e6)
-                histograms.request.observe(taken * 1e6)
-                histograms.first_response.observe(taken * 1e3)
+            if durations is not None:
+                durations.append((queued, taken))
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += inferences
         self._success.add(int(success_seconds * NANOSECONDS), successes)
         self._queue.add(int(queued_seconds * NANOSECONDS), successes)
+        if durations:
+            self._spread(durations)
         return successes
+
+    def _spread(self, durations: Sequence[tuple[float, float]]) -> None:
+        """Of requests that have one response each: the seconds in the queue, and in all."""
+        queued = [in_queue * 1e6 for in_queue, _ in durations]
+        taken = [in_all * 1e6 for _, in_all in durations]
+        for spread in self._spreads:
+            spread.queue.observe_all(queued)
+            spread.request.observe_all(taken)
+        if self.histograms is not None:
+            self.histograms.first_response.observe_all([in_all * 1e3 for _, in_all in durations])
 
     def count_execution(self, timing: BatchTiming, requests: int, *, batch_size: int) -> None:
         """Count what an execution took; `requests` of its requests count it as theirs."""
@@ -146,10 +149,11 @@ class VersionStatistics:
             sums.compute_input.add(timing.compute_input_ns * count, count)
             sums.compute_infer.add(timing.compute_infer_ns * count, count)
             sums.compute_output.add(timing.compute_output_ns * count, count)
-        if self.histograms is not None and requests:
-            self.histograms.compute_input.observe(timing.compute_input_ns / 1e3, requests)
-            self.histograms.compute_infer.observe(timing.compute_infer_ns / 1e3, requests)
-            self.histograms.compute_output.observe(timing.compute_output_ns / 1e3, requests)
+        if requests:
+            for spread in self._spreads:
+                spread.compute_input.observe(timing.compute_input_ns / 1e3, requests)
+                spread.compute_infer.observe(timing.compute_infer_ns / 1e3, requests)
+                spread.compute_output.observe(timing.compute_output_ns / 1e3, requests)
 
     def count_stream(self, ended: StreamEnded, *, now: float) -> None:
         """Count a request to a decoupled model, which has ended `now`."""
@@ -162,10 +166,10 @@ class VersionStatistics:
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += item.batch_size
         self._success.add(int((now - item.arrival) * NANOSECONDS))
-        if self.histograms is not None:
-            self.histograms.request.observe((now - item.arrival) * 1e6)
-            if ended.first_response is not None:
-                self.histograms.first_response.observe((ended.first_response - item.arrival) * 1e3)
+        for spread in self._spreads:
+            spread.request.observe((now - item.arrival) * 1e6)
+        if self.histograms is not None and ended.first_response is not None:
+            self.histograms.first_response.observe((ended.first_response - item.arrival) * 1e3)
 
     def count_ensemble(
         self,
@@ -183,11 +187,11 @@ class VersionStatistics:
         self._success.add(int(seconds * NANOSECONDS))
         self._queue.add(queue_ns)
         self.count_execution(timing, 1, batch_size=batch_size)
-        if self.histograms is not None:
-            self.histograms.queue.observe(queue_ns / 1e3)
-            self.histograms.request.observe(seconds * 1e6)
-            if first_response_seconds is not None:
-                self.histograms.first_response.observe(first_response_seconds * 1e3)
+        for spread in self._spreads:
+            spread.queue.observe(queue_ns / 1e3)
+            spread.request.observe(seconds * 1e6)
+        if self.histograms is not None and first_response_seconds is not None:
+            self.histograms.first_response.observe(first_response_seconds * 1e3)
 
     def count_flush(self, reason: FlushReason) -> None:
         self.flushes[reason] = self.flushes.get(reason, 0) + 1
@@ -199,16 +203,17 @@ class VersionStatistics:
         self._success.add(nanoseconds)
         self._queue.add(0)
         self._cache_hit.add(nanoseconds)
-        if self.histograms is not None:
-            self.histograms.queue.observe(0.0)
-            self.histograms.request.observe(seconds * 1e6)
-            self.histograms.first_response.observe(seconds * 1e3)
+        self._spread([(0.0, seconds)])
+        if self.summaries is not None:
+            self.summaries.cache_hit.observe(seconds * 1e6)
 
     def count_cache_miss(self, seconds: float) -> None:
         """Count the time that looking up and keeping an answer took, beside the request itself."""
         nanoseconds = int(seconds * NANOSECONDS)
         self._success.add(nanoseconds, 0)
         self._cache_miss.add(nanoseconds)
+        if self.summaries is not None:
+            self.summaries.cache_miss.observe(seconds * 1e6)
 
     def count_failure(self, reason: FailureReason, seconds: float) -> None:
         self.failures[reason] += 1
@@ -252,14 +257,3 @@ class VersionStatistics:
 
 def _reason(error: ServerError) -> FailureReason:
     return FailureReason.CANCELED if isinstance(error, Cancelled) else FailureReason.BACKEND
-
-
-def latency_histograms(config: ModelConfig) -> LatencyHistograms:
-    """The histograms of a model, with the buckets that its `model_metrics` give."""
-    bounds = {
-        control.metric_identifier.family: control.histogram_options.buckets
-        for control in (config.model_metrics.metric_control if config.model_metrics is not None else ())
-        if control.metric_identifier is not None and control.histogram_options is not None
-    }
-    first_response = bounds.get("nv_inference_first_response_histogram_ms", FIRST_RESPONSE_BOUNDS_MS)
-    return LatencyHistograms(first_response=Histogram(first_response))

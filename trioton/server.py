@@ -32,6 +32,7 @@ from protocol.limits import LimitCounter
 from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
 from trioton.edges import Edge, Shared, edges
+from trioton.gpus import Gpus
 from trioton.log import VERBATIM, ServerLog
 from trioton.metrics import Metrics
 from trioton.settings import Address, Settings
@@ -74,11 +75,15 @@ class Server:
         self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}
         self._limits = LimitCounter()
+        self._gpus = Gpus(settings.metrics_interval_ms / 1000) if settings.allow_gpu_metrics else None
         self._metrics = Metrics(
             self.core.snapshots,
             interval=settings.metrics_interval_ms / 1000,
             limits=self._limits,
+            lost_traces=lambda: self.tracer.lost_count,
             has_counters=settings.shows_metrics("counter_latencies"),
+            has_cpu=settings.allow_cpu_metrics,
+            gpus=self._gpus,
         )
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._stop = trio.Event()
@@ -161,6 +166,8 @@ class Server:
         logger.info("%s", await self.model_table(), extra=VERBATIM)
         if self.settings.exit_on_error:
             _refuse_failed(_asked_for(await self.core.repository_index(), self.settings))
+        if self._gpus is not None and self.settings.allow_metrics:
+            await background.start(self._gpus.run)
         shared = await self._shared(background)
         try:
             opening = edges(self.settings, shared)
@@ -242,6 +249,7 @@ def _core_settings(settings: Settings) -> CoreSettings:
         backend_config=backend_config,
         model_load_thread_count=settings.model_load_thread_count,
         latency_histograms=settings.shows_metrics("histogram_latencies"),
+        summary_quantiles=settings.summary_quantiles(),
         rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,
     )
 
