@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from protocol.access.control import AccessControl
@@ -14,7 +15,8 @@ from protocol.shared_memory.table import SharedMemoryTable
 
 @dataclass(frozen=True, slots=True)
 class EdgeServices:
-    """`access` and `forwarding` are the edge's own, the rest is shared."""
+    """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` tells load balancers by name how
+    loaded the server is."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -23,3 +25,4 @@ class EdgeServices:
     limits: LimitCounter
     log: LogControl
     trace: TraceControl
+    load_report: Callable[[], Mapping[str, float]] | None = None

@@ -6,7 +6,7 @@ module makes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -48,6 +48,7 @@ class Shared:
     trace: TraceControl
     keys: KeysFile | None
     render_metrics: Callable[[], bytes]
+    load_report: Callable[[], Mapping[str, float]]
 
 
 def edges(settings: Settings, shared: Shared) -> dict[str, Edge]:
@@ -91,4 +92,5 @@ def _services(
         limits=shared.limits,
         log=shared.log,
         trace=shared.trace,
+        load_report=shared.load_report,
     )

@@ -15,6 +15,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -33,6 +34,7 @@ from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
 from trioton.edges import Edge, Shared, edges
 from trioton.gpus import Gpus
+from trioton.load_report import load_report
 from trioton.log import VERBATIM, ServerLog
 from trioton.metrics import Metrics
 from trioton.settings import Address, Settings
@@ -194,6 +196,7 @@ class Server:
             trace=self.tracer,
             keys=keys,
             render_metrics=self._metrics.render,
+            load_report=partial(load_report, self._metrics.registry),
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery) -> Address:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,6 +94,7 @@ def make_services(
     forwarding: str = "",
     trace: FakeTraceControl | None = None,
     allow_shared_memory: bool = True,
+    load_report: Callable[[], Mapping[str, float]] | None = None,
 ) -> EdgeServices:
     return EdgeServices(
         core=core or FakeCore(),
@@ -103,6 +104,7 @@ def make_services(
         limits=LimitCounter(),
         log=FakeLog(),
         trace=trace or FakeTraceControl(),
+        load_report=load_report,
     )
 
 
