@@ -55,13 +55,6 @@ class SlidingWindow:
         self._count += count
         self._total += value * count
 
-    def observe_all(self, values: Sequence[float]) -> None:
-        """Count each value once."""
-        now = self._clock()
-        self._entries.extend([(now, value, 1) for value in values])
-        self._count += len(values)
-        self._total += sum(values)
-
     def frozen(self) -> SummarySnapshot:
         oldest = self._clock() - self._max_age
         while self._entries and self._entries[0][0] < oldest:

@@ -93,10 +93,9 @@ class VersionStatistics:
         if done.replies is None:  # each stream counts for itself when it ends
             requests = len(done.batch)
             self._queue.add(int(sum(done.started - item.arrival for item in done.batch) * NANOSECONDS), requests)
-            if self._spreads:
-                queued = [(done.started - item.arrival) * 1e6 for item in done.batch]
-                for spread in self._spreads:
-                    spread.queue.observe_all(queued)
+            for spread in self._spreads:
+                for item in done.batch:
+                    spread.count_queued(done.started - item.arrival)
         else:
             requests = self._count_replies(done, done.replies, now)
         if done.timing is not None:
@@ -106,7 +105,7 @@ class VersionStatistics:
         """The number of requests that succeeded."""
         successes = inferences = 0
         queued_seconds = success_seconds = 0.0
-        durations: list[tuple[float, float]] | None = [] if self._spreads else None
+        durations: list[float] = []
         for item, reply in zip(done.batch, replies, strict=True):
             if item.is_cancelled:  # counted when it was abandoned
                 continue
@@ -119,25 +118,14 @@ class VersionStatistics:
             taken = now - item.arrival
             queued_seconds += queued
             success_seconds += taken
-            if durations is not None:
-                durations.append((queued, taken))
+            durations += (queued, taken)
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += inferences
         self._success.add(int(success_seconds * NANOSECONDS), successes)
         self._queue.add(int(queued_seconds * NANOSECONDS), successes)
-        if durations:
-            self._spread(durations)
-        return successes
-
-    def _spread(self, durations: Sequence[tuple[float, float]]) -> None:
-        """Of requests that have one response each: the seconds in the queue, and in all."""
-        queued = [in_queue * 1e6 for in_queue, _ in durations]
-        taken = [in_all * 1e6 for _, in_all in durations]
         for spread in self._spreads:
-            spread.queue.observe_all(queued)
-            spread.request.observe_all(taken)
-        if self.histograms is not None:
-            self.histograms.first_response.observe_all([in_all * 1e3 for _, in_all in durations])
+            spread.count_replies(durations)
+        return successes
 
     def count_execution(self, timing: BatchTiming, requests: int, *, batch_size: int) -> None:
         """Count what an execution took; `requests` of its requests count it as theirs."""
@@ -151,9 +139,7 @@ class VersionStatistics:
             sums.compute_output.add(timing.compute_output_ns * count, count)
         if requests:
             for spread in self._spreads:
-                spread.compute_input.observe(timing.compute_input_ns / 1e3, requests)
-                spread.compute_infer.observe(timing.compute_infer_ns / 1e3, requests)
-                spread.compute_output.observe(timing.compute_output_ns / 1e3, requests)
+                spread.count_execution(timing, requests)
 
     def count_stream(self, ended: StreamEnded, *, now: float) -> None:
         """Count a request to a decoupled model, which has ended `now`."""
@@ -166,10 +152,9 @@ class VersionStatistics:
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += item.batch_size
         self._success.add(int((now - item.arrival) * NANOSECONDS))
+        first = None if ended.first_response is None else ended.first_response - item.arrival
         for spread in self._spreads:
-            spread.request.observe((now - item.arrival) * 1e6)
-        if self.histograms is not None and ended.first_response is not None:
-            self.histograms.first_response.observe((ended.first_response - item.arrival) * 1e3)
+            spread.count_stream(now - item.arrival, first)
 
     def count_ensemble(
         self,
@@ -188,10 +173,8 @@ class VersionStatistics:
         self._queue.add(queue_ns)
         self.count_execution(timing, 1, batch_size=batch_size)
         for spread in self._spreads:
-            spread.queue.observe(queue_ns / 1e3)
-            spread.request.observe(seconds * 1e6)
-        if self.histograms is not None and first_response_seconds is not None:
-            self.histograms.first_response.observe(first_response_seconds * 1e3)
+            spread.count_queued(queue_ns / NANOSECONDS)
+            spread.count_stream(seconds, first_response_seconds)
 
     def count_flush(self, reason: FlushReason) -> None:
         self.flushes[reason] = self.flushes.get(reason, 0) + 1
@@ -203,7 +186,8 @@ class VersionStatistics:
         self._success.add(nanoseconds)
         self._queue.add(0)
         self._cache_hit.add(nanoseconds)
-        self._spread([(0.0, seconds)])
+        for spread in self._spreads:
+            spread.count_replies((0.0, seconds))
         if self.summaries is not None:
             self.summaries.cache_hit.observe(seconds * 1e6)
 

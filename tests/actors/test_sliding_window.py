@@ -18,7 +18,8 @@ class Clock:
 
 def test_quantiles_by_nearest_rank() -> None:
     window = SlidingWindow((0.0, 0.5, 0.9, 0.99, 1.0), clock=Clock())
-    window.observe_all([float(value) for value in range(100, 0, -1)])
+    for value in range(100, 0, -1):
+        window.observe(float(value))
     frozen = window.frozen()
     assert frozen.quantiles == ((0.0, 1.0), (0.5, 50.0), (0.9, 90.0), (0.99, 99.0), (1.0, 100.0))
     assert (frozen.count, frozen.total) == (100, 5050.0)
@@ -52,7 +53,8 @@ def test_old_observations_leave_the_window_but_not_the_sums() -> None:
 
 def test_memory_is_bounded() -> None:
     window = SlidingWindow((0.0,), capacity=10, clock=Clock())
-    window.observe_all([float(value) for value in range(1000)])
+    for value in range(1000):
+        window.observe(float(value))
     frozen = window.frozen()
     assert (frozen.count, frozen.quantiles) == (1000, ((0.0, 990.0),))
 
