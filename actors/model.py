@@ -282,11 +282,12 @@ class Model:
         return [MemoryUsage(type, id, size) for (type, id), size in sorted(found.items())]
 
     def _backend_of(self, spec: InstanceSpec) -> Backend:
-        backend = self._loaded[spec.name] = self._backend(spec)
+        backend = self._backend(spec)
         rules = read_shape_rules(self.config)
-        if rules is None or backend.joins_requests:
-            return backend
-        return PaddedBackend(backend, Padding(rules, self.config))
+        if rules is not None and not backend.joins_requests:
+            backend = PaddedBackend(backend, Padding(rules, self.config))
+        self._loaded[spec.name] = backend
+        return backend
 
     def _instance(self, spec: InstanceSpec, address: SchedulerAddress, limit: InstanceLimit | None) -> ModelInstance:
         return ModelInstance(

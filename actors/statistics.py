@@ -203,7 +203,10 @@ class VersionStatistics:
         self.failures[reason] += 1
         self._fail.add(int(seconds * NANOSECONDS))
 
-    def frozen(self, name: str, version: int, memory_usage: Sequence[MemoryUsage] = ()) -> ModelStatistics:
+    def frozen(
+        self, name: str, version: int, memory_usage: Sequence[MemoryUsage] = (), *, has_responses: bool = True
+    ) -> ModelStatistics:
+        """`has_responses` false spares the rows of the responses, of which there may be many."""
         compute = self._compute
         return ModelStatistics(
             name=name,
@@ -221,7 +224,7 @@ class VersionStatistics:
                 cache_hit=self._cache_hit.frozen(),
                 cache_miss=self._cache_miss.frozen(),
             ),
-            response_stats=self.responses.frozen(),
+            response_stats=self.responses.frozen() if has_responses else {},
             batch_stats=self._batch_statistics(),
             memory_usage=tuple(memory_usage),
         )
