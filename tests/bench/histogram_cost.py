@@ -31,7 +31,7 @@ CONCURRENCIES = (1, 16, 64)
 ROUNDS = 41
 REQUESTS = 640
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-BEGIN = "<!-- histograms: begin (written by python -m tests.bench.histogram_cost --write, as by make bench) -->"
+BEGIN = "<!-- histograms: begin (written by python -m tests.bench.histogram_cost --write) -->"
 END = "<!-- histograms: end -->"
 
 
