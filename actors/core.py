@@ -175,21 +175,28 @@ class ServerCore:
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
-        call = self._manager.find(request.model_name, request.model_version).infer(request)
-        return await (self._in_flight.run(request, call) if request.id else call)
+        model = self._manager.find(request.model_name, request.model_version)
+        call = model.infer(request)
+        return await (self._in_flight.run(request, model.version, call) if request.id else call)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
-        call = self._manager.find(request.model_name, request.model_version).infer_stream(request, respond)
-        return await (self._in_flight.run(request, call) if request.id else call)
+        model = self._manager.find(request.model_name, request.model_version)
+        call = model.infer_stream(request, respond)
+        return await (self._in_flight.run(request, model.version, call) if request.id else call)
 
-    def cancel(self, name: str, request_id: str) -> int:
-        self._running().find(name)
-        return self._in_flight.cancel(name, request_id)
+    def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        found = self._in_flight.cancel(name, request_id, version)
+        if not found:
+            self._find(name, version)
+        return found
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         return self._find(name, version).is_decoupled
+
+    def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).config.is_batching
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         return self._find(name, version).labels.get(output, ())

@@ -159,17 +159,20 @@ class InferenceCore(Protocol):
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         """Whether a model answers a request with any number of responses, so that `infer` cannot serve it."""
 
+    def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
+        """Whether the first dimension of a model's tensors is the batch."""
+
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         """The labels of an output's classes by index; empty where the configuration gives no label file."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Run a request on a model that gives exactly one response."""
 
-    def cancel(self, name: str, request_id: str) -> int:
-        """Stop the requests of this model that have this id and are under way; returns how many there were.
+    def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        """Stop the requests of this model that have this id and are under way; returns how many were stopped.
 
-        Each is then answered with `Cancelled`, unless its answer was there already. Raises NotFound for a model that
-        does not serve.
+        Without a version those of all versions are. Each is then answered with `Cancelled`, unless its answer was
+        there already. Raises NotFound where there is neither such a request nor such a model or version that serves.
         """
         ...
 

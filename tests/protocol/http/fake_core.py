@@ -107,8 +107,14 @@ class FakeCore:
             raise self.failure
         return True
 
-    def cancel(self, name: str, request_id: str) -> int:
-        raise NotImplementedError  # HTTP has no such call
+    def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
+        self._check(name, version)
+        return self.max_batch_size > 0
+
+    def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        self._check(name, version)
+        self.calls.append(("cancel", name, request_id, version))
+        return 2
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         self._check(request.model_name, request.model_version)
