@@ -19,7 +19,7 @@ from protocol.access.keys_file import KeysFile
 from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Dialect, RestrictedApis, Restriction
 from protocol.core import InferenceCore
 from protocol.grpc.server import serve_grpc
-from protocol.grpc.tls import server_context
+from protocol.grpc.settings import ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.server import serve_http
@@ -27,7 +27,7 @@ from protocol.limits import LimitCounter
 from protocol.server_settings import LogControl, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
-from protocol.tls import server_context as https_context
+from protocol.tls import server_context
 from trioton.settings import Address, Settings
 
 
@@ -64,14 +64,14 @@ def edges(settings: Settings, shared: Shared) -> dict[str, Edge]:
 def _grpc(settings: Settings, shared: Shared, address: Address) -> Edge:
     services = _services(shared, settings.grpc_restricted_protocol, GRPC_PROTOCOL, settings.grpc_header_forward_pattern)
     tls = settings.grpc_tls()
-    grpc = replace(settings.grpc_edge(), tls=None if tls is None else server_context(tls))
+    grpc = replace(settings.grpc_edge(), tls=None if tls is None else server_context(tls, (ALPN_PROTOCOL,)))
     return partial(serve_grpc, services, grpc)
 
 
 def _http(settings: Settings, shared: Shared, address: Address) -> Edge:
     services = _services(shared, settings.http_restricted_api, HTTP_API, settings.http_header_forward_pattern)
     tls = settings.http_tls()
-    http = replace(settings.http_edge(), tls=None if tls is None else https_context(tls, ALPN_PROTOCOLS))
+    http = replace(settings.http_edge(), tls=None if tls is None else server_context(tls, ALPN_PROTOCOLS))
     return partial(serve_http, services, http)
 
 

@@ -25,13 +25,12 @@ from actors.response_cache import ResponseCache
 from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
 from backends.registry import BackendRegistry
-from protocol import tls
 from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
-from protocol.grpc.tls import CertificateError
 from protocol.limits import LimitCounter
 from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
+from protocol.tls import CertificateError
 from trioton.edges import Edge, Shared, edges
 from trioton.gpus import Gpus
 from trioton.load_report import load_report
@@ -173,7 +172,7 @@ class Server:
         shared = await self._shared(background)
         try:
             opening = edges(self.settings, shared)
-        except (CertificateError, tls.CertificateError) as error:
+        except CertificateError as error:
             raise StartError(str(error)) from None
         for word, edge in opening.items():
             self.addresses[word] = await self._open(word, edge, nursery)

@@ -23,9 +23,9 @@ from h2.errors import ErrorCodes
 from h2.exceptions import DenialOfServiceError, ProtocolError
 
 from protocol.errors import PayloadTooLarge, ServerError, Unavailable, Unsupported
+from protocol.flood import FloodGuard
 from protocol.grpc.codec import Codec
 from protocol.grpc.compression import check_encoding
-from protocol.grpc.flood import Rate
 from protocol.grpc.headers import RESPONSE_HEADERS, Header, decode_timeout_seconds, header_size, refusal, trailers
 from protocol.grpc.http2 import ServerConnection
 from protocol.grpc.keepalive import Due, Lifetime, PingPolice
@@ -89,8 +89,8 @@ class Connection:
         self._time_changed = trio.lowlevel.ParkingLot()
         self._lifetime = Lifetime(limits, trio.current_time(), age_factor=random.uniform(0.9, 1.1))
         self._pings = PingPolice(limits.keepalive)
-        self._resets = Rate(limits.max_stream_resets)
-        self._control_frames = Rate(limits.max_control_frames)
+        self._resets = FloodGuard(limits.max_stream_resets)
+        self._control_frames = FloodGuard(limits.max_control_frames)
         self._on_event: dict[type[h2.events.Event], Callable[[Any], None]] = {
             h2.events.RequestReceived: self._on_request,
             h2.events.DataReceived: self._on_data,
@@ -278,11 +278,11 @@ class Connection:
 
     def _on_control_frame(self, event: h2.events.Event) -> None:
         """A frame that carries nothing of a call."""
-        if self._control_frames.exceeds(trio.current_time()):
+        if not self._control_frames.passes(trio.current_time()):
             self._cut_off("max_control_frames", b"too many control frames")
 
     def _count_reset(self) -> None:
-        if self._resets.exceeds(trio.current_time()):
+        if not self._resets.passes(trio.current_time()):
             self._cut_off("max_stream_resets", b"too many streams reset")
 
     def _cut_off(self, limit: str, reason: bytes) -> None:
