@@ -9,6 +9,7 @@ from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl, TraceControl
 from protocol.shared_memory.table import SharedMemoryTable
 
@@ -23,6 +24,7 @@ class EdgeServices:
     access: AccessControl
     forwarding: HeaderForwarding
     limits: LimitCounter
+    memory: RequestMemory
     log: LogControl
     trace: TraceControl
     load_report: Callable[[], Mapping[str, float]] | None = None

@@ -10,6 +10,8 @@ from protocol.messages import Buffer
 # zlib's window parameter says which wrapper it expects: gzip's, or (what both protocols call `deflate`) its own.
 _WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 ENCODINGS = tuple(_WINDOW_BITS)
+# A compressed byte gives so many at most.
+MAX_INFLATION = 1032
 
 
 def inflate(data: Buffer, encoding: str, limit: int, *, what: str) -> bytes | None:

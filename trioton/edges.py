@@ -19,11 +19,12 @@ from protocol.access.keys_file import KeysFile
 from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Dialect, RestrictedApis, Restriction
 from protocol.core import InferenceCore
 from protocol.grpc.server import serve_grpc
-from protocol.grpc.settings import ALPN_PROTOCOL
+from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.server import serve_http
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
@@ -44,6 +45,7 @@ class Shared:
     core: InferenceCore
     shared_memory: SharedMemoryTable
     limits: LimitCounter
+    memory: RequestMemory
     log: LogControl
     trace: TraceControl
     keys: KeysFile | None
@@ -64,7 +66,7 @@ def edges(settings: Settings, shared: Shared) -> dict[str, Edge]:
 def _grpc(settings: Settings, shared: Shared, address: Address) -> Edge:
     services = _services(shared, settings.grpc_restricted_protocol, GRPC_PROTOCOL, settings.grpc_header_forward_pattern)
     tls = settings.grpc_tls()
-    grpc = replace(settings.grpc_edge(), tls=None if tls is None else server_context(tls, (ALPN_PROTOCOL,)))
+    grpc = replace(settings.grpc_edge(), tls=None if tls is None else server_context(tls, (GRPC_ALPN_PROTOCOL,)))
     return partial(serve_grpc, services, grpc)
 
 
@@ -77,8 +79,12 @@ def _http(settings: Settings, shared: Shared, address: Address) -> Edge:
 
 def _metrics(settings: Settings, shared: Shared, address: Address) -> Edge:
     host, port = address
+    tls = settings.http_tls() if settings.metrics_use_ssl else None
+    metrics = MetricsSettings(
+        host, port, settings.http_edge().connections, None if tls is None else server_context(tls, ALPN_PROTOCOLS)
+    )
     access = AccessControl(keys=shared.keys)
-    return partial(serve_metrics, shared.render_metrics, MetricsSettings(host, port), access=access)
+    return partial(serve_metrics, shared.render_metrics, metrics, access=access, limits=shared.limits)
 
 
 def _services(
@@ -90,6 +96,7 @@ def _services(
         access=AccessControl(RestrictedApis(restrictions, dialect), shared.keys),
         forwarding=forwarding or HeaderForwarding(),
         limits=shared.limits,
+        memory=shared.memory,
         log=shared.log,
         trace=shared.trace,
         load_report=shared.load_report,

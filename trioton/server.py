@@ -28,6 +28,7 @@ from backends.registry import BackendRegistry
 from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
 from protocol.tls import CertificateError
@@ -191,6 +192,7 @@ class Server:
             core=self.core,
             shared_memory=self._shared_memory,
             limits=self._limits,
+            memory=RequestMemory(self.settings.request_memory()),
             log=self.log,
             trace=self.tracer,
             keys=keys,

@@ -16,6 +16,7 @@ from actors.tracing.settings import TracerSettings
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, switch
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.http_flags import HTTP, HttpFlags
+from trioton.machine import memory_size
 from trioton.metrics_flags import MetricSetting, metric_setting, shows_metrics, summary_quantiles
 from trioton.scheduling_flags import (
     CacheChoice,
@@ -161,6 +162,14 @@ class Settings(HttpFlags, GrpcFlags):
         metavar="<path>",
         help="A TOML file of bearer keys; every call then needs one that allows it. Read again when it changes.",
     )
+    max_request_memory: int | None = flag(
+        None,
+        integer(1),
+        group=SERVER,
+        metavar=_INT,
+        help="The most bytes that the bodies of all requests in flight hold, over HTTP and gRPC; others are refused. "
+        "Where absent, half of the memory of this machine or container.",
+    )
     exit_timeout_secs: int = flag(
         30, integer(0), group=SERVER, metavar=_INT, help="How long requests in flight may take to end at exit."
     )
@@ -170,6 +179,13 @@ class Settings(HttpFlags, GrpcFlags):
         "", str, group=METRICS, metavar=_TEXT, help="The address to listen on; where absent, that of HTTP."
     )
     metrics_port: int = flag(8002, _PORT, group=METRICS, metavar=_INT, help="The port to listen on.")
+    metrics_use_ssl: bool = flag(
+        False,
+        boolean,
+        group=METRICS,
+        metavar=_BOOL,
+        help="Serve metrics over HTTPS, with the certificates of HTTP; needs --http-use-ssl=true.",
+    )
     metrics_interval_ms: int = flag(
         2000, integer(1), group=METRICS, metavar=_INT, help="How old the readings of the machine's load may be."
     )
@@ -268,8 +284,13 @@ class Settings(HttpFlags, GrpcFlags):
         _refuse_shared_ports(self.services())
         self.check_grpc()
         self.check_http()
+        if self.metrics_use_ssl and not self.http_use_ssl:
+            raise UsageError("--metrics-use-ssl needs --http-use-ssl=true, whose certificates it serves with")
         self.tracing()
         self.cache()
+
+    def request_memory(self) -> int:
+        return self.max_request_memory or memory_size() // 2
 
     def shows_metrics(self, group: str) -> bool:
         """Whether a group of metrics is shown."""

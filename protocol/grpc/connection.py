@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Shared:
     handlers: Mapping[str, Handler]
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     counts: LimitCounter = field(default_factory=LimitCounter)
+    memory: RequestMemory = field(default_factory=lambda: RequestMemory(sys.maxsize))
     codec: Codec = field(default_factory=Codec)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(4))
 
@@ -78,7 +81,7 @@ class Connection:
             max_header_size=limits.max_header_size,
         )
         self._out = Outgoing(self._h2, transport, shared.counts, send_timeout=limits.send_timeout)
-        self._memory = ReceiveMemory(limits.max_receive_memory, shared.threads)
+        self._memory = ReceiveMemory(limits.max_receive_memory, shared.memory, shared.threads)
         self._streams: dict[int, Stream] = {}
         self._is_draining = False  # the server stops
         self._is_retiring = False  # this connection ends, and its peer opens a new one
@@ -114,6 +117,12 @@ class Connection:
         self._h2.initiate_connection()
         self._out.flush()
         self._reading.deadline = trio.current_time() + self._limits.handshake_timeout
+        try:
+            await self._serve()
+        finally:
+            self._memory.close()
+
+    async def _serve(self) -> None:
         async with self._transport, trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             nursery.start_soon(self._keep_time)

@@ -62,6 +62,7 @@ class _Server:
             grpc_handlers(services, settings),
             settings.limits,
             services.limits,
+            services.memory,
             threads=trio.CapacityLimiter(os.cpu_count() or 1),
         )
         self._count = 0

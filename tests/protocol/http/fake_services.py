@@ -13,6 +13,7 @@ from protocol.errors import InvalidArgument, NotFound
 from protocol.http.exchange import Headers, HttpRequest
 from protocol.http.settings import HttpSettings
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogSettings, Trace, TracedTensor, TraceSettings
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
@@ -102,6 +103,7 @@ def make_services(
         access=access or AccessControl(),
         forwarding=HeaderForwarding(forwarding),
         limits=LimitCounter(),
+        memory=RequestMemory(1 << 40),
         log=FakeLog(),
         trace=trace or FakeTraceControl(),
         load_report=load_report,
