@@ -1,6 +1,6 @@
 """NVIDIA's load generator in its modes: what it sends is answered, and it counts no failure.
 
-`make bench` unpacks the program into `.bench/`; where it is not, these tests are skipped.
+`make bench` and the gate unpack the program into `.bench/`; where it is not, these tests are skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tests.e2e.server_process import ServerProcess
 BENCH = Path(__file__).parents[2] / ".bench"
 PROGRAM = BENCH / CLIENT_WHEEL.replace("==", "-") / "bin" / "perf_analyzer"
 
-pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="perf_analyzer is not there; make bench unpacks it")
+pytestmark = pytest.mark.skipif(
+    not PROGRAM.is_file(), reason="perf_analyzer is not there; make bench and .ci/run unpack it"
+)
 
 # It wants three windows that are alike within so many percent: always met, so that a run is three windows.
 WINDOWS = ("--measurement-mode", "count_windows", "--measurement-request-count", "20", "-r", "3", "-s", "999")
