@@ -225,11 +225,16 @@ class ModelInstance:
 
     def _watch_callers(self, batch: Sequence[QueuedRequest]) -> None:
         """Have the backend told when a caller goes."""
+        watcher = partial(self._tell_cancelled, batch)
         for item in batch:
-            item.watcher = self._tell_cancelled
+            item.watcher = watcher
 
-    def _tell_cancelled(self, item: QueuedRequest) -> None:
-        self.backend.cancel(item.request)
+    def _tell_cancelled(self, batch: Sequence[QueuedRequest], item: QueuedRequest) -> None:
+        if all(each.is_cancelled for each in batch):  # those too that had gone before the batch began
+            for each in batch:
+                self.backend.cancel(each.request)
+        else:
+            self.backend.cancel(item.request)
 
     def _as_reply(self, error: Exception) -> ServerError:
         if isinstance(error, InstanceDied):

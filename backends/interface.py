@@ -176,7 +176,8 @@ class Backend(abc.ABC):
 
     def cancel(self, request: InferenceRequest) -> None:  # noqa: B027 (most frameworks cannot stop what they have begun)
         """The caller of a request has gone that this instance executes, or answers by its responder. Must not wait. The
-        request is to be answered all the same."""
+        request is to be answered all the same. When all callers of a batch have gone it is called for each of its
+        requests, perhaps a second time, and for rows without a request."""
 
     async def is_ready(self) -> bool:
         """Whether the model itself says that it can serve, now that it is loaded and alive; within a bounded time."""

@@ -319,4 +319,6 @@ def _for_nobody(request: InferenceRequest) -> QueuedRequest:
     """A request whose answer goes nowhere and is not counted, for a row of a batch that has none."""
     reply, nowhere = trio.open_memory_channel[Reply](0)
     nowhere.close()
-    return QueuedRequest(request, 1, None, trio.current_time(), reply, response_count=COUNTED_RESPONSES)
+    return QueuedRequest(
+        request, 1, None, trio.current_time(), reply, is_cancelled=True, response_count=COUNTED_RESPONSES
+    )
