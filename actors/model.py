@@ -29,7 +29,7 @@ from actors.scheduler import Scheduler
 from actors.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.statistics import VersionStatistics
 from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
-from actors.turns import TurnOrder
+from actors.turns import Turn, TurnOrder
 from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
@@ -93,9 +93,9 @@ class Model:
             )
         else:
             self._scheduler = sequence_batcher(config, self.statistics, initial_states or {})
-        batching = config.dynamic_batching
-        is_ordered = batching is not None and batching.preserve_ordering
-        self._turns = TurnOrder() if is_ordered and config.is_decoupled else None
+        # Requests of sequences take their places when the scheduler says so: one in the backlog must hold nobody up.
+        self._takes_turns_late = config.sequence_batching is not None
+        self._turns = TurnOrder() if config.is_decoupled and config.preserves_ordering else None
         self._address: SchedulerAddress | None = None
         self._drained = trio.Event()
         # One scope for each instance that is loading again after a death: a drain does not wait for those.
@@ -202,7 +202,7 @@ class Model:
             trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
         self._address.tell(Submit(item))
         if self._turns is not None:
-            item.turn = self._turns.join()
+            item.turn = Turn(self._turns) if self._takes_turns_late else self._turns.join()
         return _Submission(self._address, item, answers)
 
     def drain(self) -> None:

@@ -181,23 +181,11 @@ class ModelLoader:
 
 
 def _refuse_decoupled(config: ModelConfig, backend: type[Backend]) -> None:
-    if not config.is_decoupled:
-        return
-    if not backend.can_be_decoupled:
+    if config.is_decoupled and not backend.can_be_decoupled:
         raise Unsupported(
             f"model '{config.name}' has 'model_transaction_policy.decoupled', which backend '{config.backend}' does "
             "not support"
         )
-    sequences = config.sequence_batching
-    together = {
-        "sequence_batching.oldest.preserve_ordering": (
-            sequences is not None and sequences.oldest is not None and sequences.oldest.preserve_ordering
-        ),
-        "sequence_batching.state": sequences is not None and bool(sequences.state),
-    }
-    for path, is_used in together.items():
-        if is_used:
-            raise Unsupported(f"model '{config.name}' is decoupled and has '{path}', which cannot be used together yet")
 
 
 def _refuse_joining(config: ModelConfig, backend: type[Backend]) -> None:

@@ -51,6 +51,11 @@ class ResponseStream:
         if not self._is_open:
             return True
         computed = trio.current_time()
+        if self.item.take_states is not None:
+            failure = self.item.take_states(response)  # perhaps again: the second time there is nothing to take
+            if failure is not None:
+                self.close(failure)
+                return True
         turn = self.item.turn
         try:
             if turn is not None and not turn.has_begun:
