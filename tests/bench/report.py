@@ -46,11 +46,12 @@ class Run:
     analyzer_version: str
     minutes: float
     incidents: Sequence[str]
+    alone: Sequence[str] = ()  # what was measured of our server alone, as Markdown
 
 
 def render(run: Run) -> str:
     """The whole report, without a heading."""
-    parts = [_conditions(run), _figures(run), _servers(run)]
+    parts = [_conditions(run), _figures(run), _servers(run), *run.alone]
     if notes := [*_failure_notes(run), *run.incidents]:
         parts.append("\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts)

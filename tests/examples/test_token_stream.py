@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def generating(tmp_path: Path) -> Path:
 def test_words_follow_each_other_as_in_the_text() -> None:
     words = model.vocabulary_of("a b . a c .")
     assert words == [".", "a", "b", "c"]
-    expected = [[0, 1, 0, 0], [0, 0, 0.5, 0.5], [1, 0, 0, 0], [1, 0, 0, 0]]
+    expected = np.array([[0, 1, 0, 0], [0, 0, 0.5, 0.5], [1, 0, 0, 0], [1, 0, 0, 0]])
     np.testing.assert_allclose(model.transitions_of("a b . a c .", words), expected)
 
 
@@ -42,18 +43,16 @@ async def test_requests_join_each_others_rounds_and_words_come_one_by_one(genera
     seen: list[int] = []
     async with open_server(settings(generating)) as server:
 
-        def ask(*prompts: str, seed: int = 0) -> list[token_stream.Generated]:
-            texts: list[token_stream.Generated] = token_stream.generate(
+        def ask(seed: int, *prompts: str) -> Any:
+            return token_stream.generate(
                 url(server, "grpc"), prompts, lambda number, text: seen.append(number), tokens=12, seed=seed
             )
-            return texts
 
-        together = await trio.to_thread.run_sync(ask, *token_stream.PROMPTS)
+        together = await trio.to_thread.run_sync(ask, 0, *token_stream.PROMPTS)
         order = list(seen)
-        alone = [
-            (await trio.to_thread.run_sync(lambda number=number, prompt=prompt: ask(prompt, seed=number)))[0]
-            for number, prompt in enumerate(token_stream.PROMPTS)
-        ]
+        alone = []
+        for number, prompt in enumerate(token_stream.PROMPTS):
+            alone += await trio.to_thread.run_sync(ask, number, prompt)
         statistics = server.core.model_statistics(token_stream.MODEL)[0]
     assert [text.words for text in together] == [text.words for text in alone]
     assert {company for text in alone for company in text.company} == {1}
