@@ -77,6 +77,7 @@ class Model:
         self._specs = specs
         # The latest of each instance, by its name.
         self._loaded: dict[str, Backend] = {}
+        self._active_count = sum(not spec.is_passive for spec in specs)
         self._warmup = warmup
         self._cache = cache
         self.statistics.has_cache = cache is not None
@@ -89,7 +90,7 @@ class Model:
             self._scheduler = self._ensemble = EnsembleRunner(composition, version, self.statistics)
         elif config.sequence_batching is None:
             self._scheduler = build_scheduler(
-                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=len(specs)
+                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=self._active_count
             )
         else:
             self._scheduler = sequence_batcher(config, self.statistics, initial_states or {})
@@ -103,10 +104,11 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all instances are loaded and alive; of an ensemble, whether its composing models are ready."""
+        """Whether all instances that take requests are loaded and alive; of an ensemble, whether its composing models
+        are ready."""
         if self.composition is not None and not self.composition.is_ready:
             return False
-        return self._scheduler.live_count == len(self._specs) and not self._drained.is_set()
+        return self._scheduler.live_count == self._active_count and not self._drained.is_set()
 
     @property
     def gpu(self) -> int | None:
@@ -303,6 +305,7 @@ class Model:
             warmup=self._warmup,
             limit=limit,
             responses=self.statistics.responses,
+            passive_until=self._drained if spec.is_passive else None,
         )
 
     def _first_error(self, group: BaseExceptionGroup[BaseException]) -> ServerError:

@@ -53,6 +53,8 @@ class ModelInstance:
     warmup: Sequence[WarmupSample] = ()
     limit: InstanceLimit | None = None
     responses: ResponseStatistics = field(default_factory=ResponseStatistics)  # of its decoupled model
+    # Loaded until then, and never told of to the scheduler; None for one that takes requests.
+    passive_until: trio.Event | None = None
     _inboxes: dict[InstanceAddress, trio.MemoryReceiveChannel[Execute]] = field(default_factory=dict, init=False)
     # Addresses whose last batch runs: the instance has another one for the next.
     _freed: set[InstanceAddress] = field(default_factory=set, init=False)
@@ -70,9 +72,14 @@ class ModelInstance:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._watch, nursery.cancel_scope)
                 try:
-                    await warm_up(self.backend, self.warmup)
-                    failure = None
-                    await self._serve(task_status, nursery.cancel_scope)
+                    if self.passive_until is None:
+                        await warm_up(self.backend, self.warmup)
+                        failure = None
+                        await self._serve(task_status, nursery.cancel_scope)
+                    else:
+                        failure = None
+                        task_status.started()
+                        await self.passive_until.wait()
                 except Exception as error:  # raised below, where no nursery puts it into a group
                     failure = error
                 nursery.cancel_scope.cancel()

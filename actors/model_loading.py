@@ -15,7 +15,7 @@ import trio
 from actors.batching.adaptive import read_adaptive_settings
 from actors.caches.entry import KEY_BYTES, version_key
 from actors.ensemble.composition import Composition, FindModel, NoBackend
-from actors.ensemble.dependencies import composing_models
+from actors.ensemble.dependencies import Needs, needs_of_config
 from actors.model import Model
 from actors.rate_limiter import ModelLimits, RateLimiter
 from actors.response_cache import ResponseCache, VersionCache
@@ -50,13 +50,13 @@ class ModelLoader:
     cache: ResponseCache | None = None
     rate_limiter: RateLimiter | None = None
 
-    async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> tuple[str, ...]:
-        """What must be loaded before this model: the models of an ensemble's steps. A configuration that cannot be read
-        has none; `prepare` says what is wrong with it."""
+    async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> Needs:
+        """What must be loaded before this model: the models of an ensemble's steps or of a traffic split. A
+        configuration that cannot be read has none; `prepare` says what is wrong with it."""
         try:
-            return composing_models(await trio.to_thread.run_sync(self._read, directory, parameters))
+            return needs_of_config(await trio.to_thread.run_sync(self._read, directory, parameters))
         except ServerError:
-            return ()
+            return Needs()
 
     async def prepare(
         self, directory: ModelDirectory, parameters: LoadParameters, find: FindModel
@@ -160,7 +160,7 @@ class ModelLoader:
     ) -> Model:
         source = self._source(directory, config, version)
         placements = resolve_instances(config)
-        specs = [InstanceSpec(source, placement.name, placement.kind, placement.device_id) for placement in placements]
+        specs = [InstanceSpec(source, each.name, each.kind, each.device_id, each.is_passive) for each in placements]
         cache: VersionCache | None = None
         if self.cache is not None and cache_generation is not None:
             cache = VersionCache(self.cache, version_key(config.name, version, cache_generation), version)

@@ -54,12 +54,14 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before)."""
+    """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before). One that is
+    passive is loaded, and executes nothing."""
 
     source: ModelSource
     name: str
     kind: InstanceKind = InstanceKind.CPU
     device_id: int = 0
+    is_passive: bool = False
 
     @property
     def config(self) -> ModelConfig:

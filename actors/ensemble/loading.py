@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from actors.ensemble.dependencies import find_circle, needs_of
+from actors.ensemble.dependencies import Needs, find_circle, needs_of
 from actors.model_loading import ModelLoader
 from actors.model_table import ModelTable
 from protocol.core import LoadParameters
@@ -19,40 +19,40 @@ from repository.layout import find_model
 
 
 class ComposingModels:
-    """`name` is the ensemble that is to be loaded, `names` are the models of its steps."""
+    """`name` is the ensemble or the traffic split that is to be loaded, `needs` are the models that it needs."""
 
     def __init__(self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Path]) -> None:
         self._table = table
         self._loader = loader
         self._repositories = repositories
 
-    async def check(self, name: str, names: Sequence[str]) -> None:
+    async def check(self, name: str, needs: Needs) -> None:
         """Before any is loaded, so that no two loads wait for each other.
 
         Raises:
-            InvalidArgument: the ensemble needs itself, or a model that is not there.
+            InvalidArgument: it needs itself, or a model that is not there.
         """
-        needs = await self._all_needs(name, names)
-        circle = find_circle(name, needs)
+        all_needs = await self._all_needs(name, needs.names)
+        circle = find_circle(name, all_needs)
         if circle:
-            raise InvalidArgument(f"circular dependency between ensembles: {' -> '.join(circle)}")
-        missing = sorted(each for each in names if each not in needs)
+            raise InvalidArgument(f"circular dependency between {needs.kind}s: {' -> '.join(circle)}")
+        missing = sorted(each for each in needs.names if each not in all_needs)
         if missing:
             raise InvalidArgument(
-                f"ensemble {name} contains models that are not available or ambiguous: {', '.join(missing)}"
+                f"{needs.kind} {name} contains models that are not available or ambiguous: {', '.join(missing)}"
             )
 
-    def check_loaded(self, name: str, names: Sequence[str]) -> None:
+    def check_loaded(self, name: str, needs: Needs) -> None:
         """After they were loaded.
 
         Raises:
             InvalidArgument: one of them does not serve.
         """
-        for needed in map(self._table.entry, names):
+        for needed in map(self._table.entry, needs.names):
             if not needed.ready_versions:
                 because = f" Model '{needed.name}' loading failed with error: {needed.reason}" if needed.reason else ""
                 raise InvalidArgument(
-                    f"ensemble '{name}' depends on '{needed.name}' which has no loaded version.{because}"
+                    f"{needs.kind} '{name}' depends on '{needed.name}' which has no loaded version.{because}"
                 )
 
     async def _all_needs(self, name: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -68,7 +68,7 @@ class ComposingModels:
                 places = await trio.to_thread.run_sync(find_model, self._repositories, needed)
                 if needed not in places.models:
                     continue
-                found = await self._loader.composing_models(places.models[needed], LoadParameters())
+                found = (await self._loader.composing_models(places.models[needed], LoadParameters())).names
             needs[needed] = found
             left += found
         return needs
