@@ -74,6 +74,7 @@ class CoreSettings:
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_load_thread_count: int = 4
     latency_histograms: bool = True
+    summary_quantiles: tuple[float, ...] = ()
     # None where the rate limiter is off.
     rate_limit_resources: tuple[RateLimitResource, ...] | None = None
 
@@ -107,6 +108,7 @@ class ServerCore:
             gpu_count=await trio.to_thread.run_sync(gpu_count),
             auto_complete_config=settings.auto_complete_config,
             has_histograms=settings.latency_histograms,
+            summary_quantiles=settings.summary_quantiles,
             backend_config=settings.backend_config,
             cache=self._cache,
             rate_limiter=None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources),
@@ -198,10 +200,11 @@ class ServerCore:
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
-        call = self._manager.find(request.model_name, request.model_version).infer(request)
+        model = self._manager.find(request.model_name, request.model_version)
+        call = model.infer(request)
         self._accepted += 1
         try:
-            return await (self._in_flight.run(request, call) if request.id else call)
+            return await (self._in_flight.run(request, model.version, call) if request.id else call)
         finally:
             self._accepted -= 1
             self._stop_if_done()
@@ -209,20 +212,26 @@ class ServerCore:
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
-        call = self._manager.find(request.model_name, request.model_version).infer_stream(request, respond)
+        model = self._manager.find(request.model_name, request.model_version)
+        call = model.infer_stream(request, respond)
         self._accepted += 1
         try:
-            return await (self._in_flight.run(request, call) if request.id else call)
+            return await (self._in_flight.run(request, model.version, call) if request.id else call)
         finally:
             self._accepted -= 1
             self._stop_if_done()
 
-    def cancel(self, name: str, request_id: str) -> int:
-        self._running().find(name)
-        return self._in_flight.cancel(name, request_id)
+    def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        found = self._in_flight.cancel(name, request_id, version)
+        if not found:
+            self._find(name, version)
+        return found
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         return self._find(name, version).is_decoupled
+
+    def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).config.is_batching
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         return self._find(name, version).labels.get(output, ())
@@ -249,7 +258,7 @@ class ServerCore:
 
 
 def _statistics(model: Model) -> ModelStatistics:
-    return model.statistics.frozen(model.config.name, model.version)
+    return model.statistics.frozen(model.config.name, model.version, model.memory_usage())
 
 
 def _tensor_metadata(config: ModelConfig, tensor: ModelInput | ModelOutput) -> TensorMetadata:

@@ -7,6 +7,7 @@ Started and owned by the model manager; restarts an instance that has died, with
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -16,6 +17,7 @@ from actors.batching.batcher import build_scheduler
 from actors.deadline import queue_takes_timeout, within_timeout
 from actors.ensemble.composition import Composition
 from actors.ensemble.runner import EnsembleRunner
+from actors.latencies import LatencySummaries, latency_histograms
 from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddress, Submit
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
@@ -26,16 +28,16 @@ from actors.response_stream import BUFFERED_RESPONSES
 from actors.restart_backoff import RestartBackoff
 from actors.scheduler import Scheduler
 from actors.sequence.batcher import SequenceBatcher, sequence_batcher
-from actors.statistics import VersionStatistics, latency_histograms
+from actors.statistics import VersionStatistics
 from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
-from actors.turns import TurnOrder
+from actors.turns import Turn, TurnOrder
 from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
-from protocol.core import Respond
+from protocol.core import MemoryUsage, Respond
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported
 from protocol.messages import Caller, InferenceRequest, InferenceResponse, Tensor
-from repository.model_config import ModelConfig
+from repository.model_config import InstanceKind, ModelConfig
 from repository.shape_rules import read_shape_rules
 from repository.warmup_data import WarmupSample
 
@@ -57,6 +59,7 @@ class Model:
         labels: Mapping[str, Sequence[str]] | None = None,
         *,
         has_histograms: bool = True,
+        summary_quantiles: Sequence[float] = (),
         warmup: Sequence[WarmupSample] = (),
         cache: VersionCache | None = None,
         limits: ModelLimits | None = None,
@@ -67,11 +70,15 @@ class Model:
         self.version = version
         self.labels = labels if labels is not None else {}
         self.composition = composition
-        self.statistics = VersionStatistics(histograms=latency_histograms(config) if has_histograms else None)
+        self.statistics = VersionStatistics(
+            histograms=latency_histograms(config) if has_histograms else None,
+            summaries=LatencySummaries(summary_quantiles) if summary_quantiles else None,
+        )
         self._backend = backend
         self._specs = specs
         # The latest of each instance, by its name.
         self._loaded: dict[str, Backend] = {}
+        self._active_count = sum(not spec.is_passive for spec in specs)
         self._warmup = warmup
         self._cache = cache
         self.statistics.has_cache = cache is not None
@@ -84,13 +91,14 @@ class Model:
             self._scheduler = self._ensemble = EnsembleRunner(composition, version, self.statistics)
         elif config.sequence_batching is None:
             self._scheduler = build_scheduler(
-                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=len(specs)
+                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=self._active_count
             )
         else:
             self._scheduler = sequence_batcher(config, self.statistics, initial_states or {})
-        batching = config.dynamic_batching
-        self.is_ordered = batching is not None and batching.preserve_ordering
-        self._turns = TurnOrder() if self.is_ordered and config.is_decoupled else None
+        self.is_ordered = config.preserves_ordering
+        # Requests of sequences take their places when the scheduler says so: one in the backlog must hold nobody up.
+        self._takes_turns_late = config.sequence_batching is not None
+        self._turns = TurnOrder() if config.is_decoupled and self.is_ordered else None
         self._address: SchedulerAddress | None = None
         self._drained = trio.Event()
         # One scope for each instance that is loading again after a death: a drain does not wait for those.
@@ -98,10 +106,17 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all instances are loaded and alive; of an ensemble, whether its composing models are ready."""
+        """Whether all instances that take requests are loaded and alive; of an ensemble, whether its composing models
+        are ready."""
         if self.composition is not None and not self.composition.is_ready:
             return False
-        return self._scheduler.live_count == len(self._specs) and not self._drained.is_set()
+        return self._scheduler.live_count == self._active_count and not self._drained.is_set()
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU that all instances are on, if there is one such."""
+        found = {spec.device_id if spec.kind is InstanceKind.GPU else None for spec in self._specs}
+        return found.pop() if len(found) == 1 else None
 
     def check_composition(self) -> None:
         """A model that this ensemble is composed of was replaced."""
@@ -228,7 +243,7 @@ class Model:
             submission.end_wait()
             raise
         if self._turns is not None:
-            item.turn = self._turns.join()
+            item.turn = Turn(self._turns) if self._takes_turns_late else self._turns.join()
         return submission
 
     def drain(self) -> None:
@@ -296,6 +311,17 @@ class Model:
             finally:
                 self._restarts.discard(restart)
 
+    def memory_usage(self) -> list[MemoryUsage]:
+        """What all instances hold, by type and device."""
+        found: Counter[tuple[str, int]] = Counter()
+        for name, backend in self._loaded.items():
+            try:
+                for used in backend.memory_usage():
+                    found[used.type, used.id] += used.byte_size
+            except Exception:  # the statistics are worth more than one row of them
+                logger.exception("model instance '%s' cannot tell its memory usage", name)
+        return [MemoryUsage(type, id, size) for (type, id), size in sorted(found.items())]
+
     def _backend_of(self, spec: InstanceSpec) -> Backend:
         backend = self._backend(spec)
         rules = read_shape_rules(self.config)
@@ -317,6 +343,8 @@ class Model:
             is_iterative=self.config.sequence_batching is not None and self.config.sequence_batching.iterative_sequence,
             warmup=self._warmup,
             limit=limit,
+            responses=self.statistics.responses,
+            passive_until=self._drained if spec.is_passive else None,
         )
 
     def _first_error(self, group: BaseExceptionGroup[BaseException]) -> ServerError:

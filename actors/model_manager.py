@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import trio
 
-from actors.ensemble.dependencies import EnsembleDependencies, load_levels, needs_of
+from actors.ensemble.dependencies import EnsembleDependencies, Needs, load_levels, needs_of
 from actors.ensemble.loading import ComposingModels
 from actors.load_waits import LoadWaits
 from actors.model import Model
@@ -144,13 +144,15 @@ class ModelManager:
                 # Triton's label for ensembles.
                 version=1 if model.composition is not None and len(entry.ready_versions) == 1 else model.version,
                 metric_tags=model.config.metric_tags,
-                statistics=model.statistics.frozen(entry.name, model.version),
+                statistics=model.statistics.frozen(entry.name, model.version, has_responses=False),
                 pending_requests=model.pending_count,
                 load_seconds=entry.versions[model.version].load_seconds,
                 failures={reason.value: count for reason, count in model.statistics.failures.items()},
                 histograms=model.statistics.histograms.frozen() if model.statistics.histograms is not None else {},
+                summaries=model.statistics.summaries.frozen() if model.statistics.summaries is not None else {},
                 flushes={reason.value: count for reason, count in model.statistics.flushes.items()},
                 has_cache=model.statistics.has_cache,
+                gpu=model.gpu,
                 routed=routed_texts(model),
             )
             for entry, model in self._table.ready()
@@ -225,7 +227,7 @@ class ModelManager:
         if self._control_mode is ControlMode.EXPLICIT and "*" not in self._load_models:
             names = list(dict.fromkeys(self._load_models))
         needs = {
-            name: await self._loader.composing_models(found.models[name], LoadParameters())
+            name: (await self._loader.composing_models(found.models[name], LoadParameters())).names
             for name in names
             if name in found.models
         }
@@ -263,7 +265,7 @@ class ModelManager:
         directory = await self._find_directory(name)
         entry = self._table.entry(name)
         needed = await self._loader.composing_models(directory, parameters)
-        with self._dependencies.wanted(needed):
+        with self._dependencies.wanted(needed.names):
             await self._load_composing(entry, needed, models, tried)
             await self._load_from(entry, directory, parameters, models, only_if_absent=only_if_absent)
 
@@ -294,7 +296,7 @@ class ModelManager:
         try:
             entry = self._table.entry(name)
             needed = await self._loader.composing_models(files.directory, parameters)
-            with self._dependencies.wanted(needed):
+            with self._dependencies.wanted(needed.names):
                 await self._load_composing(entry, needed, models, frozenset())
                 async with entry.lock:
                     async with self._load_limit:
@@ -304,22 +306,23 @@ class ModelManager:
             await _release(files)
 
     async def _load_composing(
-        self, entry: ModelEntry, names: Sequence[str], models: trio.Nursery, tried: frozenset[str]
+        self, entry: ModelEntry, needs: Needs, models: trio.Nursery, tried: frozenset[str]
     ) -> None:
-        """Load those models of an ensemble's steps that do not serve, without holding any lock or limit of its own.
+        """Load those models of an ensemble's steps, or of a traffic split, that do not serve, without holding any lock
+        or limit of its own.
 
         Raises:
-            InvalidArgument: not all of them serve then, or the ensemble would need itself.
+            InvalidArgument: not all of them serve then, or the model would need itself.
         """
-        if not names:
+        if not needs.names:
             return
         try:
-            await self._composing.check(entry.name, names)
+            await self._composing.check(entry.name, needs)
             async with trio.open_nursery() as loads:
-                for name in names:
+                for name in needs.names:
                     if name not in tried and not self._table.entry(name).ready_versions:
                         loads.start_soon(self._load_logged, name, models, tried)
-            self._composing.check_loaded(entry.name, names)
+            self._composing.check_loaded(entry.name, needs)
         except ServerError as error:
             raise self._failed(entry, error) from None
 

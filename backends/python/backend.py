@@ -27,6 +27,7 @@ from backends.python.readiness import Readiness
 from backends.python.settings import PythonSettings
 from backends.python.wire import BrokenFrame
 from backends.python.worker.trioton_worker.frames import COMPLETE, INITIALIZE
+from protocol.core import MemoryUsage
 from protocol.errors import Internal, InvalidArgument
 from protocol.messages import InferenceRequest
 from repository.json_form import from_json_form, to_json_form
@@ -167,6 +168,11 @@ class PythonBackend(Backend):
         if self._link is None or self._death:
             return False
         return self._readiness is None or await self._readiness.check()
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        """What the worker's process has in memory, that which it shares with the server included."""
+        resident = None if self._link is None else self._link.resident_bytes()
+        return () if resident is None else (MemoryUsage("CPU", 0, resident),)
 
     async def _died(self, link: WorkerLink, problem: str) -> InstanceDied:
         self._death = f"model instance '{self.spec.name}' died: its worker process {await link.end_text(problem)}"

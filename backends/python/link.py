@@ -183,6 +183,10 @@ class WorkerLink:
         """The last lines that the worker printed, now that it has ended."""
         return self._process.tail
 
+    def resident_bytes(self) -> int | None:
+        """What the worker has in memory; None where nobody can tell."""
+        return self._process.resident_bytes()
+
     async def stop(self) -> None:
         """Finalize the model and end the worker, by force when it takes too long; free everything. Bounded."""
         try:

@@ -62,6 +62,14 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    def resident_bytes(self) -> int | None:
+        """What the process has in memory; None where it has ended, or the system does not tell."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        except (OSError, IndexError):
+            return None
+        return int(pages) * os.sysconf("SC_PAGESIZE") or None
+
     @property
     def tail(self) -> list[str]:
         """The last lines that were printed, oldest first."""

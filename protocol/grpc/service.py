@@ -161,6 +161,17 @@ def _duration(duration: vocabulary.StatisticDuration) -> pb.StatisticDuration:
     return pb.StatisticDuration(duration.count, duration.ns)
 
 
+def _response_statistics(of: vocabulary.InferResponseStatistics) -> pb.InferResponseStatistics:
+    return pb.InferResponseStatistics(
+        compute_infer=_duration(of.compute_infer),
+        compute_output=_duration(of.compute_output),
+        success=_duration(of.success),
+        fail=_duration(of.fail),
+        empty_response=_duration(of.empty_response),
+        cancel=_duration(of.cancel),
+    )
+
+
 def _model_statistics(one: vocabulary.ModelStatistics) -> pb.ModelStatistics:
     of = one.inference_stats
     return pb.ModelStatistics(
@@ -188,4 +199,6 @@ def _model_statistics(one: vocabulary.ModelStatistics) -> pb.ModelStatistics:
             )
             for batch in one.batch_stats
         ],
+        memory_usage=[pb.MemoryUsage(used.type, used.id, used.byte_size) for used in one.memory_usage],
+        response_stats={index: _response_statistics(of) for index, of in one.response_stats.items()},
     )
