@@ -15,13 +15,14 @@ import trio
 from actors.batching.adaptive import read_adaptive_settings
 from actors.caches.entry import KEY_BYTES, version_key
 from actors.ensemble.composition import Composition, FindModel, NoBackend
-from actors.ensemble.dependencies import composing_models
+from actors.ensemble.dependencies import Needs, needs_of_config
 from actors.model import Model
 from actors.rate_limiter import ModelLimits, RateLimiter
 from actors.response_cache import ResponseCache, VersionCache
 from actors.traffic_split import TrafficSplit
 from backends.interface import Backend, InstanceSpec, ModelSource
 from backends.registry import BackendRegistry
+from backends.services import BackendServices
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError, Unsupported
 from protocol.messages import Tensor
@@ -46,17 +47,19 @@ class ModelLoader:
     gpu_count: int = 0
     auto_complete_config: bool = True
     has_histograms: bool = True
+    summary_quantiles: Sequence[float] = ()
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache: ResponseCache | None = None
     rate_limiter: RateLimiter | None = None
+    services: BackendServices | None = None
 
-    async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> tuple[str, ...]:
-        """What must be loaded before this model: the models of an ensemble's steps. A configuration that cannot be read
-        has none; `prepare` says what is wrong with it."""
+    async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> Needs:
+        """What must be loaded before this model: the models of an ensemble's steps or of a traffic split. A
+        configuration that cannot be read has none; `prepare` says what is wrong with it."""
         try:
-            return composing_models(await trio.to_thread.run_sync(self._read, directory, parameters))
+            return needs_of_config(await trio.to_thread.run_sync(self._read, directory, parameters))
         except ServerError:
-            return ()
+            return Needs()
 
     async def prepare(
         self, directory: ModelDirectory, parameters: LoadParameters, find: FindModel
@@ -130,6 +133,7 @@ class ModelLoader:
             (),
             composition.labels,
             has_histograms=self.has_histograms,
+            summary_quantiles=self.summary_quantiles,
             cache=cache,
             composition=composition,
         )
@@ -157,6 +161,7 @@ class ModelLoader:
             directory.path,
             config,
             settings,
+            self.services,
         )
 
     def _model(
@@ -172,7 +177,7 @@ class ModelLoader:
     ) -> Model:
         source = self._source(directory, config, version, backend)
         placements = resolve_instances(config)
-        specs = [InstanceSpec(source, placement.name, placement.kind, placement.device_id) for placement in placements]
+        specs = [InstanceSpec(source, each.name, each.kind, each.device_id, each.is_passive) for each in placements]
         cache: VersionCache | None = None
         if self.cache is not None and cache_generation is not None:
             cache = VersionCache(self.cache, version_key(config.name, version, cache_generation), version)
@@ -184,6 +189,7 @@ class ModelLoader:
             specs,
             labels,
             has_histograms=self.has_histograms,
+            summary_quantiles=self.summary_quantiles,
             warmup=warmup,
             initial_states=initial_states,
             cache=cache,
@@ -192,23 +198,11 @@ class ModelLoader:
 
 
 def _refuse_decoupled(config: ModelConfig, backend: type[Backend]) -> None:
-    if not config.is_decoupled:
-        return
-    if not backend.can_be_decoupled:
+    if config.is_decoupled and not backend.can_be_decoupled:
         raise Unsupported(
             f"model '{config.name}' has 'model_transaction_policy.decoupled', which backend '{config.backend}' does "
             "not support"
         )
-    sequences = config.sequence_batching
-    together = {
-        "sequence_batching.oldest.preserve_ordering": (
-            sequences is not None and sequences.oldest is not None and sequences.oldest.preserve_ordering
-        ),
-        "sequence_batching.state": sequences is not None and bool(sequences.state),
-    }
-    for path, is_used in together.items():
-        if is_used:
-            raise Unsupported(f"model '{config.name}' is decoupled and has '{path}', which cannot be used together yet")
 
 
 def _refuse_joining(config: ModelConfig, backend: type[Backend]) -> None:

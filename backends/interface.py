@@ -22,6 +22,7 @@ from typing import Protocol
 import trio
 
 from backends.services import BackendServices
+from protocol.core import MemoryUsage
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
@@ -55,12 +56,14 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before)."""
+    """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before). One that is
+    passive is loaded, and executes nothing."""
 
     source: ModelSource
     name: str
     kind: InstanceKind = InstanceKind.CPU
     device_id: int = 0
+    is_passive: bool = False
 
     @property
     def config(self) -> ModelConfig:
@@ -179,11 +182,17 @@ class Backend(abc.ABC):
 
     def cancel(self, request: InferenceRequest) -> None:  # noqa: B027 (most frameworks cannot stop what they have begun)
         """The caller of a request has gone that this instance executes, or answers by its responder. Must not wait. The
-        request is to be answered all the same."""
+        request is to be answered all the same. When all callers of a batch have gone it is called for each of its
+        requests, perhaps a second time, and for rows without a request."""
 
     async def is_ready(self) -> bool:
         """Whether the model itself says that it can serve, now that it is loaded and alive; within a bounded time."""
         return True
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        """What the instance holds now, as far as its framework can tell, for the statistics. Must not wait; may be
+        called at any time, also before `load` and after `unload`."""
+        return ()
 
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]

@@ -75,6 +75,8 @@ PYTHON_MODELS = {
     "ocr_page_scale": "a page in the size for detection",
     "ocr_page_cut": "its lines, cut out",
     "ocr_page_turn": "those lines upright",
+    "ocr_page_bls": "the text of a page, by calls of models",
+    "token_generator": "how does a text go on?",
 }
 ENSEMBLES = {"ocr_page": "the text of a page, in one request"}
 

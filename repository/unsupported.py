@@ -45,7 +45,6 @@ REFUSED = (
     Refusal("ensemble_scheduling.step.model_namespace"),
     Refusal("instance_group.secondary_devices"),
     Refusal("instance_group.profile"),
-    Refusal("instance_group.passive"),
     Refusal("instance_group.host_policy"),
     Refusal("cc_model_filenames"),
     # Custom batching: the path of a library that decides what goes into a batch.
@@ -144,6 +143,7 @@ SUPPORTED = frozenset(
         "instance_group.kind",
         "instance_group.count",
         "instance_group.gpus",
+        "instance_group.passive",
         "instance_group.rate_limiter.resources.name",
         "instance_group.rate_limiter.resources.global",
         "instance_group.rate_limiter.resources.count",

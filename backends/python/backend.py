@@ -25,6 +25,7 @@ from backends.python.renewal import Renewal
 from backends.python.settings import PythonSettings
 from backends.python.wire import BrokenFrame
 from backends.python.worker.trioton_worker.frames import COMPLETE
+from protocol.core import MemoryUsage
 from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
 from protocol.messages import InferenceRequest
 from repository.json_form import from_json_form, to_json_form
@@ -142,6 +143,11 @@ class PythonBackend(Backend):
         if self._loaded is None or self._death:
             return False
         return self._loaded.readiness is None or await self._loaded.readiness.check()
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        """What the worker's process has in memory, that which it shares with the server included."""
+        resident = None if self._loaded is None else self._loaded.link.resident_bytes()
+        return () if resident is None else (MemoryUsage("CPU", 0, resident),)
 
     async def _died(self, loaded: LoadedModel, problem: str) -> ServerError:
         end = await loaded.link.end_text(problem)
