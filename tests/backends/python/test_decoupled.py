@@ -216,6 +216,30 @@ async def test_a_request_that_is_let_go_is_told_to_its_client(tmp_path: Path, bo
     assert "has let go of the request without sending its final response" in receiver.error.message
 
 
+async def test_a_last_response_that_cannot_be_packed_is_not_the_end(tmp_path: Path) -> None:
+    """Another one may follow; where none does, the client is told."""
+    model = executing(
+        """
+        class Mute:
+            def __str__(self):
+                raise ValueError("nothing to say")
+        def work(sender, has_another):
+            try:
+                sender.send(answer(np.array([Mute()], object)), FINAL)
+            except ValueError:
+                if has_another:
+                    sender.send(answer(np.zeros(1)), FINAL)
+        for r in requests:
+            threading.Thread(target=work, args=(r.get_response_sender(), r.request_id() == "another")).start()
+    """
+    )
+    async with running(backend(tmp_path, model, config=DECOUPLED)) as instance:
+        told, answered = await stream(instance, request(), request(id="another"))
+    assert told.error is not None
+    assert "has let go of the request without sending its final response" in told.error.message
+    assert (answers(answered), answered.error) == ([0.0], None)
+
+
 async def test_what_is_asked_of_a_sender_wrongly(tmp_path: Path) -> None:
     model = executing(
         """

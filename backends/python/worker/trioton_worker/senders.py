@@ -52,18 +52,10 @@ class Reply:
     def send(self, response: InferenceResponse | None, is_final: bool) -> None:
         with self._lock:
             self._check(response, is_final)
-            self._is_closed = is_final
-            if self._has_failed:  # an error was the end for the client
-                return
-            if not self._batch.session.is_decoupled:
-                if response is not None:
-                    self._send(response, FINAL)
-            elif response is not None:
-                self._wait_credit()
-                self._has_failed = response.has_error()
-                self._send(response, FINAL if is_final or self._has_failed else OPEN)
-            else:
-                self._send_end(FINAL)
+            if not self._has_failed:  # an error was the end for the client
+                self._pass_on(response, is_final)
+            if is_final:  # not where it could not be packed: a sender that is dropped then ends the request
+                self._is_closed = True
 
     def close(self) -> None:
         """The request was answered by other means."""
@@ -94,6 +86,17 @@ class Reply:
             raise TritonModelException(
                 "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
             )
+
+    def _pass_on(self, response: InferenceResponse | None, is_final: bool) -> None:
+        if not self._batch.session.is_decoupled:
+            if response is not None:
+                self._send(response, FINAL)
+        elif response is not None:
+            self._wait_credit()
+            self._has_failed = response.has_error()
+            self._send(response, FINAL if is_final or self._has_failed else OPEN)
+        else:
+            self._send_end(FINAL)
 
     def _wait_credit(self) -> None:
         while not self._has_credit():
