@@ -2,8 +2,8 @@
 otherwise.
 
 Flow: model instance actor → [backend] → `loaded_model` → `batches` → `link` → worker → back the same way.
-Source: Triton's Python backend. Tensors are on the CPU in the worker, also for an instance of KIND_GPU: its kind and
-device id reach the model as arguments of `initialize`.
+Source: Triton's Python backend. Tensors cross to the worker and back on the CPU; what is on a GPU there, the worker
+copies (`worker.trioton_worker.device`).
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from backends.python.settings import PythonSettings
 from backends.python.worker.trioton_worker.frames import INITIALIZE
 from protocol.errors import Internal
 from repository.json_form import to_json_form
+from repository.model_config import InstanceKind
 
 T = TypeVar("T")
 
@@ -74,6 +75,7 @@ class LoadedModel:
                 "is_decoupled": source.config.is_decoupled,
                 "logs_verbose": link.logs_verbose,
                 "calls": settings.calls,
+                "input_device": spec.device_id if _has_device_inputs(spec, settings) else None,
             }
             done = await begin(source, link, INITIALIZE, head, doing="initialize")
             if done.is_async and source.config.sequence_batching is None:
@@ -110,6 +112,10 @@ class LoadedModel:
             await self.link.stop()
         finally:
             self.questions.close()
+
+
+def _has_device_inputs(spec: InstanceSpec, settings: PythonSettings) -> bool:
+    return spec.kind is InstanceKind.GPU and not settings.force_cpu_inputs
 
 
 def _arguments(spec: InstanceSpec, name: str) -> dict[str, str]:

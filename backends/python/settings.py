@@ -40,7 +40,8 @@ class Isolation(enum.Enum):
 class PythonSettings:
     """`calls` of other models may be under way at a time for each instance (backend setting `thread-pool-size`), and
     `concurrency` batches where its `execute` is a coroutine (the model's parameter MAX_CONCURRENT_EXECUTE). A worker is
-    replaced after `restart_after_requests`, or when it takes more than `restart_after_memory` bytes; 0 is never.
+    replaced after `restart_after_requests`, or when it takes more than `restart_after_memory` bytes; 0 is never. Unless
+    `force_cpu_inputs`, an instance on a GPU gets its inputs there.
 
     The others are the shared memory of each instance, in bytes, for inputs and again for outputs. A segment is made
     when a batch first needs one, grows in multiples of `shm_growth_byte_size`, never beyond `shm_limit_byte_size`: a
@@ -57,6 +58,7 @@ class PythonSettings:
     isolation: Isolation = Isolation.PROCESS
     restart_after_requests: int = 0
     restart_after_memory: int = 0
+    force_cpu_inputs: bool = True
 
     @classmethod
     def of(cls, source: ModelSource) -> PythonSettings:
@@ -84,7 +86,6 @@ class PythonSettings:
         if calls < 1:
             raise InvalidArgument("thread-pool-size can't be less than 1.")
         inline = source.config.parameter("INLINE_TENSORS", source.settings.get("inline-tensors", "false"))
-        _check_force_cpu(source)
         isolation = _isolation(source)
         is_inline = parse_bool(inline, place=f"model '{source.name}': INLINE_TENSORS")
         return cls(
@@ -96,6 +97,7 @@ class PythonSettings:
             _concurrency(source),
             isolation,
             *_restarts(source, isolation),
+            _force_cpu(source),
         )
 
 
@@ -154,8 +156,8 @@ def _restarts(source: ModelSource, isolation: Isolation) -> tuple[int, int]:
     return number(_RESTART_AFTER_REQUESTS), number(_RESTART_AFTER_MEMORY) * _MIB
 
 
-def _check_force_cpu(source: ModelSource) -> None:
-    """Tensors stay on the CPU either way; a value that Triton refuses is refused."""
+def _force_cpu(source: ModelSource) -> bool:
     value = source.config.parameter(_FORCE_CPU, "yes")
     if value not in ("yes", "no"):
         raise Unsupported(f"Incorrect value for {_FORCE_CPU}: {value}'")
+    return value == "yes"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .bls import ResponseIterator
+from .bls import MEMORY_GPU, ResponseIterator
 from .errors import (
     TritonError,
     TritonErrorCode,
@@ -42,7 +42,7 @@ TRITONSERVER_RESPONSE_COMPLETE_FINAL = COMPLETE_FINAL
 TRITONSERVER_REQUEST_RELEASE_ALL = RELEASE_ALL
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = RELEASE_RESCHEDULE
 TRITONSERVER_MEMORY_CPU = 0
-TRITONSERVER_MEMORY_GPU = 2
+TRITONSERVER_MEMORY_GPU = MEMORY_GPU
 
 TRITON_STRING_TO_NUMPY = {name: NUMPY_TYPES[number] for name, number in TYPE_NAMES.items()}
 _NUMBERS = {kind: number for number, kind in NUMPY_TYPES.items()}

@@ -77,6 +77,7 @@ def _decode_requests(frame: Frame, memory: Any, all_outputs: frozenset[str], liv
         request._batch = live
         request._index = index
         request._reply = None
+        request._preferred_memory = None
         request._release_flags = RELEASE_ALL
         if isinstance(about, str):  # most requests have nothing but an id
             request._request_id = about

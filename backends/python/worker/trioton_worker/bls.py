@@ -11,13 +11,16 @@ from typing import Any, AsyncIterator, Iterator
 
 from .calls import Call, ServerGone
 from .connection import Frame, Head
+from .device import find_library
 from .errors import TritonModelException
 from .frames import UNTAKEN_RESPONSES
 from .packing import Packing
 from .responses import InferenceResponse, failed_response, unpack_response
 from .session import Session, session
+from .tensors import on_device
 from .trace import InferenceTrace
 
+MEMORY_GPU = 2  # TRITONSERVER_MEMORY_GPU
 _TRANSPORT_FAILED = "An error occurred while performing BLS request."
 # So many responses were looked at before the server is told.
 _TAKEN_AT_ONCE = UNTAKEN_RESPONSES // 2
@@ -28,8 +31,8 @@ def execute(request: Any, decoupled: bool) -> Any:
     try:
         call = _begin(request, decoupled)
         if decoupled:
-            return ResponseIterator(call)
-        return _response(call.wait())
+            return ResponseIterator(call, device_id=_preferred_device(request))
+        return _response(call.wait(), _preferred_device(request))
     except ServerGone:
         return _gone(decoupled)
 
@@ -44,12 +47,12 @@ def async_execute(request: Any, decoupled: bool) -> Any:
         result.set_result(_gone(decoupled))
         return result
     if decoupled:
-        result.set_result(ResponseIterator(call))
+        result.set_result(ResponseIterator(call, device_id=_preferred_device(request)))
         return result
 
     def finish(_: asyncio.Future[None]) -> None:
         if not result.done():
-            result.set_result(_response(call.take()))
+            result.set_result(_response(call.take(), _preferred_device(request)))
 
     def give_up(result: asyncio.Future[Any]) -> None:
         if result.cancelled():
@@ -60,8 +63,28 @@ def async_execute(request: Any, decoupled: bool) -> Any:
     return result
 
 
-def _response(frame: Frame | None) -> InferenceResponse:
-    return failed_response(_TRANSPORT_FAILED) if frame is None else unpack_response(frame)
+def _response(frame: Frame | None, device_id: int | None) -> InferenceResponse:
+    return failed_response(_TRANSPORT_FAILED) if frame is None else _placed(unpack_response(frame), device_id)
+
+
+def _preferred_device(request: Any) -> int | None:
+    """The GPU that the outputs should be on; None for the CPU."""
+    preferred = request._preferred_memory
+    if preferred is None or preferred.preferred_memory_type != MEMORY_GPU:
+        return None
+    device_id: int = preferred.preferred_device_id
+    return device_id
+
+
+def _placed(response: InferenceResponse, device_id: int | None) -> InferenceResponse:
+    """The response with its outputs on that GPU. They stay on the CPU where no GPU can be used: it is a preference."""
+    if device_id is None or not response._output_tensors or find_library() is None:
+        return response
+    try:
+        response._output_tensors = [on_device(tensor, device_id) for tensor in response._output_tensors]
+    except TritonModelException as error:
+        return failed_response(str(error))
+    return response
 
 
 def _gone(decoupled: bool) -> Any:
@@ -118,10 +141,13 @@ class ResponseIterator:
     model finish; `cancel` asks it to stop.
     """
 
-    __slots__ = ("_call", "_position", "_responses", "_untold")
+    __slots__ = ("_call", "_device_id", "_position", "_responses", "_untold")
 
-    def __init__(self, call: Call | None, responses: list[InferenceResponse] | None = None) -> None:
+    def __init__(
+        self, call: Call | None, responses: list[InferenceResponse] | None = None, *, device_id: int | None = None
+    ) -> None:
         self._call = call
+        self._device_id = device_id
         self._responses: list[InferenceResponse] = responses or []
         self._position = 0
         self._untold = 0
@@ -175,7 +201,7 @@ class ResponseIterator:
         if self._untold == _TAKEN_AT_ONCE:
             call.count_taken(self._untold)
             self._untold = 0
-        return self._keep(unpack_response(frame))
+        return self._keep(_placed(unpack_response(frame), self._device_id))
 
     def _keep(self, response: InferenceResponse) -> InferenceResponse:
         self._responses.append(response)

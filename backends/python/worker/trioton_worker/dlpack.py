@@ -6,14 +6,23 @@ Structures: dlpack.h, version 0 ("dltensor" capsules, which every library still 
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .errors import TritonModelException
+from .frames import DATATYPE_BF16
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3
-UNSIGNED, BFLOAT = 1, 4
+SIGNED, UNSIGNED, FLOAT, BFLOAT, BOOL = 0, 1, 2, 4, 6
+# Datatype numbers by code and bits.
+_NUMBERS = {
+    (BOOL, 8): 1,
+    **{(UNSIGNED, 8 << power): 2 + power for power in range(4)},
+    **{(SIGNED, 8 << power): 6 + power for power in range(4)},
+    **{(FLOAT, 16 << power): 10 + power for power in range(3)},
+    (BFLOAT, 16): DATATYPE_BF16,
+}
 _CAPSULE_NAME = b"dltensor"
 _NO_SUCH_OBJECT = (
     "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
@@ -36,8 +45,19 @@ class _DLTensor(ctypes.Structure):
     )
 
 
-class _Capsule:
-    """What numpy wants around a bare capsule."""
+class Layout(NamedTuple):
+    """What a capsule says of its elements."""
+
+    number: int  # of the datatype
+    shape: list[int]
+
+    @property
+    def is_bfloat(self) -> bool:
+        return self.number == DATATYPE_BF16
+
+
+class Capsule:
+    """What numpy, and others, want around a bare capsule."""
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
         self._capsule = capsule
@@ -55,25 +75,45 @@ def relabel(capsule: Any, code: int) -> None:
     _tensor_of(capsule).code = code
 
 
-def to_array(source: Any) -> tuple[Any, bool]:
-    """The array over the source's memory, and whether its 16-bit elements are bfloat16."""
-    if type(source).__name__ == "PyCapsule":
-        capsule = source
+def is_capsule(source: Any) -> bool:
+    return type(source).__name__ == "PyCapsule"
+
+
+def device_of(source: Any) -> tuple[int, int]:
+    """Type and id of the device that a capsule, or an object that makes one, has its memory on."""
+    if is_capsule(source):
+        tensor = _tensor_of(source)
+        device_type, device_id = tensor.device_type, tensor.device_id
     elif hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
-        _check_device(source.__dlpack_device__()[0])
-        capsule = source.__dlpack__()
+        device_type, device_id = source.__dlpack_device__()
     else:
         raise TritonModelException(_NO_SUCH_OBJECT)
+    if device_type not in (CPU, CUDA, CUDA_HOST):
+        raise TritonModelException(f"DLDevice type {int(device_type)} is not support by Python backend.")
+    return int(device_type), int(device_id)
+
+
+def layout_of(capsule: Any) -> Layout:
+    """Raises TritonModelException where its elements do not follow each other, or are of no datatype."""
     tensor = _tensor_of(capsule)
-    _check_device(tensor.device_type)
-    if not _is_contiguous(tensor):
+    _check_contiguous(tensor)
+    number = _NUMBERS.get((tensor.code, tensor.bits), 0) if tensor.lanes == 1 else 0
+    if not number:
         raise TritonModelException(
-            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+            f"DLPack data type with code {tensor.code}, {tensor.bits} bits and {tensor.lanes} lanes is not supported."
         )
+    return Layout(number, tensor.shape[: tensor.ndim] if tensor.ndim else [])
+
+
+def to_array(source: Any) -> tuple[Any, bool]:
+    """The array over the source's memory, which is the host's, and whether its 16-bit elements are bfloat16."""
+    capsule = source if is_capsule(source) else source.__dlpack__()
+    tensor = _tensor_of(capsule)
+    _check_contiguous(tensor)
     is_bfloat = (tensor.code, tensor.bits, tensor.lanes) == (BFLOAT, 16, 1)
     if is_bfloat:
         tensor.code = UNSIGNED
-    return _writeable(np.from_dlpack(_Capsule(capsule, (tensor.device_type, tensor.device_id)))), is_bfloat
+    return _writeable(np.from_dlpack(Capsule(capsule, (tensor.device_type, tensor.device_id)))), is_bfloat
 
 
 def _writeable(array: Any) -> Any:
@@ -96,11 +136,11 @@ def _tensor_of(capsule: Any) -> _DLTensor:
         raise TritonModelException("The DLPack capsule was used before, or has an unsupported version.") from None
 
 
-def _check_device(device_type: int) -> None:
-    if device_type == CUDA:
-        raise TritonModelException("GPU tensors are not supported by this server yet; move it to the CPU.")
-    if device_type not in (CPU, CUDA_HOST):
-        raise TritonModelException(f"DLDevice type {int(device_type)} is not support by Python backend.")
+def _check_contiguous(tensor: _DLTensor) -> None:
+    if not _is_contiguous(tensor):
+        raise TritonModelException(
+            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+        )
 
 
 def _is_contiguous(tensor: _DLTensor) -> bool:

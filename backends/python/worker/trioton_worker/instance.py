@@ -7,14 +7,17 @@ import inspect
 import threading
 from typing import Any, List, Sequence, Tuple
 
+from . import device
 from .batch import Answer, BadResult, Batch, Segments, check_responses, failed_batch
 from .connection import Buffer, Frame, Head
 from .errors import describe, format_traceback
 from .event_loop import BackgroundLoop
 from .frames import CHECK, CHECKED, EXECUTED
+from .logger import Logger
 from .making import Maker
 from .requests import RELEASE_RESCHEDULE, InferenceRequest
 from .session import Session, set_executing
+from .tensors import on_device
 
 # An EXECUTED frame: head, column, body and the body's size.
 Outgoing = Tuple[Head, List[int], List[Buffer], int]
@@ -34,6 +37,7 @@ class Instance:
         self._name = ""
         self._outputs: frozenset[str] = frozenset()
         self._can_share = False
+        self._input_device: int | None = None  # the GPU that inputs are copied to
         session.switchboard.handlers[CHECK] = self._check
 
     def initialize(self, head: Head) -> Head:
@@ -48,6 +52,7 @@ class Instance:
         self._session.place(head)
         self._model = self._maker.make(head)
         self._session.can_infer = True
+        self._input_device = self._usable(head["input_device"])
         has_check = getattr(self._model, "is_ready", None) is not None
         if has_check:
             self._session.switchboard.want_stand_in(1)
@@ -81,6 +86,9 @@ class Instance:
             execute = getattr(self._model, "execute", None)
             if execute is None:
                 raise BadResult(f"Python model {self._path} does not implement `execute` method.")
+            if self._input_device is not None:
+                for request in requests:
+                    request._inputs = [on_device(tensor, self._input_device) for tensor in request._inputs]
             result = execute(list(requests))
             if inspect.iscoroutine(result):
                 self._loop.start(self._go_on(batch, self._awaited(batch, requests, result)))
@@ -121,6 +129,15 @@ class Instance:
         if batch.is_kept():
             head["kept"] = True
         self._session.connection.send(EXECUTED, head, column, body, body_size)
+
+    def _usable(self, device_id: int | None) -> int | None:
+        """The device, if the model's environment can use it; asked when the model has imported what it wants to."""
+        if device_id is None or device.find_library() is not None:
+            return device_id
+        Logger.log_warn(
+            f"{self._name}: inputs stay on the CPU, although FORCE_CPU_ONLY_INPUT_TENSORS is 'no': {device.NO_LIBRARY}"
+        )
+        return None
 
     def _check(self, frame: Frame) -> None:
         """In a thread of its own: a batch may be running."""

@@ -17,7 +17,7 @@ RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 
 class PreferredMemory:
-    """Where a called model's outputs should be. They come on the CPU in any case."""
+    """Where a called model's outputs should be: on the CPU, as without it, or on a GPU, where one can be used."""
 
     def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
         self.preferred_memory_type = preferred_memory_type
@@ -36,6 +36,7 @@ class InferenceRequest:
         "_model_name",
         "_model_version",
         "_parameters",
+        "_preferred_memory",
         "_release_flags",
         "_reply",
         "_request_id",
@@ -45,6 +46,7 @@ class InferenceRequest:
     )
 
     _batch: LiveBatch | None
+    _preferred_memory: PreferredMemory | None
     _reply: Reply | None
     _requested_output_names: set[str] | frozenset[str]
     # Of a request from the server: its context as JSON text. Of one made here: the trace that it was given.
@@ -87,6 +89,7 @@ class InferenceRequest:
         self._flags = flags
         self._timeout = timeout
         self._parameters = checked_parameters(parameters)
+        self._preferred_memory = preferred_memory
         self._trace = trace
         self._batch = None
         self._index = 0

@@ -11,7 +11,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from . import dlpack
+from . import device, dlpack
 from .errors import TritonModelException
 from .frames import DATATYPE_BF16, DATATYPE_BYTES
 
@@ -51,11 +51,12 @@ TYPE_NAMES = {
 _DTYPES = {number: np.dtype(kind) for number, kind in NUMPY_TYPES.items()}
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _BF16_STORAGE = np.dtype(np.uint16)
+_BF16_HELD = np.dtype(np.int16)  # on a GPU, see `device`
 _CHEAP_COPY = 4096  # bytes; to make a view takes as long
 
 
 class Tensor:
-    """A named array. Tensors are on the CPU, also those of an instance on a GPU.
+    """A named array, on the CPU unless it is a `GpuTensor`.
 
     Received tensors may be written to in place (nobody else reads them), and may be kept after `execute`.
     """
@@ -129,8 +130,12 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """A tensor over the memory of a DLPack capsule, or of an object with `__dlpack__` and `__dlpack_device__`."""
+        """A tensor over the memory of a DLPack capsule, or of an object with `__dlpack__` and `__dlpack_device__`; on
+        the GPU where that is."""
         _check_name(name)
+        if dlpack.device_of(tensor)[0] == dlpack.CUDA:
+            memory, layout = device.adopt(tensor)
+            return GpuTensor._over(memory, name, layout.number, layout.shape)
         array, is_bfloat = dlpack.to_array(tensor)
         number = DATATYPE_BF16 if is_bfloat else _NUMBERS.get(array.dtype, 0)
         if not number:
@@ -146,10 +151,7 @@ class Tensor:
             return self._received_bytes() if self._memory is not None else encode_elements(array)
         if array is None:
             return self._received_bytes()
-        if array.nbytes <= _CHEAP_COPY:
-            copied: bytes = array.tobytes()
-            return copied
-        return memoryview(array.reshape(-1).view(np.uint8))
+        return _raw_of(array)
 
     def _view(self, dtype: Any) -> Array:
         if not self._size:
@@ -159,6 +161,54 @@ class Tensor:
     def _received_bytes(self) -> memoryview:
         assert self._memory is not None
         return memoryview(self._memory[self._offset : self._offset + self._size])
+
+
+class GpuTensor(Tensor):
+    """One in the memory of a GPU. Models see a Tensor whose `is_cpu` is false; it crosses to the server by the host."""
+
+    __slots__ = ("_device_memory",)
+
+    _device_memory: device.DeviceArray
+
+    @classmethod
+    def _over(cls, memory: device.DeviceArray, name: str, number: int, shape: Any) -> GpuTensor:
+        made = cls.__new__(cls)
+        made._name = name
+        made._number = number
+        made._shape = shape
+        made._device_memory = memory
+        return made
+
+    def is_cpu(self) -> bool:
+        return False
+
+    def as_numpy(self) -> Array:
+        raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule over the same memory, which it keeps alive; for the legacy default stream."""
+        return self.__dlpack__()
+
+    def __dlpack__(self, stream: Any = None) -> Any:
+        capsule = self._device_memory.capsule(stream)
+        if self._number == DATATYPE_BF16:
+            dlpack.relabel(capsule, dlpack.BFLOAT)
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (dlpack.CUDA, self._device_memory.device_id)
+
+    def _raw(self) -> Raw:
+        return _raw_of(device.to_host(self._device_memory, f"Tensor '{self._name}'"))
+
+
+def on_device(tensor: Tensor, device_id: int) -> Tensor:
+    """A copy of a received tensor on that GPU; BYTES stay where they are. Raises TritonModelException."""
+    if tensor._number == DATATYPE_BYTES:
+        return tensor
+    array = tensor._view(_DTYPES.get(tensor._number, _BF16_HELD))
+    memory = device.to_device(array, device_id, f"Tensor '{tensor._name}'")
+    return GpuTensor._over(memory, tensor._name, tensor._number, tensor._shape)
 
 
 def received_tensor(name: str, number: int, shape: list[int], memory: Array, offset: int, size: int) -> Tensor:
@@ -200,6 +250,13 @@ def decode_elements(buffer: bytes | bytearray | memoryview) -> Array:
     array = np.empty(len(elements), dtype=np.object_)
     array[:] = elements
     return array
+
+
+def _raw_of(array: Array) -> Raw:
+    if array.nbytes <= _CHEAP_COPY:
+        copied: bytes = array.tobytes()
+        return copied
+    return memoryview(array.reshape(-1).view(np.uint8))
 
 
 def _convertible(array: Array) -> tuple[int, Any, Array]:
