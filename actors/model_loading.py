@@ -143,6 +143,7 @@ class ModelLoader:
             directory.path,
             config,
             {**self.backend_config.get("", {}), **self.backend_config.get(config.backend, {})},
+            is_flat=directory.is_flat,
         )
 
     def _model(

@@ -41,10 +41,12 @@ class ModelSource:
     config: ModelConfig
     settings: Mapping[str, str] = field(default_factory=dict)
     services: BackendServices | None = field(default=None, compare=False, repr=False)
+    # The model has no version directories: its files lie in its own.
+    is_flat: bool = False
 
     @property
     def version_directory(self) -> Path:
-        return self.model_directory / str(self.version)
+        return self.model_directory if self.is_flat else self.model_directory / str(self.version)
 
     @property
     def model_file(self) -> Path:

@@ -34,6 +34,7 @@ from protocol.shared_memory.table import SharedMemoryTable
 from trioton.edges import Edge, Shared, edges
 from trioton.log import VERBATIM, ServerLog
 from trioton.metrics import Metrics
+from trioton.reload import Reloader
 from trioton.settings import Address, Settings
 from trioton.tables import model_table
 
@@ -98,6 +99,7 @@ class Server:
         failure: StartError | None = None
         with self._scope:
             await self._check_repositories()
+            reloader = await self._reloader()
             async with trio.open_nursery() as background:
                 async with trio.open_nursery() as nursery:
                     try:
@@ -108,6 +110,8 @@ class Server:
                     except StartError as error:  # raised below, outside the nursery, after an orderly end
                         failure = error
                     else:
+                        if reloader is not None:
+                            background.start_soon(reloader.run)
                         task_status.started()
                         await self._stop.wait()
                     self._stop.set()
@@ -142,6 +146,14 @@ class Server:
         for path in self.settings.model_repository:
             if not await trio.Path(path).is_dir():
                 raise StartError(f"model repository '{path}' is not a directory; see --model-repository")
+
+    async def _reloader(self) -> Reloader | None:
+        """Made before the model is loaded, so that no change is missed."""
+        if self.settings.model is None or not self.settings.reload:
+            return None
+        reloader = Reloader(self.core, self.settings.model)
+        await reloader.look()
+        return reloader
 
     async def _start_tracing(self, background: trio.Nursery) -> None:
         try:
@@ -233,7 +245,7 @@ def _core_settings(settings: Settings) -> CoreSettings:
     for setting in settings.backend_config:
         backend_config.setdefault(setting.backend, {})[setting.key] = setting.value
     return CoreSettings(
-        repositories=settings.model_repository,
+        repositories=settings.repositories(),
         server_id=settings.id,
         control_mode=ControlMode(settings.model_control_mode),
         load_models=settings.load_model,

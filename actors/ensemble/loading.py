@@ -6,7 +6,6 @@ Consulted by the model manager, which does the loading.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import trio
 
@@ -15,13 +14,13 @@ from actors.model_loading import ModelLoader
 from actors.model_table import ModelTable
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument
-from repository.layout import find_model
+from repository.layout import Repository, find_model
 
 
 class ComposingModels:
     """`name` is the ensemble that is to be loaded, `names` are the models of its steps."""
 
-    def __init__(self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Path]) -> None:
+    def __init__(self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Repository]) -> None:
         self._table = table
         self._loader = loader
         self._repositories = repositories

@@ -28,7 +28,9 @@ def load_model_class(path: str, model_directory: str) -> Any:
     while _worker_folder in sys.path:
         sys.path.remove(_worker_folder)
     sys.path += [folder, model_directory, _worker_folder]
-    package = _package(os.path.basename(folder), folder)
+    version = os.path.basename(folder)
+    # A folder without a version's name may have that of a library that the model wants to import.
+    package = _package(version if version.isdigit() else "1", folder)
     name = f"{package.__name__}.{os.path.splitext(filename)[0]}"
     module = _run(name, path)
     found = getattr(module, CLASS_NAME, None)
