@@ -39,6 +39,8 @@ T = TypeVar("T")
 class PythonBackend(Backend):
     """One worker process, from `load` to `unload`."""
 
+    # Starts a worker.
+    link_type: type[WorkerLink] = WorkerLink
     prefers_gpu = True
     can_be_decoupled = True
     can_overlap = True
@@ -63,7 +65,7 @@ class PythonBackend(Backend):
         """
         _check_file(source)
         name = f"{source.name} (auto_complete_config)"
-        link = _start(source, name)
+        link = _start(source, name, cls.link_type)
         head = {**_place(source), "config": to_json_form(source.config)}
         questions = Questions(link, source)
         try:
@@ -86,7 +88,7 @@ class PythonBackend(Backend):
         source = self.spec.source
         _check_file(source)
         settings = PythonSettings.of(source)
-        link = _start(source, self.spec.name)
+        link = _start(source, self.spec.name, self.link_type)
         try:
             self._questions = Questions(link, source)
             self._questions.may_load = True
@@ -217,11 +219,11 @@ def _place(source: ModelSource) -> dict[str, object]:
     return {"path": str(source.model_file), "directory": str(source.model_directory)}
 
 
-def _start(source: ModelSource, name: str) -> WorkerLink:
+def _start(source: ModelSource, name: str, link_type: type[WorkerLink]) -> WorkerLink:
     environment = find_environment(source)
     log = logging.getLogger(f"trioton.model.{source.name}")
     try:
-        return WorkerLink(environment, PythonSettings.of(source), log, name)
+        return link_type(environment, PythonSettings.of(source), log, name)
     except OSError as error:
         raise Internal(
             f"model '{source.name}': cannot start the interpreter '{environment.interpreter}': {error}"

@@ -49,6 +49,7 @@ class WorkerLink:
 
     def __init__(self, environment: Environment, settings: PythonSettings, log: logging.Logger, name: str) -> None:
         self.name = name
+        self._log = log
         self.handlers: dict[int, Callable[[Frame], None]] = {
             LOG: self._log_message,
             DONE: self._take_answer,
@@ -56,11 +57,10 @@ class WorkerLink:
         }
         self.at_end: list[Callable[[], None]] = []
         self.arena = Arena(settings)
-        self._log = log
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._process = WorkerProcess(environment, theirs, log, name)
+                self._process = self._start_process(environment, theirs)
             except BaseException:
                 ours.close()
                 raise
@@ -70,6 +70,9 @@ class WorkerLink:
         self._listened = trio.Event()
         self._answer: Frame | None = None
         self._awaited: trio.Event | None = None
+
+    def _start_process(self, environment: Environment, control: socket.socket) -> WorkerProcess:
+        return WorkerProcess(environment, control, self._log, self.name)
 
     @property
     def is_attended(self) -> bool:

@@ -62,6 +62,11 @@ class Connection:
         """Whether this process is the worker: a forked child has the socket as well, but may not speak on it."""
         return os.getpid() == self._owner
 
+    def hang_up(self) -> None:
+        """End the conversation from this side: whoever receives or sends is told that the server has gone."""
+        with suppress(OSError):  # closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def is_readable(self) -> bool:
         """Whether a frame has come, or has begun to."""
         return bool(self._ahead) or bool(self._poll.poll(0))

@@ -13,9 +13,8 @@ from .errors import describe, format_traceback
 from .event_loop import BackgroundLoop
 from .frames import CHECK, CHECKED, EXECUTED
 from .loader import load_model_class
-from .process_exit import exit_for
 from .requests import RELEASE_RESCHEDULE, InferenceRequest
-from .session import Session, set_executing
+from .session import Session, adopt_session, set_executing
 
 # An EXECUTED frame: head, column, body and the body's size.
 Outgoing = Tuple[Head, List[int], List[Buffer], int]
@@ -35,6 +34,7 @@ class Instance:
         self._outputs: frozenset[str] = frozenset()
         self._can_share = False
         session.switchboard.handlers[CHECK] = self._check
+        session.at_end.append(self._loop.stop)
 
     def initialize(self, head: Head) -> Head:
         """Returns what the server must know of the model."""
@@ -45,7 +45,7 @@ class Instance:
         self._session.is_decoupled = head["is_decoupled"]
         self._session.logs_verbose = head["logs_verbose"]
         self._session.calls.limit = head["calls"]
-        self._model = load_model_class(self._path, head["directory"])()
+        self._model = load_model_class(self._path, head["directory"], self._session)()
         initialize = getattr(self._model, "initialize", None)
         if initialize is not None:
             initialize(head["args"])
@@ -96,7 +96,7 @@ class Instance:
         try:
             self._answer(batch, await outgoing)
         except BaseException as error:  # whatever it is, it must not end the loop alone
-            exit_for(error)
+            self._session.break_off(error)
 
     async def _awaited(self, batch: Batch, requests: Sequence[InferenceRequest], result: Any) -> Outgoing:
         try:
@@ -129,6 +129,7 @@ class Instance:
         threading.Thread(target=self._answer_check, name="is_ready", daemon=True).start()
 
     def _answer_check(self) -> None:
+        adopt_session(self._session)
         try:
             ready = self._model.is_ready()
             if inspect.iscoroutine(ready):
@@ -141,7 +142,7 @@ class Instance:
         except Exception as error:
             head = {"ready": False, "error": describe(error)}
         except BaseException as error:
-            exit_for(error)
+            self._session.break_off(error)
             return
         self._session.connection.send(CHECKED, head)
 
@@ -159,6 +160,7 @@ def _rescheduled(requests: Sequence[InferenceRequest]) -> list[int]:
 def _failed(batch: Batch, error: BaseException) -> Outgoing:
     """All requests of the batch fail that were not answered before; their senders are closed."""
     batch.live.has_failed = True
+    batch.live.session.note_failure(error)
     for reply in list(batch.live.replies.values()) if batch.live.replies is not None else ():
         reply.close()
     if isinstance(error, BadResult):

@@ -8,29 +8,30 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from .session import Session
+from .session import session as current_session
+
 CLASS_NAME = "TritonPythonModel"
 
 _worker_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# pb_utils.get_model_dir() has no object to ask: one model per process.
-_model_folder = ""
 
 
 def get_model_dir() -> str:
     """The directory of the model's file: the version directory."""
-    return _model_folder
+    here = current_session()
+    return here.model_folder if here is not None else ""
 
 
-def load_model_class(path: str, model_directory: str) -> Any:
+def load_model_class(path: str, model_directory: str, session: Session) -> Any:
     """The class TritonPythonModel of the file at `path`; raises whatever its import raises."""
-    global _model_folder
     folder, filename = os.path.split(path)
-    _model_folder = folder
+    session.model_folder = folder
     while _worker_folder in sys.path:
         sys.path.remove(_worker_folder)
     sys.path += [folder, model_directory, _worker_folder]
     version = os.path.basename(folder)
     # A folder without a version's name may have that of a library that the model wants to import.
-    package = _package(version if version.isdigit() else "1", folder)
+    package = _package(session.package or (version if version.isdigit() else "1"), folder)
     name = f"{package.__name__}.{os.path.splitext(filename)[0]}"
     module = _run(name, path)
     found = getattr(module, CLASS_NAME, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from functools import partial
 from typing import Any
 
 from .batch import BadResult
@@ -28,20 +29,22 @@ def main(control_fd: int) -> None:
     os.set_inheritable(control_fd, False)
     control = socket.socket(fileno=control_fd)
     tie_to_server(control)
-    session = open_session(Connection(control))
+    session = Session(Connection(control))
+    open_session(session)
     hide_server()
     try:
-        _serve(session)
+        serve(session)
     except BaseException as error:
         exit_for(error)
 
 
-def _serve(session: Session) -> None:
+def serve(session: Session) -> None:
+    """Serve one model; returns when that is over. Raises what ends a process: SystemExit and its like."""
     frame = session.switchboard.next_command()
     if frame is None:
         return
     if frame.kind == COMPLETE:
-        _answer(session, complete_config, frame.head)
+        _answer(session, partial(complete_config, session), frame.head)
         return
     instance = Instance(session)
     assert frame.kind == INITIALIZE, f"frame of kind {frame.kind} before INITIALIZE"
@@ -64,8 +67,10 @@ def _answer(session: Session, work: Any, head: Head) -> bool:
     try:
         done = work(head)
     except BadResult as error:
+        session.note_failure(error)
         session.connection.send(FAILED, {"message": str(error), "traceback": ""})
     except Exception as error:
+        session.note_failure(error)
         session.connection.send(FAILED, {"message": describe(error), "traceback": format_traceback(error)})
     else:
         session.connection.send(DONE, done)
@@ -73,9 +78,9 @@ def _answer(session: Session, work: Any, head: Head) -> bool:
     return False
 
 
-def complete_config(head: Head) -> Head:
+def complete_config(session: Session, head: Head) -> Head:
     """Run `auto_complete_config`, if the model has one."""
-    model = load_model_class(head["path"], head["directory"])
+    model = load_model_class(head["path"], head["directory"], session)
     complete = getattr(model, "auto_complete_config", None)
     if complete is None:
         return {"config": None}

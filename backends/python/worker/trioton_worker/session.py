@@ -1,18 +1,19 @@
 """What this process shares: its connection to the server, and what is under way on it.
 
-The functions of `triton_python_backend_utils` have no object to ask, and there is one model per process, so there is
-one session, opened before the model is imported.
+The functions of `triton_python_backend_utils` have no object to ask, so they find the session by who calls them. In a
+worker process there is one, opened before the model is imported; `trioton.testing` has one for each model instance.
 """
 
 from __future__ import annotations
 
 import contextvars
 import weakref
-from typing import Any
+from typing import Any, Callable
 
 from .calls import Calls
 from .connection import Connection, Frame
 from .frames import CANCEL, CREDIT
+from .process_exit import exit_for
 from .switchboard import Switchboard
 
 
@@ -48,6 +49,11 @@ class Session:
         self.can_infer = False  # between initialize and finalize
         self.is_decoupled = False
         self.logs_verbose = True
+        self.model_folder = ""
+        # The name that the model's folder gets as a package; where empty, its version.
+        self.package = ""
+        # What the model's own threads need to end, where the process goes on.
+        self.at_end: list[Callable[[], None]] = []
         self.executing: dict[int, LiveBatch] = {}
         # Those that have response senders, also when they are executed.
         self.replying: weakref.WeakValueDictionary[int, LiveBatch] = weakref.WeakValueDictionary()
@@ -63,6 +69,13 @@ class Session:
         running = tuple(self.executing.values())
         return running[0] if len(running) == 1 else None
 
+    def break_off(self, error: BaseException) -> None:
+        """The model has asked for the end, or nothing can go on."""
+        exit_for(error)
+
+    def note_failure(self, error: BaseException) -> None:
+        """A method of the model has raised; the server is told."""
+
     def _cancelled(self, frame: Frame) -> None:
         number = frame.head["batch"]
         batch = self.executing.get(number) or self.replying.get(number)
@@ -77,18 +90,35 @@ class Session:
 
 
 _executing: contextvars.ContextVar[LiveBatch | None] = contextvars.ContextVar("executing", default=None)
-_session: Session | None = None
+_own: contextvars.ContextVar[Session | None] = contextvars.ContextVar("own", default=None)
+_open: list[Session] = []
 
 
-def open_session(connection: Connection) -> Session:
-    global _session
-    _session = Session(connection)
-    return _session
+def open_session(session: Session) -> None:
+    """Say that this thread is the session's main one."""
+    _open.append(session)
+    _own.set(session)
+
+
+def close_session(session: Session) -> None:
+    _open.remove(session)
+
+
+def adopt_session(session: Session) -> None:
+    """Say that this thread works for the session."""
+    _own.set(session)
 
 
 def session() -> Session | None:
-    """This process's session; None where there is no server, as in a test of the model's own."""
-    return _session
+    """The caller's session: threads that a model starts have the only one that is open. None where there is no server,
+    as in a test of the model's own, or where it cannot be told."""
+    batch = _executing.get()
+    if batch is not None:
+        return batch.session
+    own = _own.get()
+    if own is not None:
+        return own
+    return _open[0] if len(_open) == 1 else None
 
 
 def set_executing(batch: LiveBatch | None) -> None:
