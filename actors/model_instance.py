@@ -36,7 +36,6 @@ from repository.warmup_data import WarmupSample
 logger = logging.getLogger("trioton.model_instance")
 
 # How long an instance may take to free what it holds.
-UNLOAD_GRACE_SECONDS = 10.0
 
 
 @dataclass(eq=False, slots=True)
@@ -158,13 +157,13 @@ class ModelInstance:
             serving.cancel()
 
     async def _unload(self) -> None:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + UNLOAD_GRACE_SECONDS) as unloading:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + self.backend.unload_seconds) as unloading:
             try:
                 await self.backend.unload()
             except Exception:  # an instance that cannot be freed must not take the server down
                 logger.exception("model instance '%s' failed to unload", self.name)
         if unloading.cancelled_caught:
-            logger.error("model instance '%s' did not unload within %g s", self.name, UNLOAD_GRACE_SECONDS)
+            logger.error("model instance '%s' did not unload within %g s", self.name, self.backend.unload_seconds)
 
     def _report(self, message: BatchDone | InstanceGone | StreamEnded) -> None:
         with suppress(Unavailable):  # a scheduler that has ended has answered for all that it had given out

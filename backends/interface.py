@@ -143,6 +143,8 @@ class Backend(abc.ABC):
     can_run_ahead: bool = False
     # Whether it may be given a batch while others go on, as `execute_overlapping` says.
     can_overlap: bool = False
+    # How long `unload` may take.
+    unload_seconds: float = 10.0
     # Whether a group of KIND_AUTO goes to the GPU where there is one.
     prefers_gpu: bool = False
 

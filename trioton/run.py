@@ -9,13 +9,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from backends.python.settings import debugger
 from protocol.errors import ServerError
 from repository.backend_fields import MODEL_FORMS
 from repository.layout import CONFIG_FILE, ModelDirectory, find_models, version_directories
 from repository.pbtxt import parse_pbtxt
-from trioton.flags import Flag, UsageError, read_arguments, read_environment, rows, switch
-from trioton.settings import RUN, UNBUILT_FLAGS, Settings
+from trioton.flags import Flag, UsageError, flag, read_arguments, read_environment, rows, switch
+from trioton.settings import RUN, UNBUILT_FLAGS, BackendSetting, Settings
 
 # Flags of a server of whole repositories: here the model is the command's argument.
 _NOT_HERE = frozenset({"model-repository", "model-control-mode", "load-model"})
@@ -28,6 +30,14 @@ class RunFlags:
     """What `trioton run` takes besides a server's flags."""
 
     reload: bool = switch(group=RUN, help="Load the model again whenever its files change.")
+    debug: str = flag(
+        "",
+        debugger,
+        group=RUN,
+        metavar="{pdb,debugpy[:<port>]}",
+        help="pdb: `breakpoint()` in a model.py opens a port for nc or telnet, which the log names. debugpy: each "
+        "worker waits for a debugger to attach before it initializes the model.",
+    )
 
 
 def run_table() -> tuple[Flag, ...]:
@@ -50,12 +60,15 @@ def run_settings(words: Sequence[str], environment: Mapping[str, str]) -> Settin
         raise UsageError(f"trioton run takes one model directory, got {len(places)}: {' '.join(places) or 'none'}")
     values = {**read_environment(table, environment), **read_arguments(table, flags, UNBUILT_FLAGS)}
     model = find_run_model(Path(places[0]))
-    chosen = {
+    chosen: dict[str, Any] = {
         "http_address": LOCAL,
         "grpc_address": LOCAL,
         "exit_on_error": not values.get("reload", False),
         **values,
     }
+    if debug := chosen.pop("debug", ""):
+        setting = BackendSetting("python", "debugger", debug)
+        chosen["backend_config"] = (*chosen.get("backend_config", ()), setting)
     return Settings(model=model, model_control_mode="explicit", load_model=(model.name,), **chosen)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -66,7 +67,8 @@ class PythonBackend(Backend):
         _check_file(source)
         name = f"{source.name} (auto_complete_config)"
         link = _start(source, name, cls.link_type)
-        head = {**_place(source), "config": to_json_form(source.config)}
+        debugger = PythonSettings.of(source).debugger
+        head = {**_place(source), "config": to_json_form(source.config), "debugger": debugger}
         questions = Questions(link, source)
         try:
             completed = (await _begin(source, link, COMPLETE, head, doing="auto_complete_config")).config
@@ -88,6 +90,8 @@ class PythonBackend(Backend):
         source = self.spec.source
         _check_file(source)
         settings = PythonSettings.of(source)
+        if settings.debugger:
+            self.unload_seconds = math.inf
         link = _start(source, self.spec.name, self.link_type)
         try:
             self._questions = Questions(link, source)
@@ -125,6 +129,7 @@ class PythonBackend(Backend):
             "is_decoupled": source.config.is_decoupled,
             "logs_verbose": link.logs_verbose,
             "calls": settings.calls,
+            "debugger": settings.debugger,
         }
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
@@ -191,13 +196,14 @@ class PythonBackend(Backend):
             await trio.sleep_forever()
 
     async def unload(self) -> None:
-        """Finalize the model within some seconds, then end its process and whatever it started."""
+        """Finalize the model within some seconds, or in its own time where it is debugged, then end its process and
+        whatever it started."""
         link, self._link = self._link, None
         if link is not None:
             if self._questions is not None:
                 self._questions.may_load = False
             try:
-                await link.stop()
+                await link.stop(is_patient=self.unload_seconds == math.inf)
             finally:
                 await self._close(link)
 

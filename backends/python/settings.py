@@ -34,6 +34,9 @@ class PythonSettings:
     is_inline: bool = False
     calls: int = DEFAULT_CALLS
     concurrency: int = DEFAULT_CONCURRENCY
+    # What the model is debugged with (backend setting `debugger`, or the model's parameter DEBUGGER, which wins): pdb,
+    # debugpy or debugpy:<port>; empty for nothing.
+    debugger: str = ""
 
     @classmethod
     def of(cls, source: ModelSource) -> PythonSettings:
@@ -63,7 +66,7 @@ class PythonSettings:
         inline = source.config.parameter("INLINE_TENSORS", source.settings.get("inline-tensors", "false"))
         _check_force_cpu(source)
         is_inline = parse_bool(inline, place=f"model '{source.name}': INLINE_TENSORS")
-        return cls(default_size, growth, limit, is_inline, calls, _concurrency(source))
+        return cls(default_size, growth, limit, is_inline, calls, _concurrency(source), _debugger(source))
 
 
 def _concurrency(source: ModelSource) -> int:
@@ -72,6 +75,22 @@ def _concurrency(source: ModelSource) -> int:
     if value < 1:
         raise InvalidArgument(f"{place} must be at least 1, got {value}")
     return value
+
+
+def _debugger(source: ModelSource) -> str:
+    given = source.config.parameter("DEBUGGER", source.settings.get("debugger", ""))
+    try:
+        return debugger(given) if given else ""
+    except ValueError as error:
+        raise InvalidArgument(f"model '{source.name}': debugger: {error}, got '{given}'") from None
+
+
+def debugger(text: str) -> str:
+    """The name of a debugger, as it is. Raises ValueError for what is none."""
+    name, colon, port = text.partition(":")
+    if name not in ("pdb", "debugpy") or (colon and (name == "pdb" or not port.isdigit())):
+        raise ValueError("expected pdb, debugpy or debugpy:<port>")
+    return text
 
 
 def _check_force_cpu(source: ModelSource) -> None:

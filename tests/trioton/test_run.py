@@ -85,6 +85,8 @@ def test_settings_of_a_person_at_work(tmp_path: Path) -> None:
     assert settings.backend_config == (BackendSetting("python", "a", "b"),)
     assert len(settings.repositories()) == 1
     assert run_settings([model, "--reload", "--exit-on-error=true"], {}).exit_on_error
+    debugged = run_settings([model, "--debug=debugpy:5700", "--backend-config=python,a=b"], {}).backend_config
+    assert debugged == (BackendSetting("python", "a", "b"), BackendSetting("python", "debugger", "debugpy:5700"))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,7 @@ def test_settings_of_a_person_at_work(tmp_path: Path) -> None:
         (["a", "b"], "got 2: a b"),
         (["a", "--model-repository=b"], 'Bad option: "--model-repository"'),
         (["nowhere"], "'nowhere' is no directory"),
+        (["a", "--debug=gdb"], "--debug: expected pdb, debugpy or debugpy:<port>, got 'gdb'"),
     ],
 )
 def test_usage_errors(

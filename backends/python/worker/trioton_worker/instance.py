@@ -9,6 +9,7 @@ from typing import Any, List, Sequence, Tuple
 
 from .batch import Answer, BadResult, Batch, Segments, check_responses, failed_batch
 from .connection import Buffer, Frame, Head
+from .debugger import offer_breakpoints, wait_for_debugpy
 from .errors import describe, format_traceback
 from .event_loop import BackgroundLoop
 from .frames import CHECK, CHECKED, EXECUTED
@@ -45,6 +46,8 @@ class Instance:
         self._session.is_decoupled = head["is_decoupled"]
         self._session.logs_verbose = head["logs_verbose"]
         self._session.calls.limit = head["calls"]
+        offer_breakpoints(head["debugger"])
+        wait_for_debugpy(head["debugger"])
         self._model = load_model_class(self._path, head["directory"], self._session)()
         initialize = getattr(self._model, "initialize", None)
         if initialize is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from .batch import BadResult
 from .connection import Connection, Head
+from .debugger import offer_breakpoints
 from .errors import describe, format_traceback
 from .frames import COMPLETE, DONE, EXECUTE, FAILED, FINALIZE, INITIALIZE
 from .hiding import hide_server
@@ -80,6 +81,7 @@ def _answer(session: Session, work: Any, head: Head) -> bool:
 
 def complete_config(session: Session, head: Head) -> Head:
     """Run `auto_complete_config`, if the model has one."""
+    offer_breakpoints(head["debugger"])
     model = load_model_class(head["path"], head["directory"], session)
     complete = getattr(model, "auto_complete_config", None)
     if complete is None:
