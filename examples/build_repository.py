@@ -75,6 +75,7 @@ PYTHON_MODELS = {
     "ocr_page_scale": "a page in the size for detection",
     "ocr_page_cut": "its lines, cut out",
     "ocr_page_turn": "those lines upright",
+    "token_stream": "which words could follow?",
 }
 ENSEMBLES = {"ocr_page": "the text of a page, in one request"}
 
