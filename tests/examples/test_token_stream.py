@@ -85,7 +85,7 @@ async def test_over_grpc_and_over_http(repository: Path) -> None:
 
 @pytest.mark.e2e
 async def test_a_reader_who_leaves(repository: Path, tmp_path: Path) -> None:
-    """At this pace a thousand words take longer than a server waits at its end: the model stops when nobody reads on."""
+    """A thousand words take longer than a server waits at its end: the model stops when nobody reads on."""
     folder = tmp_path / "token_stream"
     shutil.copytree(repository / "token_stream", folder)
     config = (folder / "config.pbtxt").read_text()
