@@ -35,8 +35,6 @@ from repository.warmup_data import WarmupSample
 
 logger = logging.getLogger("trioton.model_instance")
 
-# How long an instance may take to free what it holds.
-
 
 @dataclass(eq=False, slots=True)
 class ModelInstance:

@@ -56,7 +56,7 @@ class Reloader:
             await self._core.load_model(name)
         except ServerError as error:
             logger.debug("%s", error)  # the model manager has said it
-            serves = any(entry.state == "READY" for entry in await self._core.repository_index(ready=True))
+            serves = any(entry.name == name for entry in await self._core.repository_index(ready=True))
             if serves:
                 logger.warning("'%s' goes on serving as it was before the change", name)
             else:

@@ -14,7 +14,7 @@ from typing import Any
 from backends.python.settings import debugger
 from protocol.errors import ServerError
 from repository.backend_fields import MODEL_FORMS
-from repository.layout import CONFIG_FILE, ModelDirectory, find_models, version_directories
+from repository.layout import CONFIG_FILE, ModelDirectory, find_models, first_version_directory
 from repository.pbtxt import parse_pbtxt
 from trioton.flags import Flag, UsageError, flag, read_arguments, read_environment, rows, switch
 from trioton.settings import RUN, UNBUILT_FLAGS, BackendSetting, Settings
@@ -91,7 +91,7 @@ def find_run_model(given: Path) -> ModelDirectory:
         path = path.parent
     config = path / CONFIG_FILE
     directory = ModelDirectory(_configured_name(config) or path.name, path, path.parent)
-    if version_directories(directory):
+    if first_version_directory(directory) is not None:
         return directory
     if config.is_file() or any(form.is_in(path) for form in MODEL_FORMS):
         return ModelDirectory(directory.name, path, path.parent, is_flat=True)
@@ -121,7 +121,7 @@ def _is_version(path: Path) -> bool:
 
 
 def _looks_like_model(directory: ModelDirectory) -> bool:
-    return directory.config_file.is_file() or bool(version_directories(directory))
+    return directory.config_file.is_file() or first_version_directory(directory) is not None
 
 
 def _configured_name(config: Path) -> str:

@@ -241,7 +241,7 @@ async def open_model(
     failures = _Failures()
     registry = BackendRegistry({"python": in_process_backend(failures.raised.append)})
     core = ServerCore(CoreSettings((wanted, *others), control_mode=ControlMode.EXPLICIT), registry)
-    failure: Exception | None = None
+    failure: BaseException | None = None
     with _imports_of([wanted, *others]):
         async with trio.open_nursery() as nursery:
             await nursery.start(core.run)
@@ -253,7 +253,9 @@ async def open_model(
             except ServerError as error:
                 failure = error
                 failure.__cause__ = failure.__cause__ or failures.cause_of(error)
-            except Exception as error:  # raised below, not in a group
+            except (trio.Cancelled, GeneratorExit):
+                raise
+            except BaseException as error:  # raised below, not in a group; pytest has some that are no Exception
                 failure = error
             core.stop()
             nursery.cancel_scope.deadline = trio.current_time() + _EXIT_SECONDS

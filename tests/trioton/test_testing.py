@@ -314,6 +314,12 @@ def test_a_model_can_be_patched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert model.infer({"IN": [[0]]})["OUT"].item() == 42
 
 
+async def test_pytest_s_own_exceptions_pass(tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match="enough"):
+        async with open_model(write(tmp_path / "m", DOUBLE)):
+            pytest.skip("enough")
+
+
 async def test_on_trio(tmp_path: Path) -> None:
     """The same with `async` and `await`; a request that is cancelled is given up."""
     body = """
