@@ -34,7 +34,7 @@ import trio
 from numpy.typing import ArrayLike, NDArray
 
 from actors.core import ControlMode, CoreSettings, ServerCore
-from backends.python.in_process import in_process_backend, offer_backend_utils
+from backends.python.testing import in_process_backend, offer_backend_utils
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters, ModelStatistics
 from protocol.datatypes import DataType
