@@ -6,6 +6,7 @@ code in the worker.
 
 from __future__ import annotations
 
+import importlib
 import pdb
 import socket
 import sys
@@ -30,7 +31,7 @@ def wait_for_debugpy(debugger: str) -> None:
     if name != "debugpy":
         return
     try:
-        import debugpy  # type: ignore[import-not-found]  # of the model's environment
+        debugpy: Any = importlib.import_module("debugpy")  # of the model's environment
     except ImportError:
         raise ImportError(f"debugpy is not installed for {sys.executable}, which runs the model") from None
     first = int(port) if port else _DEBUGPY_PORT
