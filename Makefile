@@ -29,6 +29,7 @@ generate: $(VENV)/check-ready
 
 bench: $(VENV)/test-ready
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench.histogram_cost
 
 clean:
 	rm -rf $(VENV) .demo .bench

@@ -13,8 +13,10 @@ from typing import Any
 
 import trio
 
+from actors.custom_metrics import CustomMetrics
 from actors.in_flight import InFlight
 from actors.model import Model
+from actors.model_calls import ModelCalls
 from actors.model_loading import ModelLoader
 from actors.model_manager import ControlMode, ModelManager
 from actors.rate_limit_policy import RateLimitResource
@@ -23,6 +25,7 @@ from actors.response_cache import ResponseCache
 from actors.statistics import VersionSnapshot
 from backends.devices import gpu_count
 from backends.registry import BackendRegistry
+from backends.services import BackendServices
 from protocol.core import (
     LoadParameters,
     ModelIndex,
@@ -71,6 +74,7 @@ class CoreSettings:
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_load_thread_count: int = 4
     latency_histograms: bool = True
+    summary_quantiles: tuple[float, ...] = ()
     # None where the rate limiter is off.
     rate_limit_resources: tuple[RateLimitResource, ...] | None = None
 
@@ -78,10 +82,18 @@ class CoreSettings:
 class ServerCore:
     """One server's models. `run` owns them all; the other methods may be called while it runs."""
 
-    def __init__(self, settings: CoreSettings, registry: BackendRegistry, cache: ResponseCache | None = None) -> None:
+    def __init__(
+        self,
+        settings: CoreSettings,
+        registry: BackendRegistry,
+        cache: ResponseCache | None = None,
+        custom_metrics: CustomMetrics | None = None,
+    ) -> None:
         self._settings = settings
         self._cache = cache
         self._in_flight = InFlight()
+        self._accepted = 0  # requests that clients wait for
+        self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
         self._manager: ModelManager | None = None
         self._is_stopping = False
@@ -96,9 +108,11 @@ class ServerCore:
             gpu_count=await trio.to_thread.run_sync(gpu_count),
             auto_complete_config=settings.auto_complete_config,
             has_histograms=settings.latency_histograms,
+            summary_quantiles=settings.summary_quantiles,
             backend_config=settings.backend_config,
             cache=self._cache,
             rate_limiter=None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources),
+            services=BackendServices(ModelCalls(self._running), self.custom_metrics),
         )
         manager = ModelManager(
             settings.repositories,
@@ -117,7 +131,12 @@ class ServerCore:
     def stop(self) -> None:
         """Refuse new work, finish what was accepted, then unload; `run` returns when that is done."""
         self._is_stopping = True
-        self._stop.set()
+        self._stop_if_done()
+
+    def _stop_if_done(self) -> None:
+        """No model may go before the last request, which may still call any of them."""
+        if self._is_stopping and not self._accepted:
+            self._stop.set()
 
     def snapshots(self) -> Sequence[VersionSnapshot]:
         """Every loaded version, for the metrics."""
@@ -135,6 +154,14 @@ class ServerCore:
         return (
             manager is not None and manager.is_started and (not self._settings.strict_readiness or manager.is_ready())
         )
+
+    async def check_ready(self) -> bool:
+        if not self.is_ready():
+            return False
+        return not self._settings.strict_readiness or await self._running().check_ready()
+
+    async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return await self._running().find(name, version).check_ready()
 
     def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
         return self._find(name, version).is_ready
@@ -173,21 +200,38 @@ class ServerCore:
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
-        call = self._manager.find(request.model_name, request.model_version).infer(request)
-        return await (self._in_flight.run(request, call) if request.id else call)
+        model = self._manager.find(request.model_name, request.model_version)
+        call = model.infer(request)
+        self._accepted += 1
+        try:
+            return await (self._in_flight.run(request, model.version, call) if request.id else call)
+        finally:
+            self._accepted -= 1
+            self._stop_if_done()
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
-        call = self._manager.find(request.model_name, request.model_version).infer_stream(request, respond)
-        return await (self._in_flight.run(request, call) if request.id else call)
+        model = self._manager.find(request.model_name, request.model_version)
+        call = model.infer_stream(request, respond)
+        self._accepted += 1
+        try:
+            return await (self._in_flight.run(request, model.version, call) if request.id else call)
+        finally:
+            self._accepted -= 1
+            self._stop_if_done()
 
-    def cancel(self, name: str, request_id: str) -> int:
-        self._running().find(name)
-        return self._in_flight.cancel(name, request_id)
+    def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        found = self._in_flight.cancel(name, request_id, version)
+        if not found:
+            self._find(name, version)
+        return found
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         return self._find(name, version).is_decoupled
+
+    def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).config.is_batching
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         return self._find(name, version).labels.get(output, ())
@@ -214,7 +258,7 @@ class ServerCore:
 
 
 def _statistics(model: Model) -> ModelStatistics:
-    return model.statistics.frozen(model.config.name, model.version)
+    return model.statistics.frozen(model.config.name, model.version, model.memory_usage())
 
 
 def _tensor_metadata(config: ModelConfig, tensor: ModelInput | ModelOutput) -> TensorMetadata:

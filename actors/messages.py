@@ -24,7 +24,8 @@ class QueuedRequest:
 
     Its caller sets `is_cancelled` when it gives up; whoever holds the request then may drop it. `failure` is why a
     stream of responses ended early. `turn` is its place among requests whose streams keep their order. `watcher` is who
-    runs it, and is told when its caller gives up.
+    runs it, and is told when its caller gives up. `response_count` is how many responses a stream has had so far.
+    `take_states` takes from each response of a stream what is for the scheduler; what it answers ends the stream.
     """
 
     request: InferenceRequest
@@ -36,6 +37,8 @@ class QueuedRequest:
     failure: ServerError | None = None
     turn: Turn | None = None
     watcher: Callable[[QueuedRequest], None] | None = None
+    response_count: int = 0
+    take_states: Callable[[InferenceResponse], ServerError | None] | None = None
 
     def cancel(self) -> None:
         """Its caller gives up."""

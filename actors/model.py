@@ -7,6 +7,7 @@ Started and owned by the model manager; restarts an instance that has died, with
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -16,25 +17,27 @@ from actors.batching.batcher import build_scheduler
 from actors.deadline import queue_takes_timeout, within_timeout
 from actors.ensemble.composition import Composition
 from actors.ensemble.runner import EnsembleRunner
+from actors.latencies import LatencySummaries, latency_histograms
 from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddress, Submit
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
+from actors.readiness import all_ready
 from actors.request_check import RequestChecker
 from actors.response_cache import VersionCache
 from actors.response_stream import BUFFERED_RESPONSES
 from actors.restart_backoff import RestartBackoff
 from actors.scheduler import Scheduler
 from actors.sequence.batcher import SequenceBatcher, sequence_batcher
-from actors.statistics import VersionStatistics, latency_histograms
+from actors.statistics import VersionStatistics
 from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
-from actors.turns import TurnOrder
+from actors.turns import Turn, TurnOrder
 from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
-from protocol.core import Respond
+from protocol.core import MemoryUsage, Respond
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported
-from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from repository.model_config import ModelConfig
+from protocol.messages import Caller, InferenceRequest, InferenceResponse, Tensor
+from repository.model_config import InstanceKind, ModelConfig
 from repository.shape_rules import read_shape_rules
 from repository.warmup_data import WarmupSample
 
@@ -56,6 +59,7 @@ class Model:
         labels: Mapping[str, Sequence[str]] | None = None,
         *,
         has_histograms: bool = True,
+        summary_quantiles: Sequence[float] = (),
         warmup: Sequence[WarmupSample] = (),
         cache: VersionCache | None = None,
         limits: ModelLimits | None = None,
@@ -66,9 +70,15 @@ class Model:
         self.version = version
         self.labels = labels if labels is not None else {}
         self.composition = composition
-        self.statistics = VersionStatistics(histograms=latency_histograms(config) if has_histograms else None)
+        self.statistics = VersionStatistics(
+            histograms=latency_histograms(config) if has_histograms else None,
+            summaries=LatencySummaries(summary_quantiles) if summary_quantiles else None,
+        )
         self._backend = backend
         self._specs = specs
+        # The latest of each instance, by its name.
+        self._loaded: dict[str, Backend] = {}
+        self._active_count = sum(not spec.is_passive for spec in specs)
         self._warmup = warmup
         self._cache = cache
         self.statistics.has_cache = cache is not None
@@ -81,13 +91,14 @@ class Model:
             self._scheduler = self._ensemble = EnsembleRunner(composition, version, self.statistics)
         elif config.sequence_batching is None:
             self._scheduler = build_scheduler(
-                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=len(specs)
+                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=self._active_count
             )
         else:
             self._scheduler = sequence_batcher(config, self.statistics, initial_states or {})
-        batching = config.dynamic_batching
-        is_ordered = batching is not None and batching.preserve_ordering
-        self._turns = TurnOrder() if is_ordered and config.is_decoupled else None
+        self.is_ordered = config.preserves_ordering
+        # Requests of sequences take their places when the scheduler says so: one in the backlog must hold nobody up.
+        self._takes_turns_late = config.sequence_batching is not None
+        self._turns = TurnOrder() if config.is_decoupled and self.is_ordered else None
         self._address: SchedulerAddress | None = None
         self._drained = trio.Event()
         # One scope for each instance that is loading again after a death: a drain does not wait for those.
@@ -95,10 +106,17 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all instances are loaded and alive; of an ensemble, whether its composing models are ready."""
+        """Whether all instances that take requests are loaded and alive; of an ensemble, whether its composing models
+        are ready."""
         if self.composition is not None and not self.composition.is_ready:
             return False
-        return self._scheduler.live_count == len(self._specs) and not self._drained.is_set()
+        return self._scheduler.live_count == self._active_count and not self._drained.is_set()
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU that all instances are on, if there is one such."""
+        found = {spec.device_id if spec.kind is InstanceKind.GPU else None for spec in self._specs}
+        return found.pop() if len(found) == 1 else None
 
     def check_composition(self) -> None:
         """A model that this ensemble is composed of was replaced."""
@@ -107,13 +125,41 @@ class Model:
             if self._cache is not None:
                 self._cache.forget()
 
+    async def check_ready(self) -> bool:
+        """Whether it is ready, and every instance's model, asked anew, says so too (`backends.interface.Backend`).
+
+        For an ensemble the composing models are asked."""
+        if not self.is_ready:
+            return False
+        if self.composition is not None:
+            return await self.composition.check_ready()
+        return await all_ready([backend.is_ready for backend in self._loaded.values()])
+
     @property
     def pending_count(self) -> int:
         return self._scheduler.pending_count
 
+    # actors.call_waits.CalledModel
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def source(self) -> object:
+        return self._specs[0].source if self._specs else None
+
+    @property
+    def instance_count(self) -> int:
+        return self._scheduler.live_count
+
     @property
     def is_decoupled(self) -> bool:
         return self.config.is_decoupled
+
+    def check(self, request: InferenceRequest) -> None:
+        """Raises what is wrong with a request for this model, as far as the configuration says."""
+        self._checker.check(request)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Check a request, have it run, return its answer or raise its error.
@@ -152,7 +198,8 @@ class Model:
         if self._ensemble is not None:
             return await self._ensemble.infer_stream(request, respond)
         is_final = False
-        with self._submitted(request, buffered=BUFFERED_RESPONSES) as (item, answers):
+        submission = self._submitted(request, buffered=BUFFERED_RESPONSES)
+        with submission as (item, answers):
             if item.turn is not None:
                 await item.turn.wait()
                 for response in item.turn.held:
@@ -161,6 +208,7 @@ class Model:
                 if isinstance(result, ServerError):  # refused before it ran; raised below, nothing is given up
                     item.failure = result
                     break
+                submission.end_wait()
                 is_final = await self._hand_on(result, request, respond)
         if item.failure is not None:
             raise item.failure.with_traceback(None)
@@ -186,10 +234,17 @@ class Model:
         if trace is not None:
             trace.stamp(QUEUE_START)
             trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
-        self._address.tell(Submit(item))
+        submission = _Submission(self._address, item, answers)
+        if request.caller is not None:
+            submission.begin_wait(request.caller, self)
+        try:
+            self._address.tell(Submit(item))
+        except Unavailable:
+            submission.end_wait()
+            raise
         if self._turns is not None:
-            item.turn = self._turns.join()
-        return _Submission(self._address, item, answers)
+            item.turn = Turn(self._turns) if self._takes_turns_late else self._turns.join()
+        return submission
 
     def drain(self) -> None:
         """Accept no more requests, finish those that are here, unload; `run` then returns."""
@@ -256,12 +311,24 @@ class Model:
             finally:
                 self._restarts.discard(restart)
 
+    def memory_usage(self) -> list[MemoryUsage]:
+        """What all instances hold, by type and device."""
+        found: Counter[tuple[str, int]] = Counter()
+        for name, backend in self._loaded.items():
+            try:
+                for used in backend.memory_usage():
+                    found[used.type, used.id] += used.byte_size
+            except Exception:  # the statistics are worth more than one row of them
+                logger.exception("model instance '%s' cannot tell its memory usage", name)
+        return [MemoryUsage(type, id, size) for (type, id), size in sorted(found.items())]
+
     def _backend_of(self, spec: InstanceSpec) -> Backend:
         backend = self._backend(spec)
         rules = read_shape_rules(self.config)
-        if rules is None or backend.joins_requests:
-            return backend
-        return PaddedBackend(backend, Padding(rules, self.config))
+        if rules is not None and not backend.joins_requests:
+            backend = PaddedBackend(backend, Padding(rules, self.config))
+        self._loaded[spec.name] = backend
+        return backend
 
     def _instance(self, spec: InstanceSpec, address: SchedulerAddress, limit: InstanceLimit | None) -> ModelInstance:
         return ModelInstance(
@@ -276,6 +343,8 @@ class Model:
             is_iterative=self.config.sequence_batching is not None and self.config.sequence_batching.iterative_sequence,
             warmup=self._warmup,
             limit=limit,
+            responses=self.statistics.responses,
+            passive_until=self._drained if spec.is_passive else None,
         )
 
     def _first_error(self, group: BaseExceptionGroup[BaseException]) -> ServerError:
@@ -292,7 +361,7 @@ class _Submission:
     """A checked request in the scheduler's hands, given up if the block is left by an exception: cancelled, or the
     client cannot be answered any more. (A class, since a generator would double its cost on the main road.)"""
 
-    __slots__ = ("_address", "_answers", "_item")
+    __slots__ = ("_address", "_answers", "_caller", "_item", "_target")
 
     def __init__(
         self, address: SchedulerAddress, item: QueuedRequest, answers: trio.MemoryReceiveChannel[Reply]
@@ -300,12 +369,26 @@ class _Submission:
         self._address = address
         self._item = item
         self._answers = answers
+        self._caller: Caller | None = None
+        self._target: Model | None = None
 
     def __enter__(self) -> tuple[QueuedRequest, trio.MemoryReceiveChannel[Reply]]:
         return self._item, self._answers
 
+    def begin_wait(self, caller: Caller, target: Model) -> None:
+        """Note who waits inside the server; raises ServerError if that would never end."""
+        caller.begin_wait(target)
+        self._caller, self._target = caller, target
+
+    def end_wait(self) -> None:
+        """The model has begun to answer, or never will."""
+        if self._caller is not None:
+            self._caller.end_wait(self._target)
+            self._caller = None
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._answers.close()
+        self.end_wait()
         if self._item.turn is not None:
             self._item.turn.leave()
         trace = self._item.request.trace

@@ -26,6 +26,7 @@ from actors.messages import (
     StreamEnded,
 )
 from actors.rate_limiter import InstanceLimit
+from actors.response_statistics import ResponseStatistics
 from actors.response_stream import ResponseStream
 from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute
 from actors.warmup import warm_up
@@ -48,6 +49,9 @@ class ModelInstance:
     is_iterative: bool = False  # its requests may be `Rescheduled`
     warmup: Sequence[WarmupSample] = ()
     limit: InstanceLimit | None = None
+    responses: ResponseStatistics = field(default_factory=ResponseStatistics)  # of its decoupled model
+    # Loaded until then, and never told of to the scheduler; None for one that takes requests.
+    passive_until: trio.Event | None = None
     _inboxes: dict[InstanceAddress, trio.MemoryReceiveChannel[Execute]] = field(default_factory=dict, init=False)
     # Addresses whose last batch runs: the instance has another one for the next.
     _freed: set[InstanceAddress] = field(default_factory=set, init=False)
@@ -65,9 +69,14 @@ class ModelInstance:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._watch, nursery.cancel_scope)
                 try:
-                    await warm_up(self.backend, self.warmup)
-                    failure = None
-                    await self._serve(task_status, nursery.cancel_scope)
+                    if self.passive_until is None:
+                        await warm_up(self.backend, self.warmup)
+                        failure = None
+                        await self._serve(task_status, nursery.cancel_scope)
+                    else:
+                        failure = None
+                        task_status.started()
+                        await self.passive_until.wait()
                 except Exception as error:  # raised below, where no nursery puts it into a group
                     failure = error
                 nursery.cancel_scope.cancel()
@@ -202,7 +211,7 @@ class ModelInstance:
 
     async def _execute_decoupled(self, address: InstanceAddress, message: Execute) -> None:
         """Hand a batch over and report it on every path; its responses come by their streams, also later."""
-        streams = [ResponseStream(item, self._end_stream, self.is_iterative) for item in message.batch]
+        streams = [ResponseStream(item, self._end_stream, self.responses, self.is_iterative) for item in message.batch]
         self._streams.update(streams)
         timing: BatchTiming | None = None
         started = trio.current_time()
@@ -220,11 +229,16 @@ class ModelInstance:
 
     def _watch_callers(self, batch: Sequence[QueuedRequest]) -> None:
         """Have the backend told when a caller goes."""
+        watcher = partial(self._tell_cancelled, batch)
         for item in batch:
-            item.watcher = self._tell_cancelled
+            item.watcher = watcher
 
-    def _tell_cancelled(self, item: QueuedRequest) -> None:
-        self.backend.cancel(item.request)
+    def _tell_cancelled(self, batch: Sequence[QueuedRequest], item: QueuedRequest) -> None:
+        if all(each.is_cancelled for each in batch):  # those too that had gone before the batch began
+            for each in batch:
+                self.backend.cancel(each.request)
+        else:
+            self.backend.cancel(item.request)
 
     def _as_reply(self, error: Exception) -> ServerError:
         if isinstance(error, InstanceDied):

@@ -15,16 +15,18 @@ import trio
 from actors.batching.adaptive import read_adaptive_settings
 from actors.caches.entry import KEY_BYTES, version_key
 from actors.ensemble.composition import Composition, FindModel, NoBackend
-from actors.ensemble.dependencies import composing_models
+from actors.ensemble.dependencies import Needs, needs_of_config
 from actors.model import Model
 from actors.rate_limiter import ModelLimits, RateLimiter
 from actors.response_cache import ResponseCache, VersionCache
 from actors.traffic_split import TrafficSplit
 from backends.interface import Backend, InstanceSpec, ModelSource
 from backends.registry import BackendRegistry
+from backends.services import BackendServices
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError, Unsupported
 from protocol.messages import Tensor
+from repository.backend_fields import PYTHON_RUNTIME
 from repository.initial_state import read_initial_states
 from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
@@ -45,17 +47,19 @@ class ModelLoader:
     gpu_count: int = 0
     auto_complete_config: bool = True
     has_histograms: bool = True
+    summary_quantiles: Sequence[float] = ()
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache: ResponseCache | None = None
     rate_limiter: RateLimiter | None = None
+    services: BackendServices | None = None
 
-    async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> tuple[str, ...]:
-        """What must be loaded before this model: the models of an ensemble's steps. A configuration that cannot be read
-        has none; `prepare` says what is wrong with it."""
+    async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> Needs:
+        """What must be loaded before this model: the models of an ensemble's steps or of a traffic split. A
+        configuration that cannot be read has none; `prepare` says what is wrong with it."""
         try:
-            return composing_models(await trio.to_thread.run_sync(self._read, directory, parameters))
+            return needs_of_config(await trio.to_thread.run_sync(self._read, directory, parameters))
         except ServerError:
-            return ()
+            return Needs()
 
     async def prepare(
         self, directory: ModelDirectory, parameters: LoadParameters, find: FindModel
@@ -74,13 +78,21 @@ class ModelLoader:
             return (TrafficSplit(config, find),)
         if not config.backend:
             raise InvalidArgument(f"unexpected platform type '{config.platform}' for {config.name}")
-        backend = await in_thread(partial(self.registry.find, config.backend, model=directory.name))
+        backend = await in_thread(
+            partial(
+                self.registry.find,
+                config.backend,
+                model=directory.name,
+                directory=directory.path,
+                is_python_based=config.runtime == PYTHON_RUNTIME,
+            )
+        )
         available = await in_thread(version_directories, directory)
         versions = select_versions(config.version_policy, available, model=directory.name)
         config = self._normalise(config, backend)
         if self.auto_complete_config:
             validate(config, complete=False)
-            config = await backend.complete_config(self._source(directory, config, versions[-1]))
+            config = await backend.complete_config(self._source(directory, config, versions[-1], backend))
             refuse_unbuilt(config)
             config = self._normalise(config, backend)
         validate(config)
@@ -121,6 +133,7 @@ class ModelLoader:
             (),
             composition.labels,
             has_histograms=self.has_histograms,
+            summary_quantiles=self.summary_quantiles,
             cache=cache,
             composition=composition,
         )
@@ -136,13 +149,19 @@ class ModelLoader:
             backend_prefers_gpu=backend.prefers_gpu,
         )
 
-    def _source(self, directory: ModelDirectory, config: ModelConfig, version: int) -> ModelSource:
+    def _source(
+        self, directory: ModelDirectory, config: ModelConfig, version: int, backend: type[Backend]
+    ) -> ModelSource:
+        settings: dict[str, str] = {}
+        for name in ("", *backend.settings_from, config.backend):
+            settings.update(self.backend_config.get(name, {}))
         return ModelSource(
             directory.name,
             version,
             directory.path,
             config,
-            {**self.backend_config.get("", {}), **self.backend_config.get(config.backend, {})},
+            settings,
+            self.services,
             is_flat=directory.is_flat,
         )
 
@@ -157,9 +176,9 @@ class ModelLoader:
         initial_states: Mapping[str, Tensor],
         cache_generation: bytes | None,
     ) -> Model:
-        source = self._source(directory, config, version)
+        source = self._source(directory, config, version, backend)
         placements = resolve_instances(config)
-        specs = [InstanceSpec(source, placement.name, placement.kind, placement.device_id) for placement in placements]
+        specs = [InstanceSpec(source, each.name, each.kind, each.device_id, each.is_passive) for each in placements]
         cache: VersionCache | None = None
         if self.cache is not None and cache_generation is not None:
             cache = VersionCache(self.cache, version_key(config.name, version, cache_generation), version)
@@ -171,6 +190,7 @@ class ModelLoader:
             specs,
             labels,
             has_histograms=self.has_histograms,
+            summary_quantiles=self.summary_quantiles,
             warmup=warmup,
             initial_states=initial_states,
             cache=cache,
@@ -179,23 +199,11 @@ class ModelLoader:
 
 
 def _refuse_decoupled(config: ModelConfig, backend: type[Backend]) -> None:
-    if not config.is_decoupled:
-        return
-    if not backend.can_be_decoupled:
+    if config.is_decoupled and not backend.can_be_decoupled:
         raise Unsupported(
             f"model '{config.name}' has 'model_transaction_policy.decoupled', which backend '{config.backend}' does "
             "not support"
         )
-    sequences = config.sequence_batching
-    together = {
-        "sequence_batching.oldest.preserve_ordering": (
-            sequences is not None and sequences.oldest is not None and sequences.oldest.preserve_ordering
-        ),
-        "sequence_batching.state": sequences is not None and bool(sequences.state),
-    }
-    for path, is_used in together.items():
-        if is_used:
-            raise Unsupported(f"model '{config.name}' is decoupled and has '{path}', which cannot be used together yet")
 
 
 def _refuse_joining(config: ModelConfig, backend: type[Backend]) -> None:

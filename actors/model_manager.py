@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import trio
 
-from actors.ensemble.dependencies import EnsembleDependencies, load_levels, needs_of
+from actors.ensemble.dependencies import EnsembleDependencies, Needs, load_levels, needs_of
 from actors.ensemble.loading import ComposingModels
+from actors.load_waits import LoadWaits
 from actors.model import Model
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
+from actors.readiness import all_ready
 from actors.statistics import VersionSnapshot
 from actors.traffic_split import routed_texts
 from protocol.core import LoadParameters, ModelIndex
@@ -85,7 +87,8 @@ class ModelManager:
         self._load_limit = load_limit
         self._table = ModelTable()
         self._dependencies = EnsembleDependencies()
-        self._composing = ComposingModels(self._table, loader, repositories)
+        self._load_waits = LoadWaits()
+        self._composing = ComposingModels(self._table, loader, repositories, self._load_waits)
         self._to_inbox, self._inbox = trio.open_memory_channel[Load | Unload](0)
         self.is_started = False
 
@@ -109,6 +112,24 @@ class ModelManager:
     def find(self, name: str, version: int = LATEST_VERSION) -> Model:
         return self._table.find(name, version)
 
+    @contextmanager
+    def load_for(self, loading: str, name: str) -> Iterator[None]:
+        """Around a load or an unload of `name` that a model asks for; if it is being loaded itself, `loading` is its
+        name, and it lends its place among the loads.
+
+        Raises:
+            InvalidArgument: the two would wait for each other.
+        """
+        if not loading:
+            yield
+            return
+        with self._load_waits.waiting(loading, name):
+            self._load_limit.total_tokens += 1
+            try:
+                yield
+            finally:
+                self._load_limit.total_tokens -= 1
+
     def find_all(self, name: str = "", version: int = LATEST_VERSION) -> list[Model]:
         return self._table.find_all(name, version)
 
@@ -119,6 +140,10 @@ class ModelManager:
         """Strict readiness: every model that was asked for serves."""
         return all(entry.is_as_asked() for entry in self._table.entries.values())
 
+    async def check_ready(self) -> bool:
+        """As `is_ready`, with the models asked themselves."""
+        return await all_ready([model.check_ready for _, model in self._table.ready()]) and self.is_ready()
+
     def snapshots(self) -> list[VersionSnapshot]:
         return [
             VersionSnapshot(
@@ -126,13 +151,15 @@ class ModelManager:
                 # Triton's label for ensembles.
                 version=1 if model.composition is not None and len(entry.ready_versions) == 1 else model.version,
                 metric_tags=model.config.metric_tags,
-                statistics=model.statistics.frozen(entry.name, model.version),
+                statistics=model.statistics.frozen(entry.name, model.version, has_responses=False),
                 pending_requests=model.pending_count,
                 load_seconds=entry.versions[model.version].load_seconds,
                 failures={reason.value: count for reason, count in model.statistics.failures.items()},
                 histograms=model.statistics.histograms.frozen() if model.statistics.histograms is not None else {},
+                summaries=model.statistics.summaries.frozen() if model.statistics.summaries is not None else {},
                 flushes={reason.value: count for reason, count in model.statistics.flushes.items()},
                 has_cache=model.statistics.has_cache,
+                gpu=model.gpu,
                 routed=routed_texts(model),
             )
             for entry, model in self._table.ready()
@@ -207,7 +234,7 @@ class ModelManager:
         if self._control_mode is ControlMode.EXPLICIT and "*" not in self._load_models:
             names = list(dict.fromkeys(self._load_models))
         needs = {
-            name: await self._loader.composing_models(found.models[name], LoadParameters())
+            name: (await self._loader.composing_models(found.models[name], LoadParameters())).names
             for name in names
             if name in found.models
         }
@@ -245,7 +272,7 @@ class ModelManager:
         directory = await self._find_directory(name)
         entry = self._table.entry(name)
         needed = await self._loader.composing_models(directory, parameters)
-        with self._dependencies.wanted(needed):
+        with self._dependencies.wanted(needed.names):
             await self._load_composing(entry, needed, models, tried)
             await self._load_from(entry, directory, parameters, models, only_if_absent=only_if_absent)
 
@@ -276,7 +303,7 @@ class ModelManager:
         try:
             entry = self._table.entry(name)
             needed = await self._loader.composing_models(files.directory, parameters)
-            with self._dependencies.wanted(needed):
+            with self._dependencies.wanted(needed.names):
                 await self._load_composing(entry, needed, models, frozenset())
                 async with entry.lock:
                     async with self._load_limit:
@@ -286,22 +313,23 @@ class ModelManager:
             await _release(files)
 
     async def _load_composing(
-        self, entry: ModelEntry, names: Sequence[str], models: trio.Nursery, tried: frozenset[str]
+        self, entry: ModelEntry, needs: Needs, models: trio.Nursery, tried: frozenset[str]
     ) -> None:
-        """Load those models of an ensemble's steps that do not serve, without holding any lock or limit of its own.
+        """Load those models of an ensemble's steps, or of a traffic split, that do not serve, without holding any lock
+        or limit of its own.
 
         Raises:
-            InvalidArgument: not all of them serve then, or the ensemble would need itself.
+            InvalidArgument: not all of them serve then, or the model would need itself.
         """
-        if not names:
+        if not needs.names:
             return
         try:
-            await self._composing.check(entry.name, names)
+            await self._composing.check(entry.name, needs)
             async with trio.open_nursery() as loads:
-                for name in names:
+                for name in needs.names:
                     if name not in tried and not self._table.entry(name).ready_versions:
                         loads.start_soon(self._load_logged, name, models, tried)
-            self._composing.check_loaded(entry.name, names)
+            self._composing.check_loaded(entry.name, needs)
         except ServerError as error:
             raise self._failed(entry, error) from None
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from actors.batching.policy import FlushReason
-from actors.histogram import DURATION_BOUNDS_US, FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
+from actors.histogram import HistogramSnapshot
+from actors.latencies import LatencyHistograms, LatencySummaries
 from actors.messages import BatchDone, Reply, StreamEnded
+from actors.response_statistics import ResponseStatistics
+from actors.sliding_window import SummarySnapshot
+from actors.sums import NANOSECONDS, Sum
 from backends.interface import BatchTiming
-from protocol.core import InferBatchStatistics, InferStatistics, ModelStatistics, StatisticDuration
+from protocol.core import InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics
 from protocol.errors import Cancelled, ServerError
-from repository.model_config import ModelConfig
-
-NANOSECONDS = 1_000_000_000
 
 
 class FailureReason(enum.Enum):
@@ -43,68 +44,47 @@ class VersionSnapshot:
     load_seconds: float
     failures: Mapping[str, int]
     histograms: Mapping[str, HistogramSnapshot] = field(default_factory=dict)
+    summaries: Mapping[str, SummarySnapshot] = field(default_factory=dict)
     flushes: Mapping[str, int] = field(default_factory=dict)
     has_cache: bool = False
+    gpu: int | None = None  # where all of its instances are on one
     # Of a traffic split: target, its version, what became of the requests, how many.
     routed: Sequence[tuple[str, str, str, int]] = ()
 
 
 @dataclass(slots=True)
-class _Sum:
-    count: int = 0
-    ns: int = 0
-
-    def add(self, ns: int, count: int = 1) -> None:
-        self.count += count
-        self.ns += ns
-
-    def frozen(self) -> StatisticDuration:
-        return StatisticDuration(self.count, self.ns)
-
-
-@dataclass(slots=True)
 class _BatchSums:
-    compute_input: _Sum = field(default_factory=_Sum)
-    compute_infer: _Sum = field(default_factory=_Sum)
-    compute_output: _Sum = field(default_factory=_Sum)
-
-
-@dataclass(slots=True)
-class LatencyHistograms:
-    """How the durations of successful requests are spread; the fields are in the metrics' names. Microseconds, but for
-    the time to the first response, which Triton has in milliseconds."""
-
-    request: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    queue: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    compute_input: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    compute_infer: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    compute_output: Histogram = field(default_factory=lambda: Histogram(DURATION_BOUNDS_US))
-    first_response: Histogram = field(default_factory=lambda: Histogram(FIRST_RESPONSE_BOUNDS_MS))
-
-    def frozen(self) -> dict[str, HistogramSnapshot]:
-        return {each.name: getattr(self, each.name).frozen() for each in fields(self)}
+    compute_input: Sum = field(default_factory=Sum)
+    compute_infer: Sum = field(default_factory=Sum)
+    compute_output: Sum = field(default_factory=Sum)
 
 
 @dataclass(slots=True)
 class VersionStatistics:
-    """The running sums. One writer, the version's scheduler; read at any time between two checkpoints. `histograms` is
-    None where they are switched off."""
+    """The running sums. One writer, the version's scheduler; read at any time between two checkpoints. `histograms` and
+    `summaries` are None where they are switched off."""
 
     inference_count: int = 0
     execution_count: int = 0
     last_inference_ms: int = 0
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
     histograms: LatencyHistograms | None = field(default_factory=LatencyHistograms)
+    summaries: LatencySummaries | None = None
     has_cache: bool = False
     # Batches by why they went; empty where nothing is batched.
     flushes: dict[FlushReason, int] = field(default_factory=dict)
-    _success: _Sum = field(default_factory=_Sum)
-    _fail: _Sum = field(default_factory=_Sum)
-    _queue: _Sum = field(default_factory=_Sum)
-    _cache_hit: _Sum = field(default_factory=_Sum)
-    _cache_miss: _Sum = field(default_factory=_Sum)
+    responses: ResponseStatistics = field(default_factory=ResponseStatistics)
+    _success: Sum = field(default_factory=Sum)
+    _fail: Sum = field(default_factory=Sum)
+    _queue: Sum = field(default_factory=Sum)
+    _cache_hit: Sum = field(default_factory=Sum)
+    _cache_miss: Sum = field(default_factory=Sum)
     _compute: _BatchSums = field(default_factory=_BatchSums)
     _by_batch_size: dict[int, _BatchSums] = field(default_factory=dict)
+    _spreads: tuple[LatencyHistograms | LatencySummaries, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._spreads = tuple(spread for spread in (self.histograms, self.summaries) if spread is not None)
 
     def count_batch(self, done: BatchDone, *, now: float) -> None:
         """Count an executed batch, whose replies leave `now` (seconds of Trio's clock)."""
@@ -113,9 +93,9 @@ class VersionStatistics:
         if done.replies is None:  # each stream counts for itself when it ends
             requests = len(done.batch)
             self._queue.add(int(sum(done.started - item.arrival for item in done.batch) * NANOSECONDS), requests)
-            if self.histograms is not None:
+            for spread in self._spreads:
                 for item in done.batch:
-                    self.histograms.queue.observe((done.started - item.arrival) * 1e6)
+                    spread.count_queued(done.started - item.arrival)
         else:
             requests = self._count_replies(done, done.replies, now)
         if done.timing is not None:
@@ -125,7 +105,7 @@ class VersionStatistics:
         """The number of requests that succeeded."""
         successes = inferences = 0
         queued_seconds = success_seconds = 0.0
-        histograms = self.histograms
+        durations: list[float] = []
         for item, reply in zip(done.batch, replies, strict=True):
             if item.is_cancelled:  # counted when it was abandoned
                 continue
@@ -138,14 +118,13 @@ class VersionStatistics:
             taken = now - item.arrival
             queued_seconds += queued
             success_seconds += taken
-            if histograms is not None:
-                histograms.queue.observe(queued * 1e6)
-                histograms.request.observe(taken * 1e6)
-                histograms.first_response.observe(taken * 1e3)
+            durations += (queued, taken)
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += inferences
         self._success.add(int(success_seconds * NANOSECONDS), successes)
         self._queue.add(int(queued_seconds * NANOSECONDS), successes)
+        for spread in self._spreads:
+            spread.count_replies(durations)
         return successes
 
     def count_execution(self, timing: BatchTiming, requests: int, *, batch_size: int) -> None:
@@ -158,10 +137,9 @@ class VersionStatistics:
             sums.compute_input.add(timing.compute_input_ns * count, count)
             sums.compute_infer.add(timing.compute_infer_ns * count, count)
             sums.compute_output.add(timing.compute_output_ns * count, count)
-        if self.histograms is not None and requests:
-            self.histograms.compute_input.observe(timing.compute_input_ns / 1e3, requests)
-            self.histograms.compute_infer.observe(timing.compute_infer_ns / 1e3, requests)
-            self.histograms.compute_output.observe(timing.compute_output_ns / 1e3, requests)
+        if requests:
+            for spread in self._spreads:
+                spread.count_execution(timing, requests)
 
     def count_stream(self, ended: StreamEnded, *, now: float) -> None:
         """Count a request to a decoupled model, which has ended `now`."""
@@ -174,10 +152,9 @@ class VersionStatistics:
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += item.batch_size
         self._success.add(int((now - item.arrival) * NANOSECONDS))
-        if self.histograms is not None:
-            self.histograms.request.observe((now - item.arrival) * 1e6)
-            if ended.first_response is not None:
-                self.histograms.first_response.observe((ended.first_response - item.arrival) * 1e3)
+        first = None if ended.first_response is None else ended.first_response - item.arrival
+        for spread in self._spreads:
+            spread.count_stream(now - item.arrival, first)
 
     def count_ensemble(
         self,
@@ -195,11 +172,9 @@ class VersionStatistics:
         self._success.add(int(seconds * NANOSECONDS))
         self._queue.add(queue_ns)
         self.count_execution(timing, 1, batch_size=batch_size)
-        if self.histograms is not None:
-            self.histograms.queue.observe(queue_ns / 1e3)
-            self.histograms.request.observe(seconds * 1e6)
-            if first_response_seconds is not None:
-                self.histograms.first_response.observe(first_response_seconds * 1e3)
+        for spread in self._spreads:
+            spread.count_queued(queue_ns / NANOSECONDS)
+            spread.count_stream(seconds, first_response_seconds)
 
     def count_flush(self, reason: FlushReason) -> None:
         self.flushes[reason] = self.flushes.get(reason, 0) + 1
@@ -211,22 +186,27 @@ class VersionStatistics:
         self._success.add(nanoseconds)
         self._queue.add(0)
         self._cache_hit.add(nanoseconds)
-        if self.histograms is not None:
-            self.histograms.queue.observe(0.0)
-            self.histograms.request.observe(seconds * 1e6)
-            self.histograms.first_response.observe(seconds * 1e3)
+        for spread in self._spreads:
+            spread.count_replies((0.0, seconds))
+        if self.summaries is not None:
+            self.summaries.cache_hit.observe(seconds * 1e6)
 
     def count_cache_miss(self, seconds: float) -> None:
         """Count the time that looking up and keeping an answer took, beside the request itself."""
         nanoseconds = int(seconds * NANOSECONDS)
         self._success.add(nanoseconds, 0)
         self._cache_miss.add(nanoseconds)
+        if self.summaries is not None:
+            self.summaries.cache_miss.observe(seconds * 1e6)
 
     def count_failure(self, reason: FailureReason, seconds: float) -> None:
         self.failures[reason] += 1
         self._fail.add(int(seconds * NANOSECONDS))
 
-    def frozen(self, name: str, version: int) -> ModelStatistics:
+    def frozen(
+        self, name: str, version: int, memory_usage: Sequence[MemoryUsage] = (), *, has_responses: bool = True
+    ) -> ModelStatistics:
+        """`has_responses` false spares the rows of the responses, of which there may be many."""
         compute = self._compute
         return ModelStatistics(
             name=name,
@@ -244,7 +224,9 @@ class VersionStatistics:
                 cache_hit=self._cache_hit.frozen(),
                 cache_miss=self._cache_miss.frozen(),
             ),
+            response_stats=self.responses.frozen() if has_responses else {},
             batch_stats=self._batch_statistics(),
+            memory_usage=tuple(memory_usage),
         )
 
     def _batch_statistics(self) -> tuple[InferBatchStatistics, ...]:
@@ -262,14 +244,3 @@ class VersionStatistics:
 
 def _reason(error: ServerError) -> FailureReason:
     return FailureReason.CANCELED if isinstance(error, Cancelled) else FailureReason.BACKEND
-
-
-def latency_histograms(config: ModelConfig) -> LatencyHistograms:
-    """The histograms of a model, with the buckets that its `model_metrics` give."""
-    bounds = {
-        control.metric_identifier.family: control.histogram_options.buckets
-        for control in (config.model_metrics.metric_control if config.model_metrics is not None else ())
-        if control.metric_identifier is not None and control.histogram_options is not None
-    }
-    first_response = bounds.get("nv_inference_first_response_histogram_ms", FIRST_RESPONSE_BOUNDS_MS)
-    return LatencyHistograms(first_response=Histogram(first_response))

@@ -15,6 +15,7 @@ import trio
 
 from actors.ensemble.composition import ComposingModel, FindModel, NoBackend
 from actors.model import Model
+from actors.readiness import all_ready
 from actors.split_policy import SplitPolicy
 from protocol.core import Respond
 from protocol.errors import InvalidArgument, ServerError
@@ -53,9 +54,16 @@ class TrafficSplit(Model):
     def is_ready(self) -> bool:
         """Whether all targets that get requests are ready; shadows do not count."""
         try:
-            return all(self._find(each.model, each.version).is_ready for each in self._split.targets if each.weight)
+            return all(target.is_ready for target in self._targets())
         except ServerError:
             return False
+
+    async def check_ready(self) -> bool:
+        return self.is_ready and await all_ready([target.check_ready for target in self._targets()])
+
+    def _targets(self) -> list[ComposingModel]:
+        """Those that get requests. Raises ServerError where one does not serve."""
+        return [self._find(each.model, each.version) for each in self._split.targets if each.weight]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Returns when drained; the copies to shadows that are under way then are given up."""

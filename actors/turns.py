@@ -19,8 +19,8 @@ MAX_HELD_BYTES = 64 << 20
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """One request's place in the order. Its caller waits for it, hands on what was held and then what comes, and leaves
-    the order in whatever way the request ends."""
+    """One request's place in the order, from when it joins. Its caller waits for it, hands on what was held and then
+    what comes, and leaves the order in whatever way the request ends."""
 
     order: TurnOrder
     held: list[InferenceResponse] = field(default_factory=list)
@@ -33,6 +33,15 @@ class Turn:
 
     def begin(self) -> None:
         self._began.set()
+
+    def join(self) -> None:
+        """Take a place behind all that have one."""
+        self.order.admit(self)
+
+    def pass_by(self) -> None:
+        """The request has ended: if it has no place in the order, it need not wait for one."""
+        if self not in self.order:
+            self.begin()
 
     def leave(self) -> None:
         """The request has ended, or its caller has gone."""
@@ -58,21 +67,27 @@ class Turn:
 
 
 class TurnOrder:
-    """The turns of one model version, in order of arrival: the first one has begun."""
+    """The turns of one model version, in the order in which they joined: the first one has begun."""
 
     def __init__(self) -> None:
         self._turns: dict[Turn, None] = {}
 
     def join(self) -> Turn:
         turn = Turn(self)
+        self.admit(turn)
+        return turn
+
+    def admit(self, turn: Turn) -> None:
         self._turns[turn] = None
         if len(self._turns) == 1:
             turn.begin()
-        return turn
+
+    def __contains__(self, turn: Turn) -> bool:
+        return turn in self._turns
 
     def leave(self, turn: Turn) -> None:
-        """One that leaves from the middle lets nobody pass."""
-        del self._turns[turn]
+        """One that leaves from the middle lets nobody pass; one that has not joined changes nothing."""
+        self._turns.pop(turn, None)
         for first in self._turns:
             first.begin()
             return

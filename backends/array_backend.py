@@ -9,6 +9,7 @@ are; this class does the rest of a batch's life. Everything a subclass writes ru
 from __future__ import annotations
 
 import abc
+import threading
 from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any, ClassVar, TypeAlias
@@ -22,7 +23,7 @@ from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, 
 from backends.padding import Padding, pad_rows
 from backends.parameters import parse_int
 from backends.requirements import framework_missing
-from protocol.errors import ServerError
+from protocol.errors import Cancelled, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.completion import DEFAULT_MAX_BATCH_SIZE, TensorSignature, complete_from_model
 from repository.model_config import ModelConfig
@@ -55,6 +56,9 @@ class ArrayBackend(Backend):
         self._padding = None if rules is None or not rules.inputs else Padding(rules, spec.config)
         self._batch_rule = None if rules is None else rules.batch
         self._is_loaded = False
+        self._batches: list[_Batch] = []  # given to the thread, and not ended
+        self._running: _Batch | None = None
+        self._lock = threading.Lock()  # for `_running` and a batch's `is_unwanted`; held for moments
 
     @abc.abstractmethod
     def load_model(self) -> None:
@@ -78,6 +82,16 @@ class ArrayBackend(Backend):
                 changed nothing. A batch of several requests is then run again one by one, so that one bad request
                 fails alone. Any other exception, and `InstanceDied`, fails the whole batch.
         """
+
+    def interrupt(self) -> None:
+        """Nobody waits any more for what `run` computes: make it end soon, by an exception.
+
+        Called in the server's loop, so it must not wait, while the instance's thread is in `run` or about to call it.
+        `resume` follows when that call has ended.
+        """
+
+    def resume(self) -> None:
+        """Be ready for the next batch after `interrupt`. Called in the instance's thread."""
 
     def close_model(self) -> None:
         """Free what `load_model` made. Called once, last, in the instance's thread; not if `load_model` failed."""
@@ -133,10 +147,43 @@ class ArrayBackend(Backend):
             self.close_model()
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
-        """Gather, run and scatter in the instance's thread. Cancelled: the thread finishes the batch by itself."""
-        return await self._thread.run(self._execute, requests)
+        """Gather, run and scatter in the instance's thread. Cancelled: the thread ends the batch by itself, soon if
+        `interrupt` can do that."""
+        batch = _Batch(requests)
+        self._batches.append(batch)
+        try:
+            return await self._thread.run(self._execute, batch)
+        except trio.Cancelled:
+            self._give_up(batch)
+            raise
+        finally:
+            self._batches.remove(batch)
 
-    def _execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
+    def cancel(self, request: InferenceRequest) -> None:
+        """A batch is given up when all of its callers have gone."""
+        for batch in self._batches:
+            if batch.leave(request):
+                self._give_up(batch)
+
+    def _give_up(self, batch: _Batch) -> None:
+        with self._lock:
+            batch.is_unwanted = True
+            if self._running is batch:
+                self.interrupt()
+
+    def _execute(self, batch: _Batch) -> BatchResult:
+        with self._lock:
+            self._running = batch
+        try:
+            return self._compute(batch)
+        finally:
+            with self._lock:
+                self._running = None
+            if batch.is_unwanted:
+                self.resume()
+
+    def _compute(self, batch: _Batch) -> BatchResult:
+        requests = batch.requests
         results: list[InferenceResponse | ServerError | None] = [None] * len(requests)
         watch = _Stopwatch()
         arrays: dict[int, Arrays] = {}
@@ -149,7 +196,7 @@ class ArrayBackend(Backend):
                 results[index] = error
         groups = [list(arrays)] if self.spec.config.is_batching else [[index] for index in arrays]
         for group in groups:  # grows while it is read: a refused group is tried again one by one
-            if not group:
+            if not group or batch.is_unwanted:
                 continue
             found = [arrays[index] for index in group]
             rows = self._layout.rows(found)
@@ -160,8 +207,12 @@ class ArrayBackend(Backend):
                 outputs = self.run(inputs)
             except InstanceDied:
                 raise
-            except ServerError as error:
+            except Exception as error:
                 watch.lap("infer")
+                if batch.is_unwanted:
+                    continue
+                if not isinstance(error, ServerError):
+                    raise
                 if len(group) > 1:
                     groups.extend([index] for index in group)
                 else:
@@ -172,13 +223,33 @@ class ArrayBackend(Backend):
             for index, response in zip(group, responses, strict=True):
                 results[index] = response if padding is None else padding.trim(requests[index], response)
             watch.lap("output")
-        return BatchResult([result for result in results if result is not None], watch.timing())
+        gone = Cancelled("the request was cancelled while its batch ran")
+        return BatchResult([gone if result is None else result for result in results], watch.timing())
 
     def _joined(self, arrays: Sequence[Arrays], rows: int) -> Arrays:
         """One batch of the requests' arrays, filled up to the number of rows that the shape rules want."""
         joined = self._layout.joined(arrays)
         filled = None if self._batch_rule is None else self._batch_rule.padded(rows)
         return joined if filled is None or filled == rows else pad_rows(joined, filled - rows)
+
+
+class _Batch:
+    """A batch on its way through the instance's thread. `is_unwanted` says that nobody waits for its answers."""
+
+    __slots__ = ("_gone", "is_unwanted", "requests")
+
+    def __init__(self, requests: Sequence[InferenceRequest]) -> None:
+        self.requests = requests
+        self.is_unwanted = False
+        self._gone: set[int] = set()
+
+    def leave(self, request: InferenceRequest) -> bool:
+        """The caller of a request has gone; whether it is one of these, and the last of them."""
+        for index, each in enumerate(self.requests):
+            if each is request:
+                self._gone.add(index)
+                return len(self._gone) == len(self.requests)
+        return False
 
 
 class _Stopwatch:

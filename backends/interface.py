@@ -22,6 +22,7 @@ from typing import Protocol
 import trio
 
 from backends.services import BackendServices
+from protocol.core import MemoryUsage
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
@@ -32,7 +33,8 @@ class ModelSource:
     """One version of a model on disk, with its configuration as far as it is known.
 
     `settings` are the server's `--backend-config` entries for this backend. `model_file` is the default model
-    file's path; it may name a directory. `services` are there where the model may call its server.
+    file's path; it may name a directory. `services` are there where the model may call its server. `shared` is where
+    a backend keeps what all instances of this load have in common.
     """
 
     name: str
@@ -41,6 +43,7 @@ class ModelSource:
     config: ModelConfig
     settings: Mapping[str, str] = field(default_factory=dict)
     services: BackendServices | None = field(default=None, compare=False, repr=False)
+    shared: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
     # The model has no version directories: its files lie in its own.
     is_flat: bool = False
 
@@ -55,12 +58,14 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before)."""
+    """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before). One that is
+    passive is loaded, and executes nothing."""
 
     source: ModelSource
     name: str
     kind: InstanceKind = InstanceKind.CPU
     device_id: int = 0
+    is_passive: bool = False
 
     @property
     def config(self) -> ModelConfig:
@@ -145,6 +150,8 @@ class Backend(abc.ABC):
     can_overlap: bool = False
     # How long `unload` may take.
     unload_seconds: float = 10.0
+    # Other backends whose `--backend-config` settings it takes as well; its own win.
+    settings_from: tuple[str, ...] = ()
     # Whether a group of KIND_AUTO goes to the GPU where there is one.
     prefers_gpu: bool = False
 
@@ -179,11 +186,17 @@ class Backend(abc.ABC):
 
     def cancel(self, request: InferenceRequest) -> None:  # noqa: B027 (most frameworks cannot stop what they have begun)
         """The caller of a request has gone that this instance executes, or answers by its responder. Must not wait. The
-        request is to be answered all the same."""
+        request is to be answered all the same. When all callers of a batch have gone it is called for each of its
+        requests, perhaps a second time, and for rows without a request."""
 
     async def is_ready(self) -> bool:
         """Whether the model itself says that it can serve, now that it is loaded and alive; within a bounded time."""
         return True
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        """What the instance holds now, as far as its framework can tell, for the statistics. Must not wait; may be
+        called at any time, also before `load` and after `unload`."""
+        return ()
 
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]

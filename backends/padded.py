@@ -12,6 +12,7 @@ import trio
 
 from backends.interface import Backend, BatchResult, BatchTiming, Responder
 from backends.padding import Padding
+from protocol.core import MemoryUsage
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 
@@ -62,6 +63,9 @@ class PaddedBackend(Backend):
         given = self._given.get(request)
         if given is not None:
             self._backend.cancel(given)
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        return self._backend.memory_usage()
 
     async def is_ready(self) -> bool:
         return await self._backend.is_ready()

@@ -5,21 +5,26 @@ A backend is an entry point of the group `trioton.backends`, so any installed pa
     [project.entry-points."trioton.backends"]
     my_backend = "my_package.my_module:MyBackend"
 
+or a Python-based backend: a folder `<name>/model.py` in one of the server's backend directories, or a model's folder
+that holds a `model.py` (see `backends.python.based`).
+
 Nothing is imported before a model asks for it: a broken or missing framework concerns only the models that need it.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from backends.interface import Backend
 from backends.requirements import framework_missing
 from protocol.errors import Internal, InvalidArgument, Unavailable
 
 GROUP = "trioton.backends"
+_PROGRAM = "model.py"
 
 # Backends of Triton that a repository may name and that nothing here serves yet, unless a package adds them.
 _NOT_BUILT = frozenset(
@@ -43,11 +48,13 @@ _NOT_BUILT = frozenset(
 class BackendRegistry:
     """Finds a backend's class by the name that a configuration gives it.
 
-    `extra` adds classes that need no entry point; they win over entry points of the same name.
+    `extra` adds classes that need no entry point; they win over entry points of the same name, and those win over the
+    Python-based backends in `directories`.
     """
 
-    def __init__(self, extra: Mapping[str, type[Backend]] | None = None) -> None:
+    def __init__(self, extra: Mapping[str, type[Backend]] | None = None, directories: Sequence[Path] = ()) -> None:
         self._extra = dict(extra or {})
+        self._directories = tuple(directories)
 
     @cached_property
     def _entry_points(self) -> dict[str, list[EntryPoint]]:
@@ -59,10 +66,14 @@ class BackendRegistry:
     @property
     def names(self) -> tuple[str, ...]:
         """The backends that can be asked for, sorted; their packages may still miss a framework."""
-        return tuple(sorted({*self._extra, *self._entry_points}))
+        based = {path.parent.name for each in self._directories for path in each.glob(f"*/{_PROGRAM}")}
+        return tuple(sorted({*self._extra, *self._entry_points, *based}))
 
-    def find(self, name: str, *, model: str) -> type[Backend]:
-        """The class of backend `name`, imported now if it was not before; `model` is only for the texts.
+    def find(
+        self, name: str, *, model: str, directory: Path | None = None, is_python_based: bool = False
+    ) -> type[Backend]:
+        """The class of backend `name`, imported now if it was not before; `model` is only for the texts, `directory`
+        that model's folder. Where it `is_python_based` (`runtime: "model.py"`), installed backends are not looked at.
 
         Blocks for as long as the framework takes to import; may be called from any thread.
 
@@ -73,13 +84,22 @@ class BackendRegistry:
         """
         if (extra := self._extra.get(name)) is not None:
             return extra
-        candidates = self._entry_points.get(name, [])
+        candidates = [] if is_python_based else self._entry_points.get(name, [])
         if not candidates:
+            folder = self._python_based_folder(name, directory)
+            if folder is not None:
+                return _python_based(name, folder)
             raise InvalidArgument(self._unknown(name, model))
         if len({candidate.value for candidate in candidates}) > 1:
             offers = ", ".join(sorted(_origin(candidate) for candidate in candidates))
             raise InvalidArgument(f"model '{model}': backend '{name}' is offered more than once: {offers}; keep one")
         return _import(candidates[0], model)
+
+    def _python_based_folder(self, name: str, model_directory: Path | None) -> Path | None:
+        folders = [] if model_directory is None else [model_directory]
+        if Path(name).name == name:  # a configuration must not lead out of the backend directories
+            folders += [directory / name for directory in self._directories]
+        return next((folder for folder in folders if (folder / _PROGRAM).is_file()), None)
 
     def _unknown(self, name: str, model: str) -> str:
         text = (
@@ -90,6 +110,12 @@ class BackendRegistry:
             return f"{text} '{name}' is a backend of Triton that this server does not have yet."
         nearest = difflib.get_close_matches(name, self.names, n=1)
         return f"{text} Did you mean '{nearest[0]}'?" if nearest else text
+
+
+def _python_based(name: str, folder: Path) -> type[Backend]:
+    from backends.python.based import python_based_backend  # nothing is imported before a model asks for it
+
+    return python_based_backend(name, folder)
 
 
 def _import(entry_point: EntryPoint, model: str) -> type[Backend]:

@@ -61,7 +61,8 @@ class ModelCaller(Protocol):
 
     def is_decoupled(self, name: str, version: int) -> bool: ...
 
-    async def is_model_ready(self, name: str, version: int) -> bool: ...
+    async def is_model_ready(self, name: str, version: int) -> bool:
+        """Whether it serves; False also for one that the server does not know."""
 
     async def load_model(self, name: str, parameters: LoadParameters, *, loading: str = "") -> None:
         """Returns when the load has ended. `loading` is the model that asks for it while it is itself being loaded."""

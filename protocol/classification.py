@@ -39,7 +39,8 @@ def classify(tensor: Tensor, k: int, labels: Sequence[str], has_batch: bool) -> 
     elements of an entry, `labels` gives their names; an index without one, or with an empty one, stays a number.
 
     Raises:
-        InvalidArgument: an output of another type than integers, FP32 and FP64, or of more than a million elements.
+        InvalidArgument: an output of another type than integers, FP32 and FP64, of more than a million elements, or
+            without the dimension of its batch.
     """
     if tensor.datatype not in _INTEGERS | _FLOATS:
         raise InvalidArgument(
@@ -50,6 +51,11 @@ def classify(tensor: Tensor, k: int, labels: Sequence[str], has_batch: bool) -> 
         raise InvalidArgument(
             f"classification output tensor too large: output '{tensor.name}' has {tensor.element_count} elements, "
             f"expected at most {MAX_ELEMENTS}"
+        )
+    if has_batch and not tensor.shape:
+        raise InvalidArgument(
+            f"class result not available for output '{tensor.name}': expected the batch as its first dimension, got a "
+            "scalar"
         )
     batch, entry_shape = (tensor.shape[0], tensor.shape[1:]) if has_batch else (1, tensor.shape)
     values = tensor.as_numpy().reshape(batch, math.prod(entry_shape))

@@ -79,8 +79,30 @@ class InferBatchStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class InferResponseStatistics:
+    """Of the responses that had one place among their requests' responses."""
+
+    compute_infer: StatisticDuration = StatisticDuration()
+    compute_output: StatisticDuration = StatisticDuration()
+    success: StatisticDuration = StatisticDuration()
+    fail: StatisticDuration = StatisticDuration()
+    empty_response: StatisticDuration = StatisticDuration()
+    cancel: StatisticDuration = StatisticDuration()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """Memory that a model holds. `type` is Triton's: "CPU", "CPU_PINNED" or "GPU"; `id` is the device's."""
+
+    type: str
+    id: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelStatistics:
-    """`last_inference` is in milliseconds since the epoch, 0 for never."""
+    """`last_inference` is in milliseconds since the epoch, 0 for never. `response_stats` is that of a decoupled model,
+    by the index of a response among its request's; `memory_usage` has one entry for each type and device."""
 
     name: str
     version: str
@@ -88,7 +110,9 @@ class ModelStatistics:
     inference_count: int = 0
     execution_count: int = 0
     inference_stats: InferStatistics = InferStatistics()
+    response_stats: Mapping[str, InferResponseStatistics] = field(default_factory=dict)
     batch_stats: tuple[InferBatchStatistics, ...] = ()
+    memory_usage: tuple[MemoryUsage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +135,14 @@ class InferenceCore(Protocol):
 
     def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
         """Whether a version is loaded and all of its instances' backends are alive."""
+
+    async def check_ready(self) -> bool:
+        """As `is_ready`, and under strict readiness every model that has an opinion on it is asked."""
+        ...
+
+    async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        """As `is_model_ready`, and a model that has an opinion on it is asked. Takes a few seconds at most."""
+        ...
 
     def server_metadata(self) -> ServerMetadata: ...
 
@@ -135,17 +167,20 @@ class InferenceCore(Protocol):
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         """Whether a model answers a request with any number of responses, so that `infer` cannot serve it."""
 
+    def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
+        """Whether the first dimension of a model's tensors is the batch."""
+
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         """The labels of an output's classes by index; empty where the configuration gives no label file."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Run a request on a model that gives exactly one response."""
 
-    def cancel(self, name: str, request_id: str) -> int:
-        """Stop the requests of this model that have this id and are under way; returns how many there were.
+    def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        """Stop the requests of this model that have this id and are under way; returns how many were stopped.
 
-        Each is then answered with `Cancelled`, unless its answer was there already. Raises NotFound for a model that
-        does not serve.
+        Without a version those of all versions are. Each is then answered with `Cancelled`, unless its answer was
+        there already. Raises NotFound where there is neither such a request nor such a model or version that serves.
         """
         ...
 

@@ -48,6 +48,12 @@ class Unavailable(ServerError):
     label = "Unavailable"
 
 
+class Overloaded(Unavailable):
+    """Too much is in flight for one request more; the edges answer 503 as for its base, and RESOURCE_EXHAUSTED."""
+
+    kind = "OVERLOADED"
+
+
 class Unsupported(ServerError):
     kind = "UNSUPPORTED"
     label = "Unsupported"
@@ -107,6 +113,7 @@ KINDS: dict[str, type[ServerError]] = {
         NotFound,
         InvalidArgument,
         Unavailable,
+        Overloaded,
         Unsupported,
         AlreadyExists,
         Cancelled,

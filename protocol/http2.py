@@ -1,15 +1,33 @@
-"""h2's server connection with two changes that a long-lived server needs: GOAWAY without haste, and less to remember.
+"""h2's server connection for a long-lived server: GOAWAY without haste, and little that a peer can make it hold.
 
 h2 takes a GOAWAY in either direction for the end of the connection. It is not: it says that no more streams are opened,
-and those that are open finish (RFC 9113, 6.8). h2 also keeps every stream that was ever closed, up to 65536.
+and those that are open finish (RFC 9113, 6.8). h2 also keeps every stream that was ever closed, up to 65536, and any
+number of settings, and lets a peer choose what the memory of its encoder may take.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from h2.config import H2Configuration
 from h2.connection import ConnectionInputs, ConnectionState, H2Connection, H2ConnectionStateMachine
+from h2.events import Event
+from h2.exceptions import DenialOfServiceError
+from h2.settings import SettingCodes
+from hpack.hpack import Encoder
+from hyperframe.frame import Frame, SettingsFrame
 
 HIGHEST_STREAM_ID = 2**31 - 1
+
+_KNOWN_SETTINGS = frozenset(SettingCodes)
+# A frame of settings has room for thousands; nobody has more to say than there are settings.
+MAX_SETTINGS_IN_FRAME = 64
+# What our own headers may take in the memory of the encoder; a peer allows more, or less, as it likes.
+MAX_ENCODER_TABLE = 4096
+
+
+class TooManySettingsError(DenialOfServiceError):
+    """A frame of settings with far more of them than there are."""
 
 
 class _StateMachine(H2ConnectionStateMachine):
@@ -22,6 +40,18 @@ class _StateMachine(H2ConnectionStateMachine):
     }
 
 
+class _Encoder(Encoder):
+    """A peer sets the size of the table, and error texts that it causes would fill it."""
+
+    @property
+    def header_table_size(self) -> int:
+        return super().header_table_size
+
+    @header_table_size.setter
+    def header_table_size(self, value: int) -> None:
+        Encoder.header_table_size.fset(self, min(value, MAX_ENCODER_TABLE))  # type: ignore[attr-defined]  # a property
+
+
 class PatientConnection(H2Connection):
     """After `close_connection` and after the peer's GOAWAY the open streams go on; whoever owns the connection refuses
     new ones, and closes it when the last stream has ended."""
@@ -32,6 +62,15 @@ class PatientConnection(H2Connection):
     def __init__(self, config: H2Configuration) -> None:
         super().__init__(config)
         self.state_machine = _StateMachine()
+        self.encoder = _Encoder()
 
     def clear_outbound_data_buffer(self) -> None:
         """h2 drops what is not sent yet when the peer's GOAWAY comes; its open streams still wait for it."""
+
+    def _receive_settings_frame(self, frame: SettingsFrame) -> tuple[list[Frame], list[Event]]:
+        """Settings that h2 does not know it would keep, 65536 at worst."""
+        if len(frame.settings) > MAX_SETTINGS_IN_FRAME:
+            raise TooManySettingsError(f"a frame of {len(frame.settings)} settings")
+        known: dict[Any, int] = {key: value for key, value in frame.settings.items() if key in _KNOWN_SETTINGS}
+        frame.settings = known
+        return super()._receive_settings_frame(frame)

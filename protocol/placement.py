@@ -74,7 +74,7 @@ class PlacedRequest:
         classes: dict[str, _Classes] = {}
         if placement.classes:
             model, version = request.model_name, request.model_version
-            has_batch = core.model_config(model, version).get("max_batch_size", 0) > 0
+            has_batch = core.is_batching(model, version)
             for name, count in placement.classes.items():
                 classes[name] = _Classes(count, core.labels(model, version, name), has_batch)
         if sum(max(0, at.byte_size) for at in placement.inputs.values()) > COPY_IN_THREAD_ABOVE:

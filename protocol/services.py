@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl, TraceControl
 from protocol.shared_memory.table import SharedMemoryTable
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeServices:
-    """`access` and `forwarding` are the edge's own, the rest is shared."""
+    """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` tells load balancers by name how
+    loaded the server is."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
     access: AccessControl
     forwarding: HeaderForwarding
     limits: LimitCounter
+    memory: RequestMemory
     log: LogControl
     trace: TraceControl
+    load_report: Callable[[], Mapping[str, float]] | None = None

@@ -1,11 +1,16 @@
-"""TLS for the edges: certificates from files, as the flags name them, into a context for a listener."""
+"""TLS for the edges: certificates from files, as the flags name them, into a context for a listener; and handshakes."""
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import trio
+
+logger = logging.getLogger(__name__)
 
 
 class CertificateError(ValueError):
@@ -62,6 +67,24 @@ def server_context(files: TlsFiles, protocols: Sequence[str]) -> ssl.SSLContext:
             ) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def server_stream(stream: trio.SocketStream, context: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
+    """TLS on a connection that has been accepted, before its handshake.
+
+    A peer that closes without a TLS goodbye is no attack here: HTTP says itself where its messages end.
+    """
+    return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+
+
+async def agreed_protocol(stream: trio.SSLStream[trio.SocketStream]) -> str | None:
+    """Shake hands: what was agreed on by ALPN, empty without any; None where there is no agreement on TLS."""
+    try:
+        await stream.do_handshake()
+    except (trio.BrokenResourceError, ssl.SSLError) as error:
+        logger.debug("a TLS handshake failed: %s", error.__cause__ or error)
+        return None
+    return stream.selected_alpn_protocol() or ""
 
 
 class _EncryptedKey(Exception):

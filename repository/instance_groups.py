@@ -20,12 +20,14 @@ MINIMUM_COMPUTE_CAPABILITY = 6.0
 
 @dataclass(frozen=True, slots=True)
 class InstancePlacement:
-    """One instance to start. `kind` is CPU, GPU or MODEL; `device_id` is 0 for all but GPU."""
+    """One instance to start. `kind` is CPU, GPU or MODEL; `device_id` is 0 for all but GPU. One that is passive is
+    loaded and gets no requests."""
 
     name: str
     kind: InstanceKind
     device_id: int
     rate_limiter: ModelRateLimiter | None = None
+    is_passive: bool = False
 
 
 def normalise_instance_groups(
@@ -69,6 +71,8 @@ def validate_instance_groups(config: ModelConfig) -> None:
     """
     if not config.instance_group:
         raise InvalidArgument(f"must specify one or more 'instance group's for {config.name}")
+    if all(group.passive for group in config.instance_group):
+        raise InvalidArgument(f"all instance groups of model {config.name} are passive, so none would take a request")
     for group in config.instance_group:
         where = f"instance group {group.name} of model {config.name}"
         if group.kind in (InstanceKind.MODEL, InstanceKind.CPU) and group.gpus:
@@ -98,7 +102,7 @@ def resolve_instances(config: ModelConfig) -> tuple[InstancePlacement, ...]:
     for group in config.instance_group:
         devices = group.gpus if group.kind is InstanceKind.GPU else (0,)
         placements += (
-            InstancePlacement(f"{group.name}_{number}", group.kind, device, group.rate_limiter)
+            InstancePlacement(f"{group.name}_{number}", group.kind, device, group.rate_limiter, group.passive)
             for number, device in enumerate(devices * group.count)
         )
     return tuple(placements)

@@ -402,6 +402,14 @@ class ModelConfig(Message, frozen=True):
         return self.platform == ENSEMBLE_PLATFORM
 
     @property
+    def preserves_ordering(self) -> bool:
+        """Whether the model's scheduler is to keep the order of requests."""
+        sequences = self.sequence_batching
+        if sequences is not None:
+            return sequences.oldest is not None and sequences.oldest.preserve_ordering
+        return self.dynamic_batching is not None and self.dynamic_batching.preserve_ordering
+
+    @property
     def is_decoupled(self) -> bool:
         return self.model_transaction_policy is not None and self.model_transaction_policy.decoupled
 

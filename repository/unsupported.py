@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import Unsupported
+from repository.backend_fields import PYTHON_RUNTIME
 from repository.model_config import Message, ModelConfig
 
 
@@ -32,7 +33,7 @@ class Refusal:
 
 
 REFUSED = (
-    Refusal("runtime"),
+    Refusal("runtime", lambda value: value not in ("", PYTHON_RUNTIME), f" other than {PYTHON_RUNTIME}"),
     Refusal("input.is_shape_tensor"),
     Refusal("input.is_non_linear_format_io"),
     Refusal("output.is_shape_tensor"),
@@ -44,7 +45,6 @@ REFUSED = (
     Refusal("ensemble_scheduling.step.model_namespace"),
     Refusal("instance_group.secondary_devices"),
     Refusal("instance_group.profile"),
-    Refusal("instance_group.passive"),
     Refusal("instance_group.host_policy"),
     Refusal("cc_model_filenames"),
     # Custom batching: the path of a library that decides what goes into a batch.
@@ -62,6 +62,7 @@ SUPPORTED = frozenset(
         "name",
         "platform",
         "backend",
+        "runtime",
         "version_policy.latest.num_versions",
         "version_policy.all",
         "version_policy.specific.versions",
@@ -142,6 +143,7 @@ SUPPORTED = frozenset(
         "instance_group.kind",
         "instance_group.count",
         "instance_group.gpus",
+        "instance_group.passive",
         "instance_group.rate_limiter.resources.name",
         "instance_group.rate_limiter.resources.global",
         "instance_group.rate_limiter.resources.count",

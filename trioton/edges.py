@@ -6,7 +6,7 @@ module makes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -19,15 +19,16 @@ from protocol.access.keys_file import KeysFile
 from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Dialect, RestrictedApis, Restriction
 from protocol.core import InferenceCore
 from protocol.grpc.server import serve_grpc
-from protocol.grpc.tls import server_context
+from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.server import serve_http
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
-from protocol.tls import server_context as https_context
+from protocol.tls import server_context
 from trioton.settings import Address, Settings
 
 
@@ -44,10 +45,12 @@ class Shared:
     core: InferenceCore
     shared_memory: SharedMemoryTable
     limits: LimitCounter
+    memory: RequestMemory
     log: LogControl
     trace: TraceControl
     keys: KeysFile | None
     render_metrics: Callable[[], bytes]
+    load_report: Callable[[], Mapping[str, float]]
 
 
 def edges(settings: Settings, shared: Shared) -> dict[str, Edge]:
@@ -63,21 +66,25 @@ def edges(settings: Settings, shared: Shared) -> dict[str, Edge]:
 def _grpc(settings: Settings, shared: Shared, address: Address) -> Edge:
     services = _services(shared, settings.grpc_restricted_protocol, GRPC_PROTOCOL, settings.grpc_header_forward_pattern)
     tls = settings.grpc_tls()
-    grpc = replace(settings.grpc_edge(), tls=None if tls is None else server_context(tls))
+    grpc = replace(settings.grpc_edge(), tls=None if tls is None else server_context(tls, (GRPC_ALPN_PROTOCOL,)))
     return partial(serve_grpc, services, grpc)
 
 
 def _http(settings: Settings, shared: Shared, address: Address) -> Edge:
     services = _services(shared, settings.http_restricted_api, HTTP_API, settings.http_header_forward_pattern)
     tls = settings.http_tls()
-    http = replace(settings.http_edge(), tls=None if tls is None else https_context(tls, ALPN_PROTOCOLS))
+    http = replace(settings.http_edge(), tls=None if tls is None else server_context(tls, ALPN_PROTOCOLS))
     return partial(serve_http, services, http)
 
 
 def _metrics(settings: Settings, shared: Shared, address: Address) -> Edge:
     host, port = address
+    tls = settings.http_tls() if settings.metrics_use_ssl else None
+    metrics = MetricsSettings(
+        host, port, settings.http_edge().connections, None if tls is None else server_context(tls, ALPN_PROTOCOLS)
+    )
     access = AccessControl(keys=shared.keys)
-    return partial(serve_metrics, shared.render_metrics, MetricsSettings(host, port), access=access)
+    return partial(serve_metrics, shared.render_metrics, metrics, access=access, limits=shared.limits)
 
 
 def _services(
@@ -89,6 +96,8 @@ def _services(
         access=AccessControl(RestrictedApis(restrictions, dialect), shared.keys),
         forwarding=forwarding or HeaderForwarding(),
         limits=shared.limits,
+        memory=shared.memory,
         log=shared.log,
         trace=shared.trace,
+        load_report=shared.load_report,
     )

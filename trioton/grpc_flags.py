@@ -13,7 +13,8 @@ from pathlib import Path
 
 from protocol.access.forwarding import HeaderForwarding
 from protocol.access.restricted import GRPC_PROTOCOL, Restriction
-from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive, TlsSettings
+from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
+from protocol.tls import TlsFiles
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable
 
 GRPC = "gRPC"
@@ -168,7 +169,7 @@ class GrpcFlags:
         """Raises UsageError for what cannot be served."""
         self.grpc_tls()
 
-    def grpc_tls(self) -> TlsSettings | None:
+    def grpc_tls(self) -> TlsFiles | None:
         """What TLS is to use, None without it. Raises UsageError."""
         if not (self.grpc_use_ssl or self.grpc_use_ssl_mutual):
             return None
@@ -178,7 +179,7 @@ class GrpcFlags:
         if self.grpc_use_ssl_mutual and self.grpc_root_cert is None:
             raise UsageError(f"{flag_name} needs --grpc-root-cert, the certificate that vouches for clients")
         root = self.grpc_root_cert if self.grpc_use_ssl_mutual else None
-        return TlsSettings(self.grpc_server_cert, self.grpc_server_key, root, self.grpc_use_ssl_mutual)
+        return TlsFiles(self.grpc_server_cert, self.grpc_server_key, root)
 
     def grpc_edge(self) -> GrpcSettings:
         """The edge's settings, but for TLS, whose files are not read here."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,21 @@ class MachineReading:
     cpu_utilization: float | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
+
+
+# Where the limits of a container are, by the version of control groups.
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+# Taken where the system does not say.
+_UNKNOWN_MEMORY = 8 << 30
+
+
+def memory_size(proc: Path = PROC, limits: Sequence[Path] = CGROUP_LIMITS) -> int:
+    """Bytes of memory that this process may have: the machine's, or its container's if that is less."""
+    sizes = [total for total, _ in [Machine(0, proc)._memory()] if total is not None]
+    for path in limits:
+        with suppress(OSError, ValueError):  # "max" is no number
+            sizes.append(int(path.read_text()))
+    return min(sizes, default=_UNKNOWN_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)

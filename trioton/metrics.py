@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
+from actors.custom_metrics import FamilyValues
 from actors.statistics import FailureReason, VersionSnapshot
 from protocol.limits import LimitCounter
+from trioton.custom_collector import CustomCollector, add_histogram
 from trioton.exposition import render_text
+from trioton.gpus import Gpus
 from trioton.machine import Machine
+from trioton.machine_metrics import CpuCollector, GpuCollector, PinnedMemoryCollector
 
 _NOT_IN_A_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _FAILURES = "nv_inference_request_failure"
@@ -138,16 +142,53 @@ HISTOGRAMS: tuple[tuple[str, str, str], ...] = (
 )
 
 
+# Summaries by the names that the snapshots give them.
+SUMMARIES: tuple[tuple[str, str, str], ...] = (
+    (
+        "request",
+        "nv_inference_request_summary_us",
+        "Summary of inference request duration in microseconds (includes cached requests)",
+    ),
+    (
+        "queue",
+        "nv_inference_queue_summary_us",
+        "Summary of inference queuing duration in microseconds (includes cached requests)",
+    ),
+    (
+        "compute_input",
+        "nv_inference_compute_input_summary_us",
+        "Summary of compute input duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "compute_infer",
+        "nv_inference_compute_infer_summary_us",
+        "Summary of compute inference duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "compute_output",
+        "nv_inference_compute_output_summary_us",
+        "Summary of inference compute output duration in microseconds (does not include cached requests)",
+    ),
+    ("cache_hit", "nv_cache_hit_summary_per_model", "Summary of cache hit duration per model, in microseconds"),
+    ("cache_miss", "nv_cache_miss_summary_per_model", "Summary of cache miss duration per model, in microseconds"),
+)
+# As in Triton, a model with the cache on has no summary of the whole duration, and only such a one has the cache's.
+_NOT_CACHED = ("request",)
+_ONLY_CACHED = ("cache_hit", "cache_miss")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCollector(Collector):
     """The metrics of every loaded model version. `has_counters` false leaves out Triton's group of counters."""
 
     snapshots: Callable[[], Sequence[VersionSnapshot]]
     has_counters: bool = True
+    gpus: Gpus | None = None
 
     def collect(self) -> Iterator[Metric]:
-        labelled = [(_labels(snapshot), snapshot) for snapshot in self.snapshots()]
+        labelled = [(self._labels(snapshot), snapshot) for snapshot in self.snapshots()]
         yield from self._histograms(labelled)
+        yield from self._summaries(labelled)
         yield from self._flushes(labelled)
         for row in MODEL_METRICS:
             if row.kind == "counter" and not self.has_counters:
@@ -182,6 +223,27 @@ class ModelCollector(Collector):
                 )
         yield failures
 
+    def _summaries(self, labelled: Sequence[tuple[dict[str, str], VersionSnapshot]]) -> Iterator[Metric]:
+        for key, name, help_text in SUMMARIES:
+            metric = Metric(name, help_text, "summary")
+            for labels, snapshot in labelled:
+                summary = snapshot.summaries.get(key)
+                if summary is None or key in (_NOT_CACHED if snapshot.has_cache else _ONLY_CACHED):
+                    continue
+                for quantile, value in summary.quantiles:
+                    shown = math.nan if value is None else value
+                    metric.add_sample(name, {**labels, "quantile": repr(quantile)}, shown)
+                metric.add_sample(f"{name}_sum", labels, summary.total)
+                metric.add_sample(f"{name}_count", labels, summary.count)
+            if metric.samples:
+                yield metric
+
+    def _labels(self, snapshot: VersionSnapshot) -> dict[str, str]:
+        tags = {f"_{_NOT_IN_A_LABEL.sub('_', tag)}": value for tag, value in snapshot.metric_tags.items()}
+        labels = {**tags, "model": snapshot.model, "version": str(snapshot.version)}
+        uuid = None if self.gpus is None or snapshot.gpu is None else self.gpus.uuid(snapshot.gpu)
+        return labels if uuid is None else {**labels, "gpu_uuid": uuid}
+
     def _flushes(self, labelled: Sequence[tuple[dict[str, str], VersionSnapshot]]) -> Iterator[Metric]:
         metric = Metric(_FLUSHES, "Number of batches that a dynamic batcher has sent, by why they went", "counter")
         for labels, snapshot in labelled:
@@ -197,12 +259,7 @@ class ModelCollector(Collector):
                 histogram = snapshot.histograms.get(key)
                 if histogram is None:
                     continue
-                for bound, count in zip((*histogram.bounds, math.inf), histogram.cumulative, strict=True):
-                    metric.add_sample(
-                        f"{name}_bucket", {**labels, "le": "+Inf" if math.isinf(bound) else repr(bound)}, count
-                    )
-                metric.add_sample(f"{name}_sum", labels, histogram.total)
-                metric.add_sample(f"{name}_count", labels, histogram.cumulative[-1])
+                add_histogram(metric, labels, histogram.bounds, histogram.cumulative, histogram.total)
             if metric.samples:
                 yield metric
 
@@ -221,23 +278,15 @@ class LimitCollector(Collector):
 
 
 @dataclass(frozen=True, slots=True)
-class MachineCollector(Collector):
-    """The gauges of the machine; those that cannot be read are left out."""
+class TraceCollector(Collector):
+    """Traces that were lost: their file or collector did not take them."""
 
-    machine: Machine
+    lost: Callable[[], int]
 
     def collect(self) -> Iterator[Metric]:
-        reading = self.machine.reading()
-        gauges: tuple[tuple[str, str, float | None], ...] = (
-            ("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", reading.cpu_utilization),
-            ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", reading.memory_total_bytes),
-            ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", reading.memory_used_bytes),
-        )
-        for name, help_text, value in gauges:
-            if value is not None:
-                metric = Metric(name, help_text, "gauge")
-                metric.add_sample(name, {}, value)
-                yield metric
+        metric = Metric("trioton_trace_lost_total", "Number of traces that could not be written", "counter")
+        metric.add_sample(metric.name, {}, self.lost())
+        yield metric
 
 
 class Metrics:
@@ -247,7 +296,11 @@ class Metrics:
         snapshots: what has been counted so far, per model version.
         interval: how old the machine's readings may be, in seconds.
         limits: the refusals of the edges.
+        lost_traces: how many traces could not be written so far.
         has_counters: `--metrics-config counter_latencies`.
+        custom: the metrics of the models' own.
+        has_cpu: whether the machine's processors and memory are shown.
+        gpus: the GPUs to show, if any; the caller runs them.
     """
 
     def __init__(
@@ -256,18 +309,23 @@ class Metrics:
         *,
         interval: float,
         limits: LimitCounter | None = None,
+        lost_traces: Callable[[], int] = lambda: 0,
         has_counters: bool = True,
+        custom: Callable[[], Iterable[FamilyValues]] = tuple,
+        has_cpu: bool = True,
+        gpus: Gpus | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(ModelCollector(snapshots, has_counters))
+        self.registry.register(ModelCollector(snapshots, has_counters, gpus))
         self.registry.register(LimitCollector(limits or LimitCounter()))
-        self.registry.register(MachineCollector(Machine(interval)))
+        self.registry.register(CustomCollector(custom))
+        self.registry.register(TraceCollector(lost_traces))
+        self.registry.register(PinnedMemoryCollector())
+        if has_cpu:
+            self.registry.register(CpuCollector(Machine(interval)))
+        if gpus is not None:
+            self.registry.register(GpuCollector(gpus))
 
     def render(self) -> bytes:
         """Prometheus text, format 0.0.4."""
         return render_text(self.registry)
-
-
-def _labels(snapshot: VersionSnapshot) -> dict[str, str]:
-    tags = {f"_{_NOT_IN_A_LABEL.sub('_', tag)}": value for tag, value in snapshot.metric_tags.items()}
-    return {**tags, "model": snapshot.model, "version": str(snapshot.version)}

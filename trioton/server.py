@@ -15,23 +15,28 @@ import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
 from actors.caches.registry import UnusableCache
 from actors.core import ControlMode, CoreSettings, ServerCore
+from actors.custom_metrics import CustomMetrics
 from actors.response_cache import ResponseCache
 from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
 from backends.registry import BackendRegistry
-from protocol import tls
 from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
-from protocol.grpc.tls import CertificateError
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
+from protocol.tls import CertificateError
+from trioton.custom_collector import is_own_name
 from trioton.edges import Edge, Shared, edges
+from trioton.gpus import Gpus
+from trioton.load_report import load_report
 from trioton.log import VERBATIM, ServerLog
 from trioton.metrics import Metrics
 from trioton.reload import Reloader
@@ -70,16 +75,23 @@ class Server:
         self.settings = settings
         cache = settings.cache()
         self.cache = ResponseCache(cache.name, cache.settings) if cache is not None else None
-        self.core = ServerCore(_core_settings(settings), BackendRegistry(), self.cache)
+        custom = CustomMetrics(is_own_name, is_enabled=settings.allow_metrics)
+        registry = BackendRegistry(directories=settings.backend_directory)
+        self.core = ServerCore(_core_settings(settings), registry, self.cache, custom)
         self.tracer = Tracer(settings.tracing(), self.core.is_model_ready)
         self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}
         self._limits = LimitCounter()
+        self._gpus = Gpus(settings.metrics_interval_ms / 1000) if settings.allow_gpu_metrics else None
         self._metrics = Metrics(
             self.core.snapshots,
             interval=settings.metrics_interval_ms / 1000,
             limits=self._limits,
+            lost_traces=lambda: self.tracer.lost_count,
             has_counters=settings.shows_metrics("counter_latencies"),
+            custom=custom.values,
+            has_cpu=settings.allow_cpu_metrics,
+            gpus=self._gpus,
         )
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._stop = trio.Event()
@@ -173,10 +185,12 @@ class Server:
         logger.info("%s", await self.model_table(), extra=VERBATIM)
         if self.settings.exit_on_error:
             _refuse_failed(_asked_for(await self.core.repository_index(), self.settings))
+        if self._gpus is not None and self.settings.allow_metrics:
+            await background.start(self._gpus.run)
         shared = await self._shared(background)
         try:
             opening = edges(self.settings, shared)
-        except (CertificateError, tls.CertificateError) as error:
+        except CertificateError as error:
             raise StartError(str(error)) from None
         for word, edge in opening.items():
             self.addresses[word] = await self._open(word, edge, nursery)
@@ -195,10 +209,12 @@ class Server:
             core=self.core,
             shared_memory=self._shared_memory,
             limits=self._limits,
+            memory=RequestMemory(self.settings.request_memory()),
             log=self.log,
             trace=self.tracer,
             keys=keys,
             render_metrics=self._metrics.render,
+            load_report=partial(load_report, self._metrics.registry),
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery) -> Address:
@@ -254,6 +270,7 @@ def _core_settings(settings: Settings) -> CoreSettings:
         backend_config=backend_config,
         model_load_thread_count=settings.model_load_thread_count,
         latency_histograms=settings.shows_metrics("histogram_latencies"),
+        summary_quantiles=settings.summary_quantiles(),
         rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,
     )
 

@@ -17,6 +17,8 @@ from repository.layout import ModelDirectory, Repository
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, switch
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.http_flags import HTTP, HttpFlags
+from trioton.machine import memory_size
+from trioton.metrics_flags import MetricSetting, metric_setting, shows_metrics, summary_quantiles
 from trioton.scheduling_flags import (
     CacheChoice,
     CacheOption,
@@ -68,27 +70,6 @@ def backend_setting(text: str) -> BackendSetting:
     if not equals or not key or (comma and not backend):
         raise ValueError("--backend-config option format is '<backend name>,<setting>=<value>'")
     return BackendSetting(backend, key, value)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSetting:
-    """One `--metrics-config`: whether a group of metrics is shown."""
-
-    group: str
-    is_shown: bool
-
-
-def metric_setting(text: str) -> MetricSetting:
-    group, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError("--metrics-config option format is <setting>=<value>")
-    if group in ("summary_latencies", "summary_quantiles"):
-        if group == "summary_latencies" and not boolean(value):
-            return MetricSetting(group, False)
-        raise ValueError(f"{group} is not supported; histogram_latencies, which is on, lets you compute any quantile")
-    if group not in ("counter_latencies", "histogram_latencies"):
-        raise ValueError("unknown setting of --metrics-config; expected counter_latencies or histogram_latencies")
-    return MetricSetting(group, boolean(value))
 
 
 def control_mode(text: str) -> str:
@@ -173,6 +154,12 @@ class Settings(HttpFlags, GrpcFlags):
         metavar="<backend>,<setting>=<value>",
         help="A setting for a backend. May be given several times.",
     )
+    backend_directory: tuple[Path, ...] = repeatable(
+        Path,
+        group=SERVER,
+        metavar="<path>",
+        help="A directory of Python-based backends, each a folder <name>/model.py. May be given several times.",
+    )
     allow_client_shm: bool = flag(
         False,
         boolean,
@@ -187,6 +174,14 @@ class Settings(HttpFlags, GrpcFlags):
         metavar="<path>",
         help="A TOML file of bearer keys; every call then needs one that allows it. Read again when it changes.",
     )
+    max_request_memory: int | None = flag(
+        None,
+        integer(1),
+        group=SERVER,
+        metavar=_INT,
+        help="The most bytes that the bodies of all requests in flight hold, over HTTP and gRPC; others are refused. "
+        "Where absent, half of the memory of this machine or container.",
+    )
     exit_timeout_secs: int = flag(
         30, integer(0), group=SERVER, metavar=_INT, help="How long requests in flight may take to end at exit."
     )
@@ -196,16 +191,30 @@ class Settings(HttpFlags, GrpcFlags):
         "", str, group=METRICS, metavar=_TEXT, help="The address to listen on; where absent, that of HTTP."
     )
     metrics_port: int = flag(8002, _PORT, group=METRICS, metavar=_INT, help="The port to listen on.")
+    metrics_use_ssl: bool = flag(
+        False,
+        boolean,
+        group=METRICS,
+        metavar=_BOOL,
+        help="Serve metrics over HTTPS, with the certificates of HTTP; needs --http-use-ssl=true.",
+    )
     metrics_interval_ms: int = flag(
         2000, integer(1), group=METRICS, metavar=_INT, help="How old the readings of the machine's load may be."
+    )
+    allow_cpu_metrics: bool = flag(
+        True, boolean, group=METRICS, metavar=_BOOL, help="Show how busy the processors are, and the machine's memory."
+    )
+    allow_gpu_metrics: bool = flag(
+        True, boolean, group=METRICS, metavar=_BOOL, help="Show the same of NVIDIA's GPUs, where there are any."
     )
 
     metrics_config: tuple[MetricSetting, ...] = repeatable(
         metric_setting,
         group=METRICS,
-        metavar="<setting>=<boolean>",
-        help="counter_latencies and histogram_latencies: whether these groups of metrics are shown; both are on. May "
-        "be given several times.",
+        metavar="<setting>=<value>",
+        help="counter_latencies, histogram_latencies (both on) and summary_latencies (off): whether these groups of "
+        "metrics are shown. summary_quantiles=<quantile>:<error>,… : those of the summaries, 0.5, 0.9, 0.95, 0.99 and "
+        "0.999 where absent. May be given several times.",
     )
 
     cache_config: tuple[CacheOption, ...] = repeatable(
@@ -287,6 +296,8 @@ class Settings(HttpFlags, GrpcFlags):
         _refuse_shared_ports(self.services())
         self.check_grpc()
         self.check_http()
+        if self.metrics_use_ssl and not self.http_use_ssl:
+            raise UsageError("--metrics-use-ssl needs --http-use-ssl=true, whose certificates it serves with")
         self.tracing()
         self.cache()
 
@@ -294,9 +305,16 @@ class Settings(HttpFlags, GrpcFlags):
         """Where models are looked for."""
         return self.model_repository if self.model is None else (self.model, *self.model_repository)
 
+    def request_memory(self) -> int:
+        return self.max_request_memory or memory_size() // 2
+
     def shows_metrics(self, group: str) -> bool:
-        """Whether a group of metrics is shown: as the last `--metrics-config` about it says, else yes."""
-        return next((given.is_shown for given in reversed(self.metrics_config) if given.group == group), True)
+        """Whether a group of metrics is shown."""
+        return shows_metrics(self.metrics_config, group)
+
+    def summary_quantiles(self) -> tuple[float, ...]:
+        """The quantiles of the latency summaries; none where there are no summaries."""
+        return summary_quantiles(self.metrics_config)
 
     def cache(self) -> CacheChoice | None:
         """The response cache, if there is to be one. Raises UsageError."""
@@ -361,10 +379,9 @@ def _refuse_shared_ports(services: dict[str, Address]) -> None:
 UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     """
     repository-poll-secs model-config-name model-load-retry-count model-namespacing enable-peer-access
-    allow-gpu-metrics allow-cpu-metrics
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
     min-supported-compute-capability buffer-manager-thread-count host-policy model-load-gpu-limit
-    backend-directory repoagent-directory
+    repoagent-directory
     allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
     allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model
     """.split(),  # noqa: SIM905 (a word list reads better than fifty quoted strings)

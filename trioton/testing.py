@@ -34,7 +34,8 @@ import trio
 from numpy.typing import ArrayLike, NDArray
 
 from actors.core import ControlMode, CoreSettings, ServerCore
-from backends.python.testing import in_process_backend, offer_backend_utils
+from backends.python.in_process import offer_utilities
+from backends.python.testing import in_process_backend
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters, ModelStatistics
 from protocol.datatypes import DataType
@@ -66,8 +67,10 @@ T = TypeVar("T")
 _EXIT_SECONDS = 10.0
 # Exceptions of models that are remembered, to be shown as the cause of a request's error.
 _MOST_FAILURES = 64
+# All models are in this process, also those that ask for it.
+_BACKEND_CONFIG = {"python": {"allow-in-process": "true"}}
 
-offer_backend_utils()
+offer_utilities()
 
 
 class Answer(dict[str, NDArray[Any]]):
@@ -240,25 +243,25 @@ async def open_model(
     wanted, *others = [_find(each) for each in (path, *models)]
     failures = _Failures()
     registry = BackendRegistry({"python": in_process_backend(failures.raised.append)})
-    core = ServerCore(CoreSettings((wanted, *others), control_mode=ControlMode.EXPLICIT), registry)
+    settings = CoreSettings((wanted, *others), control_mode=ControlMode.EXPLICIT, backend_config=_BACKEND_CONFIG)
+    core = ServerCore(settings, registry)
     failure: BaseException | None = None
-    with _imports_of([wanted, *others]):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(core.run)
-            try:
-                for each in others:
-                    await core.load_model(each.name)
-                await core.load_model(wanted.name, _override(wanted, config))
-                yield AsyncModel(core, wanted.name, failures)
-            except ServerError as error:
-                failure = error
-                failure.__cause__ = failure.__cause__ or failures.cause_of(error)
-            except (trio.Cancelled, GeneratorExit):
-                raise
-            except BaseException as error:  # raised below, not in a group; pytest has some that are no Exception
-                failure = error
-            core.stop()
-            nursery.cancel_scope.deadline = trio.current_time() + _EXIT_SECONDS
+    async with trio.open_nursery() as nursery:
+        await nursery.start(core.run)
+        try:
+            for each in others:
+                await core.load_model(each.name)
+            await core.load_model(wanted.name, _override(wanted, config))
+            yield AsyncModel(core, wanted.name, failures)
+        except ServerError as error:
+            failure = error
+            failure.__cause__ = failure.__cause__ or failures.cause_of(error)
+        except (trio.Cancelled, GeneratorExit):
+            raise
+        except BaseException as error:  # raised below, not in a group; pytest has some that are no Exception
+            failure = error
+        core.stop()
+        nursery.cancel_scope.deadline = trio.current_time() + _EXIT_SECONDS
     if failure is not None:
         raise failure
 
@@ -373,23 +376,3 @@ def _override(directory: ModelDirectory, config: Mapping[str, Any] | None) -> Lo
     if config is None:
         return LoadParameters()
     return LoadParameters(config=json.dumps({**to_json_form(read_config(directory)), **config}))
-
-
-@contextmanager
-def _imports_of(directories: Sequence[ModelDirectory]) -> Iterator[None]:
-    """Let the models import what lies beside them, and forget it afterwards: the next test may change the files."""
-    path, before = list(sys.path), set(sys.modules)
-    places = tuple(f"{directory.path}{os.sep}" for directory in directories)
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        for name in set(sys.modules) - before:
-            if _place(sys.modules[name]).startswith(places):
-                del sys.modules[name]
-
-
-def _place(module: ModuleType) -> str:
-    """Where a module lies; nowhere for one that has no file."""
-    folders = list(getattr(module, "__path__", ()))
-    return getattr(module, "__file__", None) or (f"{folders[0]}{os.sep}" if folders else "")

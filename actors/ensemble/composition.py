@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 from actors.ensemble.graph import EnsembleGraph
 from actors.ensemble.validation import check_composition
+from actors.readiness import all_ready
 from backends.interface import Backend, BatchResult
 from protocol.core import Respond
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
@@ -29,6 +30,8 @@ class ComposingModel(Protocol):
 
     @property
     def is_ready(self) -> bool: ...
+
+    async def check_ready(self) -> bool: ...
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse: ...
 
@@ -81,6 +84,13 @@ class Composition:
             return all(self.find(step.model_name, step.model_version).is_ready for step in self._steps)
         except ServerError:
             return False
+
+    async def check_ready(self) -> bool:
+        """As `is_ready`, with the composing models asked themselves."""
+        if not self.is_ready:
+            return False
+        models = {(step.model_name, step.model_version) for step in self._steps}
+        return await all_ready([self.find(name, version).check_ready for name, version in models])
 
     def check_again(self) -> None:
         """A composing model was replaced: go by its new configuration, or note in `failure` why that cannot be. What

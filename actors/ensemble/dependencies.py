@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from actors.model_table import ModelEntry, ModelState, VersionEntry
 from protocol.errors import InvalidArgument
@@ -17,6 +18,17 @@ from repository.model_config import ModelConfig
 from repository.traffic_split import is_split, read_split
 
 logger = logging.getLogger("trioton.model_manager")
+
+
+class Needs(NamedTuple):
+    """The models that a model needs before it can be loaded, and what kind of model it is, for errors."""
+
+    names: tuple[str, ...] = ()
+    kind: str = "ensemble"
+
+
+def needs_of_config(config: ModelConfig) -> Needs:
+    return Needs(composing_models(config), "traffic split" if is_split(config) else "ensemble")
 
 
 def composing_models(config: ModelConfig) -> tuple[str, ...]:

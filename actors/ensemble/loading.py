@@ -5,11 +5,12 @@ Consulted by the model manager, which does the loading.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import trio
 
-from actors.ensemble.dependencies import find_circle, needs_of
+from actors.ensemble.dependencies import Needs, find_circle, needs_of
+from actors.load_waits import LoadWaits
 from actors.model_loading import ModelLoader
 from actors.model_table import ModelTable
 from protocol.core import LoadParameters
@@ -18,41 +19,62 @@ from repository.layout import Repository, find_model
 
 
 class ComposingModels:
-    """`name` is the ensemble that is to be loaded, `names` are the models of its steps."""
+    """`name` is the ensemble or the traffic split that is to be loaded, `needs` are the models that it needs."""
 
-    def __init__(self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Repository]) -> None:
+    def __init__(
+        self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Repository], waits: LoadWaits
+    ) -> None:
         self._table = table
+        self._waits = waits
         self._loader = loader
         self._repositories = repositories
 
-    async def check(self, name: str, names: Sequence[str]) -> None:
+    async def check(self, name: str, needs: Needs) -> None:
         """Before any is loaded, so that no two loads wait for each other.
 
         Raises:
-            InvalidArgument: the ensemble needs itself, or a model that is not there.
+            InvalidArgument: it needs itself, a model that is not there, or one whose load waits for it.
         """
-        needs = await self._all_needs(name, names)
-        circle = find_circle(name, needs)
+        all_needs = await self._all_needs(name, needs.names)
+        circle = find_circle(name, all_needs)
         if circle:
-            raise InvalidArgument(f"circular dependency between ensembles: {' -> '.join(circle)}")
-        missing = sorted(each for each in names if each not in needs)
+            raise InvalidArgument(f"circular dependency between {needs.kind}s: {' -> '.join(circle)}")
+        missing = sorted(each for each in needs.names if each not in all_needs)
         if missing:
             raise InvalidArgument(
-                f"ensemble {name} contains models that are not available or ambiguous: {', '.join(missing)}"
+                f"{needs.kind} {name} contains models that are not available or ambiguous: {', '.join(missing)}"
             )
+        circle = find_circle(name, self._waiting_loads(name, all_needs))
+        if circle:
+            raise InvalidArgument(f"the load of model '{name}' would wait for itself: {' → '.join(circle)}")
 
-    def check_loaded(self, name: str, names: Sequence[str]) -> None:
+    def check_loaded(self, name: str, needs: Needs) -> None:
         """After they were loaded.
 
         Raises:
             InvalidArgument: one of them does not serve.
         """
-        for needed in map(self._table.entry, names):
+        for needed in map(self._table.entry, needs.names):
             if not needed.ready_versions:
                 because = f" Model '{needed.name}' loading failed with error: {needed.reason}" if needed.reason else ""
                 raise InvalidArgument(
-                    f"ensemble '{name}' depends on '{needed.name}' which has no loaded version.{because}"
+                    f"{needs.kind} '{name}' depends on '{needed.name}' which has no loaded version.{because}"
                 )
+
+    def _waiting_loads(self, name: str, needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Of the model and whatever it waits for: which loads each of them waits for."""
+        waits: dict[str, list[str]] = {}
+        left = [name]
+        while left:
+            each = left.pop()
+            if each not in waits:
+                waits[each] = [*filter(self._is_absent, needs.get(each, ())), *self._waits.of(each)]
+                left += waits[each]
+        return waits
+
+    def _is_absent(self, name: str) -> bool:
+        entry = self._table.entries.get(name)
+        return entry is None or not entry.ready_versions
 
     async def _all_needs(self, name: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
         """What a model's composing models need in their turn, and so on; only of those that can be had."""
@@ -67,7 +89,7 @@ class ComposingModels:
                 places = await trio.to_thread.run_sync(find_model, self._repositories, needed)
                 if needed not in places.models:
                     continue
-                found = await self._loader.composing_models(places.models[needed], LoadParameters())
+                found = (await self._loader.composing_models(places.models[needed], LoadParameters())).names
             needs[needed] = found
             left += found
         return needs

@@ -273,6 +273,7 @@ class EnsembleRequest:
             request.priority,
             request.timeout_microseconds,
             clock,
+            request.caller,
         )
 
     def _clock(self, step: Step) -> StepClock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import trio
 
@@ -31,6 +32,7 @@ from actors.messages import (
     stopped_accepting,
 )
 from actors.ordered_replies import OrderedReplies
+from actors.response_statistics import COUNTED_RESPONSES
 from actors.sequence.policy import SequencePolicy
 from actors.sequence.records import Step
 from actors.sequence.strategy import Rows
@@ -38,7 +40,7 @@ from actors.sequence.tensors import SequenceTensors
 from actors.statistics import FailureReason, VersionStatistics
 from backends.interface import Rescheduled
 from protocol.errors import Cancelled, ServerError, Unavailable
-from protocol.messages import InferenceRequest, Tensor
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import ModelConfig
 
 
@@ -51,9 +53,9 @@ def sequence_batcher(
     oldest = None if batching is None else batching.oldest
     if oldest is not None:
         statistics.flushes = dict.fromkeys(FlushReason, 0)
-    ordered = OrderedReplies() if oldest is not None and oldest.preserve_ordering else None
+    ordered = OrderedReplies() if config.preserves_ordering and not config.is_decoupled else None
     policy = SequencePolicy(
-        config, key_of_states=tensors.key_of_states, on_offered=None if ordered is None else ordered.expect
+        config, key_of_states=tensors.key_of_states, on_offered=_take_turn if ordered is None else ordered.expect
     )
     return SequenceBatcher(config.name, policy, tensors, statistics, ordered, is_decoupled=config.is_decoupled)
 
@@ -80,6 +82,8 @@ class SequenceBatcher:
     _streaming: dict[QueuedRequest, Step] = field(default_factory=dict)
     # Those of them that have asked for another round.
     _rescheduled: set[QueuedRequest] = field(default_factory=set)
+    # Those whose batch has ended, but whose stream has not, where only its end tells what comes next.
+    _unended: dict[QueuedRequest, InstanceAddress] = field(default_factory=dict)
     _is_draining: bool = False
 
     @property
@@ -141,15 +145,20 @@ class SequenceBatcher:
         if item.is_cancelled:
             return
         if self._is_draining and not self.policy.continues(item.request):
-            item.answer(stopped_accepting())
+            self._refuse(item, stopped_accepting())
         elif not self._live:
-            item.answer(self._no_instance())
+            self._refuse(item, self._no_instance())
             self.statistics.count_failure(FailureReason.OTHER, 0.0)
         else:
             try:
                 self.policy.add(item, trio.current_time())
             except ServerError as error:
-                item.answer(error)
+                self._refuse(item, error)
+
+    def _refuse(self, item: QueuedRequest, error: ServerError) -> None:
+        item.answer(error)
+        if item.turn is not None:
+            item.turn.pass_by()
 
     def _abandon(self, item: QueuedRequest) -> None:
         self.statistics.count_failure(FailureReason.CANCELED, trio.current_time() - item.arrival)
@@ -184,6 +193,8 @@ class SequenceBatcher:
             step.item.request = self.tensors.dressed(step)
             if self.is_decoupled:
                 self._streaming[step.item] = step
+                if self.tensors.has_states:
+                    step.item.take_states = partial(self._take_states, step)
         return [_for_nobody(self.tensors.null(steps[0])) if step is None else step.item for step in rows]
 
     def _finish(self, done: BatchDone) -> None:
@@ -231,11 +242,24 @@ class SequenceBatcher:
         new = [step.item for step in steps if step.is_start or not self.policy.is_iterative]
         self.statistics.count_batch(replace(done, batch=new, timing=None), now=now)
         self._count_execution(done, len(steps))
+        awaits_streams = self.policy.is_iterative or self.tensors.has_states
         for step in steps:
             is_rescheduled = step.item in self._rescheduled
-            self._rescheduled.discard(step.item)
-            if not self.policy.finish(step, now, is_rescheduled=is_rescheduled) and is_rescheduled:
-                self._fail([step.item], _died(done.instance))
+            if awaits_streams and not is_rescheduled and step.item in self._streaming:
+                self._unended[step.item] = done.instance
+            else:
+                self._rescheduled.discard(step.item)
+                self._end_round(step, done.instance, is_rescheduled=is_rescheduled)
+
+    def _end_round(self, step: Step, instance: InstanceAddress, *, is_rescheduled: bool) -> None:
+        is_kept = self.policy.finish(step, trio.current_time(), is_rescheduled=is_rescheduled)
+        if is_rescheduled and not is_kept:
+            self._fail([step.item], _died(instance))
+
+    def _take_states(self, step: Step, response: InferenceResponse) -> ServerError | None:
+        """From a response of a decoupled model; the last one's count."""
+        reply = self.tensors.undressed(step, response)
+        return reply if isinstance(reply, ServerError) else None
 
     def _end_stream(self, ended: StreamEnded) -> None:
         item = ended.item
@@ -245,12 +269,19 @@ class SequenceBatcher:
         if step.first_response is None:
             step.first_response = ended.first_response
         if self.policy.is_iterative and isinstance(ended.error, Rescheduled):
-            if step.sequence.running is step:
+            self.tensors.undressed(step, ended.error)
+            if item in self._unended:
+                self._end_round(step, self._unended.pop(item), is_rescheduled=True)
+            elif step.sequence.running is step:
                 self._rescheduled.add(item)
             else:  # its last round is over
                 self._fail([item], ended.error, FailureReason.BACKEND)
             return
         del self._streaming[item]
+        if ended.error is not None:
+            step.sequence.states = step.states
+        if item in self._unended:
+            self._end_round(step, self._unended.pop(item), is_rescheduled=False)
         self.statistics.count_stream(replace(ended, first_response=step.first_response), now=trio.current_time())
 
     def _count_execution(self, done: BatchDone, requests: int) -> None:
@@ -284,8 +315,11 @@ class SequenceBatcher:
                 self.statistics.count_failure(reason, now - item.arrival)
             if self.is_decoupled:
                 self._streaming.pop(item, None)
+                self._unended.pop(item, None)
                 item.failure = error
                 item.reply.close()
+                if item.turn is not None:
+                    item.turn.pass_by()
             else:
                 item.answer(error)
             item.is_cancelled = True  # in the order of replies nobody may wait for it
@@ -306,6 +340,12 @@ class SequenceBatcher:
             instance.inbox.close()
 
 
+def _take_turn(item: QueuedRequest) -> None:
+    """Where the streams of a decoupled model keep their order."""
+    if item.turn is not None and not item.is_cancelled:
+        item.turn.join()
+
+
 def _real(rows: Rows) -> list[Step]:
     return [step for step in rows if step is not None]
 
@@ -315,7 +355,9 @@ def _died(instance: InstanceAddress) -> Unavailable:
 
 
 def _for_nobody(request: InferenceRequest) -> QueuedRequest:
-    """A request whose answer goes nowhere, for a row of a batch that has none."""
+    """A request whose answer goes nowhere and is not counted, for a row of a batch that has none."""
     reply, nowhere = trio.open_memory_channel[Reply](0)
     nowhere.close()
-    return QueuedRequest(request, 1, None, trio.current_time(), reply)
+    return QueuedRequest(
+        request, 1, None, trio.current_time(), reply, is_cancelled=True, response_count=COUNTED_RESPONSES
+    )

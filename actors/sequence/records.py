@@ -50,8 +50,8 @@ class Step:
     """One request of a sequence; of an iterative one, the request itself, round after round.
 
     `request` and `shape_key` are as they came. `item.request` is what runs: with the tensors that the batcher adds.
-    `first_started` is when its first round was handed over, `first_response` when a decoupled model's first response
-    left, both in seconds of Trio's clock.
+    `states` are those that it has got, for a stream that fails. `first_started` is when its first round was handed
+    over, `first_response` when a decoupled model's first response left, both in seconds of Trio's clock.
     """
 
     sequence: LiveSequence
@@ -60,5 +60,6 @@ class Step:
     shape_key: ShapeKey
     is_start: bool
     is_end: bool
+    states: tuple[Tensor, ...] = ()
     first_started: float | None = None
     first_response: float | None = None

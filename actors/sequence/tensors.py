@@ -55,6 +55,10 @@ class SequenceTensors:
         self._hidden = tuple(output.name for output in hidden_outputs(config))
         self._state_outputs = tuple(state.output_name for state in self._states)
 
+    @property
+    def has_states(self) -> bool:
+        return bool(self._states)
+
     def key_of_states(self, step: Step) -> ShapeKey:
         """What the states that a step will get must have in common with those of a batch; None where they always do."""
         if not self._has_variable_states:
@@ -67,6 +71,7 @@ class SequenceTensors:
         request, sequence = step.request, step.sequence
         if step.is_start:
             sequence.states = self._initial
+        step.states = sequence.states
         if self._id_control is not None and sequence.correlation_id is None:
             sequence.correlation_id = self._id_tensor(sequence.id)
         flags = {

@@ -83,6 +83,13 @@ class OnnxRuntimeBackend(ArrayBackend):
                 outputs[entry.name] = outputs[entry.name].reshape(entry.backend_dims)
         return outputs
 
+    def interrupt(self) -> None:
+        """The library ends the run before the next operator, or the next round of a loop."""
+        self._run_options.terminate = True
+
+    def resume(self) -> None:
+        self._run_options.terminate = False
+
     def close_model(self) -> None:
         self._session = None
 

@@ -52,6 +52,7 @@ class Batches:
         self._in_worker = 0
         self._room = trio.lowlevel.ParkingLot()
         self._offers: deque[Callable[[], None]] = deque()
+        self.changed = trio.lowlevel.ParkingLot()  # woken when `has_open` may have changed
         self._knows_verbose = link.logs_verbose
         link.handlers[EXECUTED] = self._executed
         link.handlers[RESPONSE] = self._responded
@@ -60,6 +61,14 @@ class Batches:
     def find(self, number: int) -> RunningBatch | None:
         """The batch, if anything of it is still to come."""
         return self._open.get(number)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether anything is to come for any batch."""
+        return bool(self._open)
+
+    def tell_changed(self) -> None:
+        self.changed.unpark_all()
 
     async def run(
         self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None = None
@@ -92,7 +101,7 @@ class Batches:
                 await self._wait_answered(batch)
         finally:
             self._withdraw(free)
-            self._open.pop(batch.number, None)
+            self._close(batch)
         return [batch.answers[index] if answer is None else answer for index, answer in enumerate(answers)], timing
 
     async def run_decoupled(
@@ -180,7 +189,7 @@ class Batches:
             size = sum(tensor.byte_size for request in batch.requests for tensor in request.inputs)
             encoded = encode_it() if size <= _BLOCKING_SIZE else await trio.to_thread.run_sync(encode_it)
         except BaseException:
-            self._open.pop(batch.number)
+            self._close(batch)
             self._leave()
             raise
         await self._link.channel.send(encoded.start, encoded.body, descriptors)
@@ -240,7 +249,12 @@ class Batches:
         assert batch.head is not None
         self._note_memory(batch.head)
         self._leave()
+        self._close(batch)
+
+    def _close(self, batch: RunningBatch) -> None:
+        """Nothing more is to come for it."""
         self._open.pop(batch.number, None)
+        self.tell_changed()
 
     def _leave(self) -> None:
         """A batch has left the worker."""
@@ -331,12 +345,13 @@ class Batches:
 
     def _end_if_over(self, batch: RunningBatch) -> None:
         if batch.head is not None and all(stream.is_over for stream in batch.streams):
-            self._open.pop(batch.number, None)
+            self._close(batch)
             self._give_room()
 
     def _end(self) -> None:
         """The worker says nothing more."""
         self._room.unpark_all()
+        self.tell_changed()
         for batch in self._open.values():
             batch.execution.is_running = False
             batch.executed.set()

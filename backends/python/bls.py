@@ -7,6 +7,7 @@ gone, and when the worker gives it up. Texts are Triton's.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,9 @@ class BlsCalls:
         self._models = models
         self._limit = limit
         self._open: dict[int, _Call] = {}
+        # Tasks that have ended a call wait for another: to wake one costs less than to begin one.
+        self._waiting: deque[tuple[InferHead, InferenceRequest, _Call, RunningBatch | None]] = deque()
+        self._idle = trio.lowlevel.ParkingLot()
         link.handlers[INFER] = self._infer
         link.handlers[FORGET] = self._forget
         link.handlers[TAKEN] = self._take
@@ -85,7 +89,11 @@ class BlsCalls:
             timeout_microseconds=head.timeout,
         )
         call = self._open[head.call] = _Call()
-        self._link.spawn(self._run, head, request, call, batch)
+        self._waiting.append((head, request, call, batch))
+        if self._idle:
+            self._idle.unpark()
+        else:
+            self._link.spawn(self._work)
 
     def _forget(self, frame: Frame) -> None:
         call = self._open.get(decode_head(frame, ForgetHead).call)
@@ -106,6 +114,12 @@ class BlsCalls:
         call.taken.set()
 
     # Tasks
+
+    async def _work(self) -> None:
+        while True:
+            while self._waiting:
+                await self._run(*self._waiting.popleft())
+            await self._idle.park()
 
     async def _run(self, head: InferHead, request: InferenceRequest, call: _Call, batch: RunningBatch | None) -> None:
         """One call, until the worker has its answer."""
@@ -195,10 +209,13 @@ class BlsCalls:
 
 
 def _child_trace(head: InferHead, batch: RunningBatch | None) -> Trace | None:
-    """A trace beneath that of the calling request, if the model has passed that on."""
-    if batch is None or not head.is_traced or head.index == WHOLE_BATCH:
+    """A trace beneath that of the calling request: the one whose trace the model has passed on, or the only one."""
+    if batch is None:
         return None
-    trace = batch.requests[head.index].trace
+    if head.index == WHOLE_BATCH:
+        trace = batch.requests[0].trace if len(batch.requests) == 1 else None
+    else:
+        trace = batch.requests[head.index].trace if head.is_traced else None
     return None if trace is None else trace.child(head.model)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from backends.python.wire import BrokenFrame, Frame
 from backends.python.worker.trioton_worker.frames import LOG_LEVELS
 from backends.services import MetricKind
-from protocol.messages import ParameterValue
+from protocol.messages import LATEST_VERSION, ParameterValue
 
 
 class Head(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,16 +66,16 @@ class InferHead(Head):
     """`batch` and `index` say whose call it is; -1 where that is nobody's, or the whole batch's."""
 
     call: int
-    stream: bool
     model: str
-    version: int
-    id: str
-    correlation_id: int | str
-    flags: int
-    timeout: int
-    parameters: dict[str, ParameterValue]
     outputs: list[str]
     names: list[str]
+    stream: bool = False
+    version: int = LATEST_VERSION
+    id: str = ""
+    correlation_id: int | str = 0
+    flags: int = 0
+    timeout: int = 0
+    parameters: dict[str, ParameterValue] = {}
     batch: int = -1
     index: int = -1
     is_traced: bool = False

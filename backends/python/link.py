@@ -16,9 +16,8 @@ import trio
 
 from backends.python.arena import Arena
 from backends.python.channel import Channel, WorkerGone
-from backends.python.environment import Environment
 from backends.python.heads import DoneHead, FailedHead, LogHead, log_level_name
-from backends.python.process import WorkerProcess
+from backends.python.runner import Runner
 from backends.python.settings import PythonSettings
 from backends.python.wire import BrokenFrame, Frame, decode_head, encode
 from backends.python.worker.trioton_worker.frames import DONE, FAILED, FINALIZE, LOG
@@ -44,13 +43,14 @@ Outcome: TypeAlias = DoneHead | WorkerFailed | WorkerGone
 class WorkerLink:
     """To be closed by `stop` or `close`, whatever happens. Only while somebody attends to it, frames are read.
 
-    Raises:
-        OSError: the interpreter cannot be started.
+    `runner` serves at the other end of the socket `control`.
     """
 
-    def __init__(self, environment: Environment, settings: PythonSettings, log: logging.Logger, name: str) -> None:
+    def __init__(
+        self, control: socket.socket, runner: Runner, settings: PythonSettings, log: logging.Logger, name: str
+    ) -> None:
         self.name = name
-        self._log = log
+        self.runner = runner
         self.handlers: dict[int, Callable[[Frame], None]] = {
             LOG: self._log_message,
             DONE: self._take_answer,
@@ -58,22 +58,13 @@ class WorkerLink:
         }
         self.at_end: list[Callable[[], None]] = []
         self.arena = Arena(settings)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = self._start_process(environment, theirs)
-            except BaseException:
-                ours.close()
-                raise
-        self.channel = Channel(ours, self._take)
+        self._log = log
+        self.channel = Channel(control, self._take)
         self._attending = trio.Lock()
         self._tasks: trio.Nursery | None = None
         self._listened = trio.Event()
         self._answer: Frame | None = None
         self._awaited: trio.Event | None = None
-
-    def _start_process(self, environment: Environment, control: socket.socket) -> WorkerProcess:
-        return WorkerProcess(environment, control, self._log, self.name)
 
     @property
     def is_attended(self) -> bool:
@@ -93,13 +84,13 @@ class WorkerLink:
             try:
                 async with trio.open_nursery() as nursery:
                     self._tasks = nursery
-                    nursery.start_soon(self._process.forward_output)
+                    nursery.start_soon(self.runner.forward_output)
                     nursery.start_soon(self._listen)
                     task_status.started()
-                    await self._process.wait_exit()
+                    await self.runner.wait_exit()
                     self.channel.hang_up()
                     await self._listened.wait()
-                    self._process.log_last_output()
+                    self.runner.log_last_output()
                     nursery.cancel_scope.cancel()
             finally:
                 self._tasks = None
@@ -112,8 +103,8 @@ class WorkerLink:
         if self._awaited is not None:
             self._awaited.set()
         with trio.move_on_after(_EXIT_SECONDS):
-            await self._process.wait_exit()
-        self._process.kill()
+            await self.runner.wait_exit()
+        self.runner.kill()
 
     @asynccontextmanager
     async def attended(self) -> AsyncIterator[None]:
@@ -176,16 +167,20 @@ class WorkerLink:
         """
         if not problem:
             with trio.move_on_after(_EXIT_SECONDS):
-                await self._process.wait_exit()
-        found = self._process.exit_text()
+                await self.runner.wait_exit()
+        found = self.runner.exit_text()
         if problem or found is None:
-            self._process.kill()
-            return f"was killed by the server, because {problem or 'it closed its connection'}"
+            self.runner.kill()
+            return f"{self.runner.killed_text}, because {problem or 'it closed its connection'}"
         return found
 
     def tail(self) -> list[str]:
         """The last lines that the worker printed, now that it has ended."""
-        return self._process.tail
+        return self.runner.tail
+
+    def resident_bytes(self) -> int | None:
+        """What the worker has in memory; None where nobody can tell."""
+        return self.runner.resident_bytes()
 
     async def stop(self, *, is_patient: bool = False) -> None:
         """Finalize the model and end the worker, by force when it takes too long; free everything. Bounded, but where
@@ -205,11 +200,11 @@ class WorkerLink:
         if isinstance(outcome, WorkerFailed):
             self._log.error("%s: finalize failed: %s", self.name, outcome)
         if not isinstance(outcome, WorkerGone):
-            await self._process.wait_exit()
+            await self.runner.wait_exit()
 
     async def close(self) -> None:
         """Kill the worker if it lives, reap it, free everything. Shielded and bounded."""
-        await self._process.close()
+        await self.runner.close()
         self.channel.close()
         self.arena.close()
 

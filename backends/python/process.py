@@ -31,7 +31,8 @@ _REAP_SECONDS = 5.0
 
 
 class WorkerProcess:
-    """One worker process, leader of its own process group. `control` is the worker's end of the socket pair.
+    """One worker process, leader of its own process group. `control` is the worker's end of the socket pair, `mode`
+    what its program is told beside that.
 
     To be made in the thread that runs Trio: the kernel kills a worker when the thread that started it ends.
 
@@ -39,15 +40,21 @@ class WorkerProcess:
         OSError: the interpreter cannot be started.
     """
 
-    def __init__(self, environment: Environment, control: socket.socket, log: logging.Logger, name: str) -> None:
+    noun = "worker process"
+    killed_text = "was killed by the server"
+
+    def __init__(
+        self, environment: Environment, control: socket.socket, log: logging.Logger, name: str, *mode: str
+    ) -> None:
         self._log = log
         self._name = name
         self._line = b""
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process = subprocess.Popen(
-            [environment.interpreter, str(MAIN), str(control.fileno())],
+            [environment.interpreter, str(MAIN), str(control.fileno()), *mode],
             env=environment.variables,
-            pass_fds=(control.fileno(),),
+            cwd=environment.working_directory,
+            pass_fds=(control.fileno(), *environment.descriptors),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -62,6 +69,10 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    def resident_bytes(self) -> int | None:
+        """What the process has in memory; None where it has ended, or the system does not tell."""
+        return resident_bytes(self.pid)
+
     @property
     def tail(self) -> list[str]:
         """The last lines that were printed, oldest first."""
@@ -73,14 +84,14 @@ class WorkerProcess:
         Does not reap: the process id stays taken until `close`, so that a kill can hit nobody else.
         """
         if self._process.returncode is not None:
-            return _exit_text(self._process.returncode)
+            return exit_text(self._process.returncode)
         try:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:  # reaped by somebody else: the server was started with SIGCHLD ignored
             return "ended"
         if found is None:
             return None
-        return _exit_text(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+        return exit_text(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
 
     async def wait_exit(self) -> None:
         """Sleep until the process has ended. Any number of tasks may wait."""
@@ -152,7 +163,16 @@ def _decode(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
-def _exit_text(code: int) -> str:
+def resident_bytes(pid: int) -> int | None:
+    """What a process has in memory, shared pages included; None where it has ended, or the system does not tell."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(pages) * os.sysconf("SC_PAGESIZE") or None
+
+
+def exit_text(code: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 from backends.interface import ModelSource
@@ -105,14 +106,14 @@ class Questions:
         if found is not None:
             found.close()
 
-    def _answer(self, question: Ask, work: Callable[[], float | int | bool | None]) -> None:
+    def _answer(self, question: Ask, work: Callable[[], float | int | str]) -> None:
         try:
             head: dict[str, object] = {"call": question.call, "value": work()}
         except ServerError as error:
             head = _failed(question, error)
         self._link.channel.post(encode(RETURN, head))
 
-    def _measure(self, question: FamilyAsk | MetricAsk | ValueAsk) -> float | int:
+    def _measure(self, question: FamilyAsk | MetricAsk | ValueAsk) -> float | int | str:
         services = self._services
         if services is None:
             raise Unsupported("the server has no metrics")
@@ -120,7 +121,8 @@ class Questions:
             metric = self._metrics.get(question.id)
             if metric is None:
                 raise InvalidArgument("the metric has been deleted")
-            return metric.value()
+            value = metric.value()
+            return value if math.isfinite(value) else repr(value)  # JSON has no other way to say inf and nan
         if len(self._families) + len(self._metrics) >= MOST_METRICS:
             raise Unavailable(f"model '{self._name}' has {MOST_METRICS} metrics already")
         self._last_id += 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from backends.interface import ModelSource
 from backends.parameters import parse_bool, parse_int
+from backends.python.environment import PARAMETER, VARIABLE_PREFIX, WORKING_DIRECTORY
 from backends.python.worker.trioton_worker.frames import DEFAULT_CALLS
 from protocol.errors import InvalidArgument, Unsupported
 
@@ -17,10 +19,28 @@ DEFAULT_CONCURRENCY = 32
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
+_ISOLATION = "ISOLATION"
+# What the server's own process has once.
+_OF_A_PROCESS = frozenset({PARAMETER, WORKING_DIRECTORY})
+_RESTART_AFTER_REQUESTS = "RESTART_AFTER_REQUESTS"
+_RESTART_AFTER_MEMORY = "RESTART_AFTER_MEMORY_MIB"
+_ALLOW_IN_PROCESS = "allow-in-process"
+
+
+class Isolation(enum.Enum):
+    """What separates the instances of a model from each other and from the server; the parameter ISOLATION."""
+
+    PROCESS = "process"  # a worker process each
+    THREADS = "threads"  # threads of one worker process
+    FORK = "fork"  # a worker process each, forked from one in which the model was loaded
+    IN_PROCESS = "in_process"  # threads of the server's own process
+
+
 @dataclass(frozen=True, slots=True)
 class PythonSettings:
     """`calls` of other models may be under way at a time for each instance (backend setting `thread-pool-size`), and
-    `concurrency` batches where its `execute` is a coroutine (the model's parameter MAX_CONCURRENT_EXECUTE).
+    `concurrency` batches where its `execute` is a coroutine (the model's parameter MAX_CONCURRENT_EXECUTE). A worker is
+    replaced after `restart_after_requests`, or when it takes more than `restart_after_memory` bytes; 0 is never.
 
     The others are the shared memory of each instance, in bytes, for inputs and again for outputs. A segment is made
     when a batch first needs one, grows in multiples of `shm_growth_byte_size`, never beyond `shm_limit_byte_size`: a
@@ -34,6 +54,9 @@ class PythonSettings:
     is_inline: bool = False
     calls: int = DEFAULT_CALLS
     concurrency: int = DEFAULT_CONCURRENCY
+    isolation: Isolation = Isolation.PROCESS
+    restart_after_requests: int = 0
+    restart_after_memory: int = 0
     # What the model is debugged with (backend setting `debugger`, or the model's parameter DEBUGGER, which wins): pdb,
     # debugpy or debugpy:<port>; empty for nothing.
     debugger: str = ""
@@ -65,8 +88,19 @@ class PythonSettings:
             raise InvalidArgument("thread-pool-size can't be less than 1.")
         inline = source.config.parameter("INLINE_TENSORS", source.settings.get("inline-tensors", "false"))
         _check_force_cpu(source)
+        isolation = _isolation(source)
         is_inline = parse_bool(inline, place=f"model '{source.name}': INLINE_TENSORS")
-        return cls(default_size, growth, limit, is_inline, calls, _concurrency(source), _debugger(source))
+        return cls(
+            default_size,
+            growth,
+            limit,
+            is_inline,
+            calls,
+            _concurrency(source),
+            isolation,
+            *_restarts(source, isolation),
+            debugger=_debugger(source, isolation),
+        )
 
 
 def _concurrency(source: ModelSource) -> int:
@@ -77,12 +111,20 @@ def _concurrency(source: ModelSource) -> int:
     return value
 
 
-def _debugger(source: ModelSource) -> str:
+def _debugger(source: ModelSource, isolation: Isolation) -> str:
     given = source.config.parameter("DEBUGGER", source.settings.get("debugger", ""))
+    if not given:
+        return ""
+    place = f"model '{source.name}': debugger"
     try:
-        return debugger(given) if given else ""
+        found = debugger(given)
     except ValueError as error:
-        raise InvalidArgument(f"model '{source.name}': debugger: {error}, got '{given}'") from None
+        raise InvalidArgument(f"{place}: {error}, got '{given}'") from None
+    if isolation is not Isolation.PROCESS:
+        raise InvalidArgument(
+            f"{place} needs a process for each instance, but {_ISOLATION} is {isolation.value}; expected process"
+        )
+    return found
 
 
 def debugger(text: str) -> str:
@@ -91,6 +133,53 @@ def debugger(text: str) -> str:
     if name not in ("pdb", "debugpy") or (colon and (name == "pdb" or not port.isdigit())):
         raise ValueError("expected pdb, debugpy or debugpy:<port>")
     return text
+
+
+def _isolation(source: ModelSource) -> Isolation:
+    place = f"model '{source.name}': {_ISOLATION}"
+    given = source.config.parameter(_ISOLATION, Isolation.PROCESS.value)
+    try:
+        isolation = Isolation(given)
+    except ValueError:
+        known = ", ".join(each.value for each in Isolation)
+        raise InvalidArgument(f"{place} must be one of {known}, got '{given}'") from None
+    if isolation is Isolation.IN_PROCESS:
+        allowed = source.settings.get(_ALLOW_IN_PROCESS, "false")
+        if not parse_bool(allowed, place=f"model '{source.name}': backend setting '{_ALLOW_IN_PROCESS}'"):
+            raise InvalidArgument(
+                f"{place} is in_process, which the server's operator has not allowed: "
+                f"--backend-config=python,{_ALLOW_IN_PROCESS}=true does"
+            )
+        own = [key for key in source.config.parameters if key in _OF_A_PROCESS or key.startswith(VARIABLE_PREFIX)]
+        if own:
+            raise InvalidArgument(
+                f"{place} is in_process, so the model cannot have {', '.join(sorted(own))} of its own"
+            )
+    return isolation
+
+
+def _restarts(source: ModelSource, isolation: Isolation) -> tuple[int, int]:
+    """After how many requests, and bytes of memory."""
+
+    def number(key: str) -> int:
+        place = f"model '{source.name}': {key}"
+        if key not in source.config.parameters:
+            return 0
+        value = parse_int(source.config.parameter(key), place=place)
+        if value < 1:
+            raise InvalidArgument(f"{place} must be at least 1, got {value}")
+        if isolation not in (Isolation.PROCESS, Isolation.FORK):
+            raise InvalidArgument(
+                f"{place} needs a process for each instance, but {_ISOLATION} is {isolation.value}; expected process "
+                "or fork"
+            )
+        if source.config.sequence_batching is not None:
+            raise InvalidArgument(
+                f"{place} cannot be used with sequence_batching: what the model knows of a sequence would be lost"
+            )
+        return value
+
+    return number(_RESTART_AFTER_REQUESTS), number(_RESTART_AFTER_MEMORY) * _MIB
 
 
 def _check_force_cpu(source: ModelSource) -> None:

@@ -1,140 +1,93 @@
-"""The Python backend in this process: a thread stands where a worker process would, and all else is the same.
+"""The Python backend in this process, whatever a model's isolation is: for `trioton.testing`, so that a debugger,
+coverage and monkeypatching reach the model.
 
-Flow: backend → link → socket pair → [thread] running the worker's own loop. For `trioton.testing`: a debugger, coverage
-and monkeypatching reach the model. A thread cannot be killed, so a model that never returns outlives its instance.
+Flow: backend → [placement] → a thread, as for models that the server has in its own process.
 """
 
 from __future__ import annotations
 
-import importlib
-import itertools
-import logging
+import importlib.util
 import os
 import socket
 import sys
-import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-import trio
-
-from backends.python import worker
 from backends.python.backend import PythonBackend
-from backends.python.environment import Environment
+from backends.python.in_process import InProcessModel, InProcessWorker, place_of
 from backends.python.link import WorkerLink
-from backends.python.process import WorkerProcess
-from backends.python.worker import trioton_worker
-from backends.python.worker.trioton_worker import api
-from backends.python.worker.trioton_worker.connection import Connection
-from backends.python.worker.trioton_worker.serve import serve
-from backends.python.worker.trioton_worker.session import Session, close_session, open_session
+from backends.python.placement import Placement
+from backends.python.runner import Runner
+from backends.python.settings import Isolation
+from backends.python.worker.trioton_worker.connection import Connection, Head
+from backends.python.worker.trioton_worker.making import SharingMaker
+from backends.python.worker.trioton_worker.session import Session
+from repository.model_config import InstanceKind
 
 NoteFailure = Callable[[BaseException], None]
-
-# Modules that models import, by the names that they have in a worker process.
-_MODULES = ("triton_python_backend_utils", "c_python_backend_utils")
-# How long a thread may take to end once its connection is closed.
-_END_SECONDS = 2.0
 
 
 def in_process_backend(note_failure: NoteFailure) -> type[PythonBackend]:
     """A backend whose instances are threads; `note_failure` gets every exception that a model raises, in its thread."""
-    numbers = itertools.count(1)
 
-    class InProcessLink(WorkerLink):
-        def _start_process(self, environment: Environment, control: socket.socket) -> WorkerProcess:
-            return WorkerThread(control, self._log, self.name, note_failure, package=f"_trioton_model_{next(numbers)}")
+    class InProcessPlacement(Placement):
+        _shared: TestedModel | None = None
+
+        async def own_process(self, name: str) -> WorkerLink:
+            return await self._thread(TestedModel(note_failure), name)
+
+        async def place(self, name: str, kind: InstanceKind, load_head: Mapping[str, object]) -> WorkerLink:
+            isolation = self._settings.isolation
+            if isolation in (Isolation.THREADS, Isolation.IN_PROCESS):
+                if self._shared is None:
+                    self._shared = TestedModel(note_failure)
+                return await self._thread(self._shared, name)
+            return await self._thread(TestedModel(note_failure, is_forked=isolation is Isolation.FORK), name)
+
+        async def _thread(self, model: TestedModel, name: str) -> WorkerLink:
+            async def start(control: socket.socket) -> Runner:
+                return InProcessWorker(model, control, name)
+
+            return await self._link(name, start)
 
     class InProcessBackend(PythonBackend):
-        link_type = InProcessLink
+        placement = InProcessPlacement
 
     return InProcessBackend
 
 
-def offer_backend_utils() -> None:
-    """Let this process import `triton_python_backend_utils`, as a worker does. Calling it again does nothing."""
-    # The worker's modules have these names in a worker process, and must not be imported a second time under them.
-    sys.modules["trioton_worker"] = trioton_worker
-    sys.modules["trioton_worker.api"] = api
-    for name in _MODULES:
-        sys.modules[name] = importlib.import_module(f"{worker.__name__}.{name}")
+class TestedModel(InProcessModel):
+    """The module of the instances that share one, which is each alone where it would have a process of its own."""
 
-
-class ThreadSession(Session):
-    """A session whose end is not that of a process."""
-
-    def __init__(self, connection: Connection, note_failure: NoteFailure) -> None:
-        super().__init__(connection)
-        self.end = ""
+    def __init__(self, note_failure: NoteFailure, *, is_forked: bool = False) -> None:
+        super().__init__()
+        if is_forked:
+            self.maker = _ForkedMaker(self._load)
         self._note_failure = note_failure
 
-    def break_off(self, error: BaseException) -> None:
-        self.end = f"ended by {type(error).__name__}: {error}" if str(error) else f"ended by {type(error).__name__}"
-        self._note_failure(error)
-        self.connection.hang_up()
+    def session(self, connection: Connection) -> Session:
+        return Session(connection, owns_process=False, note_failure=self._note_failure)
 
-    def note_failure(self, error: BaseException) -> None:
-        self._note_failure(error)
+    def is_hidden(self, module: Path) -> bool:
+        """A test may import the model's modules itself, and lie among them."""
+        known = sys.modules.get(module.stem)
+        if known is not None:
+            return not _is_same(place_of(known), module)
+        spec = importlib.util.find_spec(module.stem)
+        return spec is not None and not _is_same(spec.origin or "", module)
 
 
-class WorkerThread(WorkerProcess):
-    """A thread that runs one worker's loop over its end of the socket pair."""
+class _ForkedMaker(SharingMaker):
+    def make(self, head: Head) -> Any:
+        """The object as its process would have it that was forked."""
+        model = super().make(head)
+        after_fork = getattr(model, "after_fork", None)
+        if after_fork is not None:
+            after_fork(head["args"])
+        return model
 
-    def __init__(
-        self, control: socket.socket, log: logging.Logger, name: str, note_failure: NoteFailure, *, package: str
-    ) -> None:
-        self._log = log
-        self._name = name
-        self._control = control.dup()
-        self._ended = trio.Event()
-        self._token = trio.lowlevel.current_trio_token()
-        self._session = ThreadSession(Connection(self._control), note_failure)
-        self._session.package = package
-        offer_backend_utils()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def _run(self) -> None:
-        session = self._session
-        open_session(session)
-        try:
-            serve(session)
-        except BaseException as error:  # a worker process would end here
-            session.break_off(error)
-        finally:
-            close_session(session)
-            for end in session.at_end:
-                end()
-            self._control.close()
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._ended.set)
-
-    @property
-    def pid(self) -> int:
-        return os.getpid()
-
-    @property
-    def tail(self) -> list[str]:
-        return []
-
-    def exit_text(self) -> str | None:
-        return (self._session.end or "ended") if self._ended.is_set() else None
-
-    async def wait_exit(self) -> None:
-        await self._ended.wait()
-
-    async def forward_output(self) -> None:
-        """What a thread prints goes where all that this process prints goes."""
-
-    def log_last_output(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        """Have the thread end when the model returns."""
-        self._session.connection.hang_up()
-
-    async def close(self) -> None:
-        self.kill()
-        with trio.move_on_after(_END_SECONDS, shield=True):
-            await self._ended.wait()
-        if not self._ended.is_set():
-            self._log.warning("%s: the model does not return; its thread is left behind", self._name)
+def _is_same(place: str, module: Path) -> bool:
+    file = module / "__init__.py" if module.is_dir() else module
+    return os.path.realpath(place) == os.path.realpath(file)

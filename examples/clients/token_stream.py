@@ -1,6 +1,10 @@
-"""Shows words as the model `token_stream` writes them, over streaming gRPC.
+"""Prints text while it is generated, word after word, with the toy model `token_generator`, over gRPC.
 
-python examples/clients/token_stream.py [--prompt TEXT] [--tokens N] [--seed N] [-u HOST:PORT]
+    python examples/clients/token_stream.py [PROMPT ...] [--tokens N] [--seed N] [-u HOST:PORT]
+
+Every prompt is a request of its own, and all run at the same time: each begins a little later than the one before it
+and joins the rounds of those that are under way. One prompt is printed as it comes; of several, each line is a word,
+with how many requests shared its round.
 """
 
 from __future__ import annotations
@@ -8,7 +12,9 @@ from __future__ import annotations
 import argparse
 import queue
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,40 +22,70 @@ from connection import DEFAULT_URLS, show_any_character
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-MODEL = "token_stream"
-PATIENCE = 30.0  # seconds without a word
+MODEL = "token_generator"
+PROMPTS = ("the model", "a client", "each")
+LATER = 0.06  # seconds between two requests
+PATIENCE = 10.0  # seconds without an answer
+FINAL = "triton_final_response"
 
 
-def words(url: str, prompt: str, count: int, seed: int = 0) -> Iterator[str]:
-    """The words that the model writes on, each as soon as it comes. Failures raise `InferenceServerException`.
+@dataclass
+class Generated:
+    prompt: str
+    words: list[str] = field(default_factory=list)
+    company: list[int] = field(default_factory=list)  # how many requests shared each word's round
 
-    Whoever stops early closes the iterator, and the model is told that nobody reads on.
-    """
+
+# Told of each word: which prompt, and what there is of it now.
+Told = Callable[[int, Generated], None]
+
+
+def generate(url: str, prompts: Sequence[str], told: Told, *, tokens: int, seed: int = 0) -> list[Generated]:
+    """Have all prompts continued, each by up to so many words. Failures raise `InferenceServerException`."""
+    texts = [Generated(prompt) for prompt in prompts]
     answers: queue.Queue[tuple[Any, InferenceServerException | None]] = queue.Queue()
-    with InferenceServerClient(url) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        try:
-            inputs = [
-                tensor("PROMPT", np.array([prompt.encode()], np.object_)),
-                tensor("MAX_TOKENS", np.array([count], np.int32)),
-                tensor("SEED", np.array([seed], np.int64)),
-            ]
-            # The empty response with the final flag is wanted, too: it says that all words have come.
-            client.async_stream_infer(MODEL, inputs, enable_empty_final_response=True)
-            while True:
-                try:
-                    result, error = answers.get(timeout=PATIENCE)
-                except queue.Empty:
-                    raise InferenceServerException(f"no word came for {PATIENCE:g} seconds") from None
-                if error is not None:
-                    raise error
-                response = result.get_response()
-                if response.outputs:
-                    yield result.as_numpy("TOKEN")[0].decode()
-                if response.parameters["triton_final_response"].bool_param:
-                    return
-        finally:
-            client.stop_stream(cancel_requests=True)
+    client = InferenceServerClient(url)
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    try:
+        left = set(range(len(texts)))
+        for number, prompt in enumerate(prompts):
+            if number:
+                time.sleep(LATER)
+            # The empty final response says that there is nothing more.
+            inputs = request(prompt, tokens, seed + number)
+            client.async_stream_infer(MODEL, inputs, request_id=str(number), enable_empty_final_response=True)
+        while left:
+            take(answers, texts, left, told)
+    finally:
+        client.stop_stream(cancel_requests=True)
+        client.close()
+    return texts
+
+
+def take(answers: queue.Queue[Any], texts: Sequence[Generated], left: set[int], told: Told) -> None:
+    """One response: a word, or the end of a request."""
+    try:
+        result, error = answers.get(timeout=PATIENCE)
+    except queue.Empty:
+        raise InferenceServerException(f"no answer came for {PATIENCE:g} seconds") from None
+    if error is not None:
+        raise error
+    response = result.get_response()
+    number = int(response.id)
+    if response.outputs:
+        texts[number].words.append(result.as_numpy("TOKEN")[0, 0].decode())
+        texts[number].company.append(int(result.as_numpy("COMPANY")[0, 0]))
+        told(number, texts[number])
+    if response.parameters[FINAL].bool_param:
+        left.discard(number)
+
+
+def request(prompt: str, tokens: int, seed: int) -> list[InferInput]:
+    return [
+        tensor("PROMPT", np.array([[prompt.encode()]], dtype=np.object_)),
+        tensor("MAX_TOKENS", np.array([[tokens]], dtype=np.int32)),
+        tensor("SEED", np.array([[seed]], dtype=np.int32)),
+    ]
 
 
 def tensor(name: str, array: np.ndarray) -> InferInput:
@@ -58,22 +94,35 @@ def tensor(name: str, array: np.ndarray) -> InferInput:
     return made
 
 
+def print_word(number: int, text: Generated) -> None:
+    print(f"{text.prompt:>12} … {text.words[-1]:<10} {text.company[-1]} in the round", flush=True)
+
+
+def print_on(number: int, text: Generated) -> None:
+    print(f" {text.words[-1]}", end="", flush=True)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Show words as a model writes them.")
-    parser.add_argument("--prompt", default="A class definition", help="what to write on from")
-    parser.add_argument("--tokens", type=int, default=30, help="how many words; default: 30")
+    parser = argparse.ArgumentParser(description="Print text while it is generated.")
+    parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="where to begin; default: three prompts")
+    parser.add_argument("--tokens", type=int, default=16, help="words at most, for each prompt; default: 16")
     parser.add_argument("--seed", type=int, default=0, help="another number, other words; default: 0")
-    parser.add_argument("-u", "--url", default=DEFAULT_URLS["grpc"], help="host:port of the server")
+    parser.add_argument("-u", "--url", default=DEFAULT_URLS["grpc"], help=f"default: {DEFAULT_URLS['grpc']}")
     arguments = parser.parse_args()
     show_any_character()
+    prompts = arguments.prompts or PROMPTS
+    told = print_word
+    if len(prompts) == 1:
+        told = print_on
+        print(prompts[0], end="", flush=True)
     try:
-        print(arguments.prompt, end="", flush=True)
-        for word in words(arguments.url, arguments.prompt, arguments.tokens, arguments.seed):
-            print(f" {word}", end="", flush=True)
-        print()
+        texts = generate(arguments.url, prompts, told, tokens=arguments.tokens, seed=arguments.seed)
     except (InferenceServerException, OSError) as error:
-        print(f"\ngrpc server at {arguments.url}: {error}", file=sys.stderr)
+        print(f"grpc server at {arguments.url}: {error}", file=sys.stderr)
         return 1
+    print()
+    if len(texts) > 1:
+        print(*(" ".join([text.prompt, *text.words]) for text in texts), sep="\n")
     return 0
 
 

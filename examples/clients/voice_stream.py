@@ -10,6 +10,7 @@ Without `--wav` (16 kHz, mono, 16 bit) two callers speak: the same recording mad
 from __future__ import annotations
 
 import argparse
+import gc
 import queue
 import sys
 import time
@@ -79,6 +80,9 @@ class VoiceStream:
     def __exit__(self, *_: object) -> None:
         self._client.stop_stream(cancel_requests=True)
         self._client.close()
+        # A stream that failed is left in a reference cycle. Finalised no sooner than at the interpreter's exit, it may
+        # wait for ever for a lock of a gRPC thread that is gone by then.
+        gc.collect()
 
     def send(self, caller: str, samples: np.ndarray, *, start: bool, end: bool) -> None:
         """Does not wait for the answer."""

@@ -28,6 +28,7 @@ _CALLS = {
     Category.INFERENCE: (
         "inference.GRPCInferenceService/ModelInfer",
         "inference.GRPCInferenceService/ModelStreamInfer",
+        "trioton.RequestControl/Cancel",
     ),
     Category.SHARED_MEMORY: (
         "inference.GRPCInferenceService/SystemSharedMemoryStatus",

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +24,9 @@ from h2.errors import ErrorCodes
 from h2.exceptions import DenialOfServiceError, ProtocolError
 
 from protocol.errors import PayloadTooLarge, ServerError, Unavailable, Unsupported
+from protocol.flood import FloodGuard
 from protocol.grpc.codec import Codec
 from protocol.grpc.compression import check_encoding
-from protocol.grpc.flood import Rate
 from protocol.grpc.headers import RESPONSE_HEADERS, Header, decode_timeout_seconds, header_size, refusal, trailers
 from protocol.grpc.http2 import ServerConnection
 from protocol.grpc.keepalive import Due, Lifetime, PingPolice
@@ -35,6 +36,7 @@ from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Shared:
     handlers: Mapping[str, Handler]
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     counts: LimitCounter = field(default_factory=LimitCounter)
+    memory: RequestMemory = field(default_factory=lambda: RequestMemory(sys.maxsize))
     codec: Codec = field(default_factory=Codec)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(4))
 
@@ -78,7 +81,7 @@ class Connection:
             max_header_size=limits.max_header_size,
         )
         self._out = Outgoing(self._h2, transport, shared.counts, send_timeout=limits.send_timeout)
-        self._memory = ReceiveMemory(limits.max_receive_memory, shared.threads)
+        self._memory = ReceiveMemory(limits.max_receive_memory, shared.memory, shared.threads)
         self._streams: dict[int, Stream] = {}
         self._is_draining = False  # the server stops
         self._is_retiring = False  # this connection ends, and its peer opens a new one
@@ -89,8 +92,8 @@ class Connection:
         self._time_changed = trio.lowlevel.ParkingLot()
         self._lifetime = Lifetime(limits, trio.current_time(), age_factor=random.uniform(0.9, 1.1))
         self._pings = PingPolice(limits.keepalive)
-        self._resets = Rate(limits.max_stream_resets)
-        self._control_frames = Rate(limits.max_control_frames)
+        self._resets = FloodGuard(limits.max_stream_resets)
+        self._control_frames = FloodGuard(limits.max_control_frames)
         self._on_event: dict[type[h2.events.Event], Callable[[Any], None]] = {
             h2.events.RequestReceived: self._on_request,
             h2.events.DataReceived: self._on_data,
@@ -114,6 +117,12 @@ class Connection:
         self._h2.initiate_connection()
         self._out.flush()
         self._reading.deadline = trio.current_time() + self._limits.handshake_timeout
+        try:
+            await self._serve()
+        finally:
+            self._memory.close()
+
+    async def _serve(self) -> None:
         async with self._transport, trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             nursery.start_soon(self._keep_time)
@@ -278,11 +287,11 @@ class Connection:
 
     def _on_control_frame(self, event: h2.events.Event) -> None:
         """A frame that carries nothing of a call."""
-        if self._control_frames.exceeds(trio.current_time()):
+        if not self._control_frames.passes(trio.current_time()):
             self._cut_off("max_control_frames", b"too many control frames")
 
     def _count_reset(self) -> None:
-        if self._resets.exceeds(trio.current_time()):
+        if not self._resets.passes(trio.current_time()):
             self._cut_off("max_stream_resets", b"too many streams reset")
 
     def _cut_off(self, limit: str, reason: bytes) -> None:

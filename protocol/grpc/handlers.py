@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from grpclib.const import Handler
 
-from protocol.grpc import health, reflection
+from protocol.grpc import health, reflection, request_control
 from protocol.grpc.access import guarded
 from protocol.grpc.service import InferenceService
 from protocol.grpc.settings import GrpcSettings
 from protocol.services import EdgeServices
 
-SERVICES = (health.INFERENCE_SERVICE, health.SERVICE, *reflection.SERVICES)
+SERVICES = (health.INFERENCE_SERVICE, request_control.SERVICE, health.SERVICE, *reflection.SERVICES)
 
 
 def grpc_handlers(services: EdgeServices, settings: GrpcSettings) -> dict[str, Handler]:
     """The handlers, behind the access check."""
     handlers = {
         **InferenceService(services, settings).__mapping__(),
+        **request_control.RequestControlService(services.core).__mapping__(),
         **health.HealthService(services.core, SERVICES).__mapping__(),
         **reflection.ReflectionService(SERVICES).__mapping__(),
     }

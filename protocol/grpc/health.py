@@ -52,7 +52,7 @@ class HealthService(HealthBase):
         Raises:
             NotFound: the server has no such service.
         """
-        status = self._status(message.service)
+        status = await self._status(message.service)
         if status is ServingStatus.SERVICE_UNKNOWN:
             raise NotFound(f"unknown service '{message.service[:200]}'")
         return HealthCheckResponse(status)
@@ -62,7 +62,7 @@ class HealthService(HealthBase):
         message: HealthCheckRequest = await stream.recv_message()
         last: ServingStatus | None = None
         while not stream.is_draining:
-            status = self._status(message.service)
+            status = await self._status(message.service)
             if status is not last:
                 last = status
                 await stream.send_message(HealthCheckResponse(status))
@@ -72,13 +72,16 @@ class HealthService(HealthBase):
             await stream.send_message(HealthCheckResponse(ServingStatus.NOT_SERVING))
         raise Unavailable(SHUTTING_DOWN)
 
-    def _status(self, service: str) -> ServingStatus:
+    async def _status(self, service: str) -> ServingStatus:
         """UNKNOWN where the server cannot say."""
         if service and service not in self._services:
             return ServingStatus.SERVICE_UNKNOWN
-        is_serving = self._core.is_ready if service in ("", INFERENCE_SERVICE) else self._core.is_live
         try:
-            return ServingStatus.SERVING if is_serving() else ServingStatus.NOT_SERVING
+            if service in ("", INFERENCE_SERVICE):
+                is_serving = await self._core.check_ready()
+            else:
+                is_serving = self._core.is_live()
+            return ServingStatus.SERVING if is_serving else ServingStatus.NOT_SERVING
         except ServerError as error:
             logger.debug("health is unknown: %s", error)
             return ServingStatus.UNKNOWN

@@ -1,4 +1,4 @@
-"""What the request messages of one connection hold in memory, and the bound on it.
+"""What the request messages of one connection hold in memory, and the bounds on it: its own, and all connections'.
 
 A message counts from its first byte until its call is done with it. So what a peer makes the server hold does not grow
 with the number of its calls, nor with how well its messages are compressed.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import trio
 
-from protocol.errors import PayloadTooLarge
+from protocol.errors import PayloadTooLarge, ServerError
+from protocol.request_memory import LIMIT_NAME, RequestMemory
 
 
 class ReceiveMemory:
-    """`limit` is in bytes.
+    """`limit` is in bytes; `server` counts, and bounds, what all connections hold.
 
     Attributes:
         inflating: held by the call whose large message is being decompressed; one at a time, so that each knows what
@@ -20,27 +21,37 @@ class ReceiveMemory:
         threads: bounds how many messages are decompressed, or compressed, at one time by all connections.
     """
 
-    __slots__ = ("_held", "_limit", "inflating", "threads")
+    __slots__ = ("_held", "_limit", "_server", "inflating", "threads")
 
-    def __init__(self, limit: int, threads: trio.CapacityLimiter) -> None:
+    def __init__(self, limit: int, server: RequestMemory, threads: trio.CapacityLimiter) -> None:
         self._limit = limit
+        self._server = server
         self._held = 0
         self.inflating = trio.Lock()
         self.threads = threads
 
     @property
     def left(self) -> int:
-        return max(0, self._limit - self._held)
+        return max(0, min(self._limit - self._held, self._server.left))
 
     def take(self, size: int) -> bool:
-        """Count bytes that are there already; whether they are within the limit. They count in any case."""
+        """Count bytes that are there already; whether they are within the limits. They count in any case."""
         self._held += size
-        return self._held <= self._limit
+        self._server.take(size)
+        return self._held <= self._limit and self._server.left >= 0
 
     def give(self, size: int) -> None:
         self._held -= size
+        self._server.give(size)
 
-    def refusal(self) -> PayloadTooLarge:
-        return PayloadTooLarge(
+    def close(self) -> None:
+        """The connection has ended, with all of its calls."""
+        self.give(self._held)
+
+    def refusal(self, size: int) -> tuple[str, ServerError]:
+        """For a call that holds `size` bytes: the limit that is in its way, or the nearer of the two, and the error."""
+        if self._server.left < self._limit - self._held:
+            return LIMIT_NAME, self._server.refusal(size)
+        return "max_receive_memory", PayloadTooLarge(
             f"the requests in progress on this connection hold more than the server's limit of {self._limit} bytes"
         )

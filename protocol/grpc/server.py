@@ -15,10 +15,10 @@ import trio
 
 from protocol.grpc.connection import Connection, Shared
 from protocol.grpc.handlers import grpc_handlers
-from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
-from protocol.grpc.tls import secured
+from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings, Keepalive
 from protocol.listening import open_listeners
 from protocol.services import EdgeServices
+from protocol.tls import agreed_protocol, server_stream
 
 __all__ = ["ConnectionLimits", "GrpcSettings", "Keepalive", "serve_grpc"]
 
@@ -62,6 +62,7 @@ class _Server:
             grpc_handlers(services, settings),
             settings.limits,
             services.limits,
+            services.memory,
             threads=trio.CapacityLimiter(os.cpu_count() or 1),
         )
         self._count = 0
@@ -91,10 +92,10 @@ class _Server:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         transport: trio.abc.Stream = stream
         if self._settings.tls is not None:
-            tls = await secured(stream, self._settings.tls, seconds=self._settings.limits.handshake_timeout)
-            if tls is None:
+            transport = tls = server_stream(stream, self._settings.tls)
+            if not await self._has_secured(tls):
+                await trio.aclose_forcefully(tls)
                 return
-            transport = tls
         connection = Connection(transport, self._shared)
         if self._is_draining:
             await trio.aclose_forcefully(transport)
@@ -104,6 +105,13 @@ class _Server:
             await connection.run()
         finally:
             self._connections.discard(connection)
+
+    async def _has_secured(self, tls: trio.SSLStream[trio.SocketStream]) -> bool:
+        """Whether the peer agrees on TLS and HTTP/2, in time."""
+        with trio.move_on_after(self._settings.limits.handshake_timeout):
+            return await agreed_protocol(tls) == ALPN_PROTOCOL
+        self._counts.count("grpc", "handshake_timeout")
+        return False
 
     def drain(self) -> None:
         self._is_draining = True

@@ -71,10 +71,11 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
         return pb.ServerLiveResponse(live=self._core.is_live())
 
     async def server_ready(self, message: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
-        return pb.ServerReadyResponse(ready=self._core.is_ready())
+        return pb.ServerReadyResponse(ready=await self._core.check_ready())
 
     async def model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        return pb.ModelReadyResponse(ready=self._core.is_model_ready(message.name, decode_version(message.version)))
+        ready = await self._core.check_model_ready(message.name, decode_version(message.version))
+        return pb.ModelReadyResponse(ready=ready)
 
     async def server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         metadata = self._core.server_metadata()
@@ -160,6 +161,17 @@ def _duration(duration: vocabulary.StatisticDuration) -> pb.StatisticDuration:
     return pb.StatisticDuration(duration.count, duration.ns)
 
 
+def _response_statistics(of: vocabulary.InferResponseStatistics) -> pb.InferResponseStatistics:
+    return pb.InferResponseStatistics(
+        compute_infer=_duration(of.compute_infer),
+        compute_output=_duration(of.compute_output),
+        success=_duration(of.success),
+        fail=_duration(of.fail),
+        empty_response=_duration(of.empty_response),
+        cancel=_duration(of.cancel),
+    )
+
+
 def _model_statistics(one: vocabulary.ModelStatistics) -> pb.ModelStatistics:
     of = one.inference_stats
     return pb.ModelStatistics(
@@ -187,4 +199,6 @@ def _model_statistics(one: vocabulary.ModelStatistics) -> pb.ModelStatistics:
             )
             for batch in one.batch_stats
         ],
+        memory_usage=[pb.MemoryUsage(used.type, used.id, used.byte_size) for used in one.memory_usage],
+        response_stats={index: _response_statistics(of) for index, of in one.response_stats.items()},
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
+
+ALPN_PROTOCOL = "h2"
 
 # Fewer bytes of a message within a timeout are no progress, unless they are the rest of it.
 PROGRESS = 65536
@@ -71,22 +72,12 @@ class ConnectionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """PEM files. With `requires_client_certificate` a client needs one that `root_certificate` vouches for."""
-
-    certificate: Path
-    key: Path
-    root_certificate: Path | None = None
-    requires_client_certificate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class GrpcSettings:
     """`port` 0 takes any free one.
 
     Attributes:
         reuse_port: other processes may listen on the same port.
-        tls: None serves without; see `protocol.grpc.tls.server_context`.
+        tls: for `ALPN_PROTOCOL` (RFC 9113, 3.3), which clients must agree on; None serves without.
         max_connections: open at one time; others are turned away.
         max_in_flight_per_stream: requests of one ModelStreamInfer stream that are read and not yet answered.
         compression_level: of zlib, for responses to inference requests; 0 leaves them as they are.

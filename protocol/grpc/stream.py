@@ -14,7 +14,7 @@ from grpclib.const import Handler
 from grpclib.exceptions import StreamTerminatedError
 from grpclib.stream import StreamIterator
 
-from protocol.errors import DeadlineExceeded, InvalidArgument, PayloadTooLarge, Unavailable
+from protocol.errors import DeadlineExceeded, InvalidArgument, PayloadTooLarge, ServerError, Unavailable
 from protocol.grpc.codec import Codec
 from protocol.grpc.compression import choose_encoding, compress, decompress
 from protocol.grpc.framing import PREFIX_LENGTH, Frame, MessageDeframer, frame
@@ -98,7 +98,7 @@ class Stream(StreamIterator[Any]):
         self._memory = memory
         self._held = 0  # bytes counted there
         self._message_held = 0  # of those, the bytes of the message that the handler got last
-        self._refusal: PayloadTooLarge | None = None  # all that comes is dropped
+        self._refusal: ServerError | None = None  # all that comes is dropped
         self._changed = trio.lowlevel.ParkingLot()
         self._progress_by = 0.0  # when the message that is awaited must have made progress; 0 while none is
         self._progress_from = 0
@@ -194,8 +194,7 @@ class Stream(StreamIterator[Any]):
         self._held += size
         self._deframer.feed(data)
         if not self._memory.take(size):
-            self._output.count_refusal("max_receive_memory")
-            self._refusal = self._memory.refusal()
+            self._refusal = self._refused_memory(self._held)
             self.release(self._deframer.buffered)
             self._deframer = MessageDeframer(self._limits.max_message_size)
         self._changed.unpark_all()
@@ -307,10 +306,14 @@ class Stream(StreamIterator[Any]):
             self._memory.take(self._message_held)
             return inflated
         if limit < self._limits.max_message_size:
-            self._output.count_refusal("max_receive_memory")
-            raise self._memory.refusal()
+            raise self._refused_memory(self._held + limit)
         self._output.count_refusal("max_message_size")
         raise inflated
+
+    def _refused_memory(self, size: int) -> ServerError:
+        limit, error = self._memory.refusal(size)
+        self._output.count_refusal(limit)
+        return error
 
     # Sending.
 

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
@@ -33,8 +34,10 @@ from protocol.http.transport import (
     send_reply,
     sent_headers,
 )
+from protocol.request_memory import LIMIT_NAME, RequestShare
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
+from protocol.zipped import MAX_INFLATION
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,13 @@ class HttpApp:
     routes: RouteTable = field(default_factory=RouteTable)
 
     async def __call__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        services = self.services
+        with services.memory.share(partial(services.limits.count, "http", LIMIT_NAME)) as share:
+            await self._exchange(scope, receive, send, share)
+
+    async def _exchange(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable, share: RequestShare
+    ) -> None:
         headers = first_headers(scope)
         trace: Trace | None = None
         try:
@@ -56,7 +66,17 @@ class HttpApp:
                 trace = self._sample(route, parameters, headers)
                 encoding = content_encoding(headers, allowed=route.takes_codings)
                 limit = self._body_limit(route, headers, encoding)
-                body = await read_body(receive, headers, limit, pause_seconds=self.settings.body_timeout)
+                timeout = self.settings.body_timeout
+                request = HttpRequest(
+                    self.services,
+                    self.settings,
+                    parameters,
+                    headers,
+                    await read_body(receive, headers, limit, share, pause_seconds=timeout),
+                    StreamedReply(send),
+                    sent_headers(scope),
+                    trace,
+                )
             except ClientGone:
                 return
             except ServerError as exc:
@@ -64,11 +84,8 @@ class HttpApp:
                 return
             if trace is not None:
                 trace.stamp("HTTP_RECV_END")
-            request = HttpRequest(
-                self.services, self.settings, parameters, headers, body, StreamedReply(send), sent_headers(scope), trace
-            )
             try:
-                reply = await self._answer(route, request, encoding, receive)
+                reply = await self._answer(route, request, encoding, receive, share)
                 if reply is not None:
                     if trace is not None:
                         trace.stamp("HTTP_SEND_START")
@@ -125,13 +142,12 @@ class HttpApp:
             await send_reply(reply, send)
 
     async def _answer(
-        self, route: Route, request: HttpRequest, encoding: str, receive: ASGIReceiveCallable
+        self, route: Route, request: HttpRequest, encoding: str, receive: ASGIReceiveCallable, share: RequestShare
     ) -> Reply | None:
         """The reply; None where the handler has sent one, or where the client left before there was one."""
         try:
             if encoding != IDENTITY:
-                limit = self.settings.max_input_size
-                request.body = await trio.to_thread.run_sync(inflate, request.body, encoding, limit)
+                await self._inflate(request, encoding, share)
             if route.is_inference:
                 return await _run_until_disconnect(route, request, receive)
             return await route.handler(request)
@@ -142,6 +158,13 @@ class HttpApp:
             if request.writer.has_started:
                 return None  # the body ends without its end, which is all that can still be said
             return error_reply(Internal(f"internal error: {type(exc).__name__}: {exc}"))
+
+    async def _inflate(self, request: HttpRequest, encoding: str, share: RequestShare) -> None:
+        size, limit = len(request.body), self.settings.max_input_size
+        most = min(limit, size * MAX_INFLATION)
+        share.take(most)
+        request.body = await trio.to_thread.run_sync(inflate, request.body, encoding, limit)
+        share.give(size + most - len(request.body))
 
     def _error_reply(self, error: ServerError) -> Reply:
         if isinstance(error, LimitError):

@@ -5,16 +5,14 @@ Source: reference section "Infer request"; RFC 9110 sections 8.4 and 12.5.3.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 
+from protocol import zipped
 from protocol.errors import InvalidArgument
 from protocol.http.errors import BodyTooLarge, UnsupportedCompression
 from protocol.messages import Buffer
 
 IDENTITY = "identity"
-# zlib's window parameter says which wrapper it expects: gzip's, or (HTTP's `deflate`) its own.
-_WINDOW_BITS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 # Below this a response travels in one packet either way.
 MIN_COMPRESSED_SIZE = 1024
@@ -33,7 +31,7 @@ def content_encoding(headers: Mapping[bytes, bytes], *, allowed: bool = True) ->
         return IDENTITY
     if not allowed:
         raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
-    if value not in _WINDOW_BITS:
+    if value not in zipped.ENCODINGS:
         raise UnsupportedCompression
     return value
 
@@ -45,22 +43,12 @@ def inflate(body: Buffer, encoding: str, limit: int) -> bytes:
         BodyTooLarge: the result is longer than `limit`.
         InvalidArgument: the body is damaged, cut off, or followed by other bytes (a second gzip member included).
     """
-    decompressor = zlib.decompressobj(_WINDOW_BITS[encoding])
-    try:
-        result = decompressor.decompress(body, limit + 1)
-    except zlib.error as exc:
-        raise InvalidArgument(f"failed to decompress the request body as {encoding}: {exc}") from None
-    if len(result) > limit:
+    result = zipped.inflate(body, encoding, limit, what="the request body")
+    if result is None:
         raise BodyTooLarge(
             f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
             f"Use --http-max-input-size to increase the limit.",
             "max_input_size",
-        )
-    if not decompressor.eof:
-        raise InvalidArgument(f"failed to decompress the request body as {encoding}: it ends too early")
-    if decompressor.unused_data:
-        raise InvalidArgument(
-            f"failed to decompress the request body as {encoding}: {len(decompressor.unused_data)} bytes follow its end"
         )
     return result
 
@@ -72,7 +60,7 @@ def choose_encoding(accept: bytes | None) -> str:
         return best
     for entry in accept.decode("latin-1").lower().split(","):
         name, *options = (part.strip() for part in entry.split(";"))
-        if name != IDENTITY and name not in _WINDOW_BITS:
+        if name != IDENTITY and name not in zipped.ENCODINGS:
             continue
         weight = 1.0
         try:
@@ -87,5 +75,4 @@ def choose_encoding(accept: bytes | None) -> str:
 
 
 def compress(body: bytes, encoding: str) -> bytes:
-    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS[encoding])
-    return compressor.compress(body) + compressor.flush()
+    return zipped.deflate(body, encoding, _LEVEL)

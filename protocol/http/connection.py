@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import math
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
@@ -28,6 +27,7 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from protocol.http.http1 import Http1
 from protocol.http.http2 import Http2
 from protocol.http.settings import ConnectionLimits
+from protocol.tls import agreed_protocol
 
 logger = logging.getLogger(__name__)
 
@@ -100,13 +100,9 @@ class Connection:
         """What TLS has agreed on by ALPN; empty without any. None where there is no agreement, or none in time."""
         if isinstance(self._stream, trio.SocketStream):
             return ""
-        try:
-            with trio.move_on_after(self._limits.header_timeout):
-                await self._stream.do_handshake()
-                return self._stream.selected_alpn_protocol() or ""
-            self._on_limit("header_timeout")
-        except (trio.BrokenResourceError, ssl.SSLError) as error:
-            logger.debug("a TLS handshake failed: %s", error.__cause__ or error)
+        with trio.move_on_after(self._limits.header_timeout):
+            return await agreed_protocol(self._stream)
+        self._on_limit("header_timeout")
         return None
 
     async def _started(self, agreed: str) -> Http1 | Http2:

@@ -25,6 +25,7 @@ from protocol.http.errors import TooManyConnections, error_reply
 from protocol.http.exchange import Reply
 from protocol.http.settings import ConnectionLimits
 from protocol.listening import open_listeners
+from protocol.tls import server_stream
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ class ConnectionServer:
             transport.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         stream: Stream = transport
         if self._tls is not None:
-            stream = trio.SSLStream(transport, self._tls, server_side=True, https_compatible=True)
+            stream = server_stream(transport, self._tls)
         connection = Connection(self._app, self._config, self._context, self._limits, self._on_limit, stream)
         self._connections[connection] = transport
         try:

@@ -14,6 +14,7 @@ from protocol.errors import Internal, InvalidArgument, ServerError
 from protocol.http.errors import error_reply
 from protocol.http.exchange import JSON_CONTENT, JSON_IN_THREAD_ABOVE, Headers, HttpRequest, Reply
 from protocol.http.generate_codec import decode_generate_request, encode_generate_response
+from protocol.http.load_report import load_report_headers
 from protocol.messages import InferenceRequest, InferenceResponse
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ async def generate(request: HttpRequest) -> Reply:
     await request.core.infer_stream(await _decode(request), keep)
     if not answers:
         raise _not_one()
-    return Reply(headers=JSON_CONTENT, body=answers[0])
+    return Reply(headers=(*JSON_CONTENT, *_load_report(request)), body=answers[0])
 
 
 async def generate_stream(request: HttpRequest) -> Reply | None:
@@ -48,7 +49,7 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
     async def begin() -> None:
         if request.trace is not None:
             request.trace.stamp("HTTP_SEND_START")
-        await writer.start(200, EVENT_STREAM)
+        await writer.start(200, (*EVENT_STREAM, *_load_report(request)))
 
     async def send(response: InferenceResponse) -> None:
         event = _event(encode_generate_response(response))
@@ -83,6 +84,10 @@ async def _decode(request: HttpRequest) -> InferenceRequest:
     inference = await trio.to_thread.run_sync(decode) if is_large else decode()
     inference.trace = request.trace
     return inference
+
+
+def _load_report(request: HttpRequest) -> Headers:
+    return load_report_headers(request.headers, request.services.load_report)
 
 
 def _event(data: bytes) -> bytes:

@@ -5,9 +5,6 @@ Source: reference sections "Health", "Metadata and configuration", "Statistics".
 
 from __future__ import annotations
 
-import msgspec
-
-from protocol.core import ModelStatistics
 from protocol.errors import InvalidArgument
 from protocol.http.exchange import HttpRequest, Reply, json_reply
 
@@ -17,11 +14,11 @@ async def server_live(request: HttpRequest) -> Reply:
 
 
 async def server_ready(request: HttpRequest) -> Reply:
-    return Reply(200 if request.core.is_ready() else 400)
+    return Reply(200 if await request.core.check_ready() else 400)
 
 
 async def model_ready(request: HttpRequest) -> Reply:
-    if not request.core.is_model_ready(request.model_name, request.model_version):
+    if not await request.core.check_model_ready(request.model_name, request.model_version):
         raise InvalidArgument("Model version not ready")
     return Reply()
 
@@ -39,14 +36,9 @@ async def model_config(request: HttpRequest) -> Reply:
 
 
 async def all_statistics(request: HttpRequest) -> Reply:
-    return json_reply({"model_stats": [_statistics(entry) for entry in request.core.model_statistics()]})
+    return json_reply({"model_stats": request.core.model_statistics()})
 
 
 async def model_statistics(request: HttpRequest) -> Reply:
     entries = request.core.model_statistics(request.model_name, request.model_version)
-    return json_reply({"model_stats": [_statistics(entry) for entry in entries]})
-
-
-def _statistics(entry: ModelStatistics) -> object:
-    # Triton's answer has these two members as well; where the core counts nothing for them they are empty.
-    return {"response_stats": {}, "memory_usage": [], **msgspec.to_builtins(entry)}
+    return json_reply({"model_stats": entries})

@@ -117,6 +117,9 @@ class Http1(H11Protocol):
         headers = list(request.headers)
         fields = dict(headers)
         self._is_head = request.method == b"HEAD"
+        if _head_size(request) > self.limits.max_header_size:  # it has come at once: h11 looks only at what is cut off
+            await self._refuse(HeadersTooLarge(self.limits.max_header_size))
+            return False
         if b"transfer-encoding" in fields and (b"content-length" in fields or request.http_version < b"1.1"):
             await self._refuse(_ambiguous_length(fields))
             return False
@@ -220,6 +223,12 @@ class Http1(H11Protocol):
                 await self._send_h11_event(h11.Data(data=reply.body))
             await self._send_h11_event(h11.EndOfMessage())
         await self.send(Closed())
+
+
+def _head_size(request: h11.Request) -> int:
+    """Bytes of its line and its headers, with the separators that they have at least."""
+    line = len(request.method) + len(request.target) + len("  HTTP/1.1\r\n")
+    return line + sum(len(name) + len(value) + len(":\r\n") for name, value in request.headers)
 
 
 def _asks_for_http2(fields: Mapping[bytes, bytes]) -> bool:

@@ -24,15 +24,13 @@ from hypercorn.protocol.events import Body, EndBody, Event
 from hypercorn.protocol.h2 import BufferCompleteError, H2Protocol, StreamBuffer
 
 from protocol.errors import ServerError
+from protocol.flood import FloodGuard
 from protocol.http.errors import HeadersTooLarge, LimitError, MethodNotAllowed, TooManyStreams, error_reply
-from protocol.http.flood import FloodGuard
 from protocol.http.settings import ConnectionLimits
 from protocol.http2 import HIGHEST_STREAM_ID, PatientConnection
 
 # What an entry of a header list counts beside its name and value (RFC 9113, 6.5.2).
 _ENTRY_OVERHEAD = 32
-# The table with which h2 begins to compress; a client may ask for less, but not make this side remember more.
-_MAX_TABLE_SIZE = 4096
 # A response goes to its stream in such pieces, each with its own time to move.
 _PIECE = 64 * 1024
 _LOW_WATER = 16 * 1024
@@ -121,7 +119,7 @@ class Http2(H2Protocol):
         try:
             events = self.connection.receive_data(event.data)
         except ProtocolError as error:  # h2 has a GOAWAY ready that says so to the client
-            if isinstance(error, DenialOfServiceError):
+            if type(error) is DenialOfServiceError:
                 self.on_limit("max_header_size")
             elif isinstance(error, TooManyStreamsError):
                 self.on_limit("max_concurrent_streams")
@@ -156,9 +154,6 @@ class Http2(H2Protocol):
             self._unfinished.discard(event.stream_id)
             if isinstance(event, h2.events.StreamReset) and (buffer := self.stream_buffers.get(event.stream_id)):
                 await buffer.close()  # the sending task then finds the stream closed, and forgets it
-        elif isinstance(event, h2.events.RemoteSettingsChanged):
-            encoder = self.connection.encoder
-            encoder.header_table_size = min(encoder.header_table_size, _MAX_TABLE_SIZE)
         await super()._handle_events([event])
 
     def _is_bearable(self, event: h2.events.Event) -> bool:

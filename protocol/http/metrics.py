@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
@@ -20,6 +21,7 @@ from protocol.http.errors import MethodNotAllowed, error_reply
 from protocol.http.exchange import Reply
 from protocol.http.settings import MetricsSettings
 from protocol.http.transport import first_headers, has_body, header_text, send_early_reply, send_reply
+from protocol.limits import LimitCounter
 
 __all__ = ["MetricsSettings", "serve_metrics"]
 
@@ -34,9 +36,12 @@ async def serve_metrics(
     stop: trio.Event,
     *,
     access: AccessControl | None = None,
+    limits: LimitCounter | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve what `render` returns, called anew for each request that `access` lets pass, until `stop` is set.
+
+    What the limits of connections refuse is counted in `limits`, with the protocol "metrics".
 
     Started with the bound (host, port). Cancelling closes all connections.
 
@@ -52,7 +57,17 @@ async def serve_metrics(
         else:
             await send_reply(reply, send)
 
-    await serve_app(app, settings.host, settings.port, settings.connections, stop, task_status=task_status)
+    counter = limits or LimitCounter()
+    await serve_app(
+        app,
+        settings.host,
+        settings.port,
+        settings.connections,
+        stop,
+        on_limit=partial(counter.count, "metrics"),
+        tls=settings.tls,
+        task_status=task_status,
+    )
 
 
 def _answer(

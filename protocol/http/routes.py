@@ -18,6 +18,7 @@ from protocol.http.exchange import Handler
 from protocol.http.generate_handler import generate, generate_stream
 from protocol.http.infer_handler import infer
 from protocol.http.openapi import handlers as openapi_handlers
+from protocol.http.request_handlers import cancel_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ def _inference(model: str) -> Iterator[Route]:
     ):
         path = f"{model}/{name}"
         yield Route("POST", path, category, handler, summary, is_inference=True, takes_codings=False)
+    cancel = f"{model}/requests/{{request_id}}/cancel"
+    yield Route("POST", cancel, category, cancel_request, "Stop requests by their id")
 
 
 def _repository() -> Iterator[Route]:

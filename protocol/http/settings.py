@@ -72,8 +72,9 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """The metrics listener; `port` 0 takes any free port."""
+    """The metrics listener; `port` 0 takes any free port, and `tls` is as in `HttpSettings`."""
 
     host: str = "0.0.0.0"
     port: int = 8002
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    tls: ssl.SSLContext | None = None

@@ -18,6 +18,7 @@ from protocol.errors import ServerError
 from protocol.http.errors import BodyTimeout
 from protocol.http.exchange import Headers, Reply
 from protocol.messages import Buffer
+from protocol.request_memory import RequestShare
 
 # Bytes in a second that a body must come with, once the time for a pause is over.
 MIN_BODY_RATE = 1024
@@ -69,14 +70,21 @@ def has_body(scope: HTTPScope, headers: Mapping[bytes, bytes]) -> bool:
 
 
 async def read_body(
-    receive: ASGIReceiveCallable, headers: Mapping[bytes, bytes], limit: BodyLimit, *, pause_seconds: float
+    receive: ASGIReceiveCallable,
+    headers: Mapping[bytes, bytes],
+    limit: BodyLimit,
+    share: RequestShare,
+    *,
+    pause_seconds: float,
 ) -> Buffer:
     """The whole body. A body over the limit is refused as soon as that is known: by its declared length, else while
     it streams in. It may pause for `pause_seconds` at a time, and in all no longer than that and what
-    `MIN_BODY_RATE` allows for its bytes.
+    `MIN_BODY_RATE` allows for its bytes. Its bytes count in `share`.
 
     Raises:
-        ServerError: over the limit, as `limit.error` makes it. BodyTimeout: too slow. ClientGone: the client left.
+        ServerError: over the limit, as `limit.error` makes it, or over what `share` may hold.
+        BodyTimeout: too slow.
+        ClientGone: the client left.
     """
     if declared := headers.get(b"content-length"):
         limit.check(int(declared))  # the transport lets only digits pass
@@ -93,6 +101,7 @@ async def read_body(
         if message["type"] != "http.request":
             raise ClientGone
         if part := message["body"]:
+            share.take(len(part))
             if not body:
                 body = part
             else:

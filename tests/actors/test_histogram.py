@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.histogram import FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
-from actors.statistics import latency_histograms
+from actors.latencies import latency_histograms
 from repository.model_config import HistogramOptions, MetricControl, MetricIdentifier, ModelConfig, ModelMetrics
 
 

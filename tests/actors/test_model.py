@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import trio
@@ -147,3 +148,25 @@ async def test_a_cancelled_caller_leaves_the_instance_serving(autojump_clock: Mo
         served.drain()
     assert served.statistics.failures[FailureReason.CANCELED] == 1
     assert served.statistics.frozen("m", 1).inference_stats.success.count == 1
+
+
+async def test_a_passive_instance_is_loaded_and_gets_nothing(autojump_clock: MockClock) -> None:
+    """It is unloaded with the others, and started again when it has died; neither changes readiness."""
+    backend = fake_backend(seconds=1)
+    specs = [spec(name="active"), replace(spec(name="passive"), is_passive=True)]
+    async with trio.open_nursery() as nursery:
+        model = Model(CONFIG, 1, backend, specs)
+        await nursery.start(model.run)
+        await wait_all_tasks_blocked()
+        assert model.is_ready
+        async with trio.open_nursery() as callers:
+            for number in range(8):
+                callers.start_soon(model.infer, request(4, id=str(number)))
+        assert trio.current_time() >= 8  # one after the other
+        next(made for made in backend.made if made.spec.is_passive).died.set()
+        await wait_all_tasks_blocked()
+        assert model.is_ready
+        await trio.sleep(1)
+        assert sorted(made.spec.name for made in backend.made) == ["active", "passive", "passive"]
+        model.drain()
+    assert [made.unloads for made in backend.made] == [1, 1, 1]

@@ -164,7 +164,7 @@ async def test_what_does_not_serve_or_fit_is_said_at_load(tmp_path: Path) -> Non
     async with running(tmp_path) as core:
         reasons = {each.name: each.reason for each in await core.repository_index()}
         assert "'m' does not serve: Request for unknown model: 'm' version 7 is not found" in reasons["version"]
-        assert "nope" in reasons["absent"]
+        assert "traffic split absent contains models that are not available or ambiguous: nope" in reasons["absent"]
         assert "m:-1 and wide:-1 differ in their inputs" in reasons["unlike"]
         assert "unknown field `stick`" in reasons["wrong"]
 

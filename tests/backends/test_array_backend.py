@@ -15,7 +15,7 @@ from backends import array_backend
 from backends.array_backend import ArrayBackend, Signature
 from backends.interface import InstanceDied, ModelSource
 from protocol.datatypes import DataType
-from protocol.errors import InvalidArgument, ServerError, Unavailable
+from protocol.errors import Cancelled, InvalidArgument, ServerError, Unavailable
 from protocol.messages import InferenceRequest, Tensor
 from repository.completion import TensorSignature
 from repository.model_config import ModelDynamicBatching
@@ -203,6 +203,93 @@ async def test_a_cancelled_execute_leaves_the_instance_able_to_take_the_next_bat
             nursery.cancel_scope.cancel()
         opened.set()
         assert values(await infer(backend, number(2))) == [[4]]
+
+
+class Interruptible(Doubling):
+    """Its runs hang until they are interrupted or let go."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.entered, self.left, self.interrupted = threading.Event(), threading.Event(), False
+
+    def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        outputs = super().run(inputs)
+        self.entered.set()
+        assert self.left.wait(30)
+        if self.interrupted:
+            raise RuntimeError("interrupted")
+        return outputs
+
+    def interrupt(self) -> None:
+        self.note("interrupt")
+        self.interrupted = True
+        self.left.set()
+
+    def resume(self) -> None:
+        self.note("resume")
+        self.interrupted = False
+
+
+async def run_and_cancel(backend: Interruptible, requests: list[InferenceRequest], gone: list[int]) -> list[object]:
+    """Run a batch whose callers go one after the other; what it answers."""
+    answers: list[object] = []
+
+    async def run() -> None:
+        answers.extend(await infer(backend, *requests))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.to_thread.run_sync(backend.entered.wait)
+        for index in gone:
+            backend.cancel(requests[index])
+            if index != gone[-1]:
+                assert not backend.left.is_set()
+        if not backend.interrupted:
+            backend.left.set()
+    return answers
+
+
+async def test_a_batch_is_interrupted_when_the_last_of_its_callers_has_gone() -> None:
+    """It is not run again one by one, and the next batch runs as any."""
+    async with loaded(Interruptible, spec_of(source_of(CONFIG))) as backend:
+        assert isinstance(backend, Interruptible)
+        found = await run_and_cancel(backend, [number(1), number(2)], [1, 1, 0])
+        assert [type(each) for each in found] == [Cancelled, Cancelled]
+        assert [what for what, _ in backend.notes] == ["load", "run", "interrupt", "resume"]
+        assert values(await infer(backend, number(3))) == [[6]]
+
+
+async def test_a_batch_runs_on_for_those_that_are_left() -> None:
+    async with loaded(Interruptible, spec_of(source_of(CONFIG))) as backend:
+        assert isinstance(backend, Interruptible)
+        await run_and_cancel(backend, [number(1), number(2)], [0])
+        backend.cancel(number(1))  # of no batch here
+        assert "interrupt" not in [what for what, _ in backend.notes]
+
+
+async def test_a_batch_whose_callers_go_before_it_begins_is_not_run() -> None:
+    async with loaded(Interruptible, spec_of(source_of(CONFIG))) as backend:
+        assert isinstance(backend, Interruptible)
+        ahead = number(5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(infer, backend, number(1))
+            await trio.to_thread.run_sync(backend.entered.wait)
+            nursery.start_soon(infer, backend, ahead)
+            await trio.testing.wait_all_tasks_blocked()
+            backend.cancel(ahead)
+            backend.left.set()
+        assert [detail for what, detail in backend.notes if what == "run"] == [[1]]
+        assert "interrupt" not in [what for what, _ in backend.notes]
+
+
+async def test_an_instance_that_is_stopped_interrupts_its_batch() -> None:
+    async with loaded(Interruptible, spec_of(source_of(CONFIG))) as backend:
+        assert isinstance(backend, Interruptible)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(backend.execute, [number(1)])
+            await trio.to_thread.run_sync(backend.entered.wait)
+            nursery.cancel_scope.cancel()
+        assert backend.left.is_set()
 
 
 async def test_a_failed_load_closes_nothing_and_ends_the_thread() -> None:

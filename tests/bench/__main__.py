@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from tests.bench import report
+import trio
+
+from tests.bench import batching_efficiency, ensemble_overhead, report
 from tests.bench.check import check
 from tests.bench.contest import Failure, Outcome, Results, Turn, hold, turns
 from tests.bench.load import LoadFailed, LoadGenerator, Measurement, Protocol, Row
@@ -32,6 +34,7 @@ ROWS = tuple(
 )
 # Time for the work that follows start-up to end, before an idle server's memory is read.
 SETTLE_SECONDS = 1.0
+OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS = 2000, 16
 
 
 @dataclass(slots=True)
@@ -129,6 +132,7 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
     load = LoadGenerator(tools.analyzer, tools.analyzer_environment, options.window_ms)
     with ExitStack() as stack:
         entrants = {}
+        alone: Sequence[str] = ()
         for peer in peers:
             log = DEFAULT_FOLDER / f"{peer.name}.log"
             log.write_bytes(b"")
@@ -142,6 +146,8 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
                 results,
                 _tell,
             )
+            if options.only != THEIRS and options.select is None:
+                alone = _measure_alone(load, options.rounds)
         except KeyboardInterrupt:
             if options.write:
                 raise
@@ -157,8 +163,20 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
                 analyzer_version=tools.analyzer_version,
                 minutes=(time.monotonic() - began) / 60,
                 incidents=[incident for entrant in entrants.values() for incident in entrant.incidents],
+                alone=alone,
             )
         )
+
+
+def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
+    """What our server costs beside the bare library, and a step of an ensemble beside the bare model."""
+    print("  batching efficiency, and the overhead of ensembles", flush=True)
+    try:
+        efficiency = batching_efficiency.report(batching_efficiency.measure(load, our_server(), rounds=rounds))
+    except (LoadFailed, PeerError) as error:
+        efficiency = f"failed: {error}"
+    overhead = ensemble_overhead.report(trio.run(ensemble_overhead.measure, OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS))
+    return [f"Batching efficiency:\n\n{efficiency}", f"Overhead of ensembles:\n\n```\n{overhead}\n```"]
 
 
 def _start(entrants: Sequence[Entrant], *, starts: int) -> None:

@@ -39,6 +39,7 @@ class Peer:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     numpy_version: str  # what its Python models compute with
+    models: Path = MODELS
 
 
 def our_server() -> Peer:
@@ -75,7 +76,7 @@ class Server:
         with self.log.open("ab") as log:
             started = time.monotonic()
             self.process = subprocess.Popen(
-                [*self.peer.command, *shared_flags(self.ports)],
+                [*self.peer.command, *shared_flags(self.ports, self.peer.models)],
                 env={**plain_environment(), **self.peer.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -117,9 +118,9 @@ def plain_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
 
-def shared_flags(ports: tuple[int, int, int]) -> list[str]:
+def shared_flags(ports: tuple[int, int, int], models: Path = MODELS) -> list[str]:
     """What both servers are told, in Triton's words: the models and the addresses, and nothing about speed."""
-    flags = [f"--model-repository={MODELS}"]
+    flags = [f"--model-repository={models}"]
     for service, port in zip(("http", "grpc", "metrics"), ports, strict=True):
         flags += [f"--{service}-address={HOST}", f"--{service}-port={port}"]
     return flags

@@ -46,11 +46,12 @@ class Run:
     analyzer_version: str
     minutes: float
     incidents: Sequence[str]
+    alone: Sequence[str] = ()  # what was measured of our server alone, as Markdown
 
 
 def render(run: Run) -> str:
     """The whole report, without a heading."""
-    parts = [_conditions(run), _figures(run), _servers(run)]
+    parts = [_conditions(run), _figures(run), _servers(run), *run.alone]
     if notes := [*_failure_notes(run), *run.incidents]:
         parts.append("\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts)
@@ -166,10 +167,10 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]], *, text_columns
     return "\n".join(drawn)
 
 
-def replace_results(page: str, report: str) -> str:
+def replace_results(page: str, report: str, begin: str = BEGIN, end: str = END) -> str:
     """`page` with `report` between the two markers. Raises ValueError where they are not there once each, in order."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
-        raise ValueError(f"the page should hold {BEGIN!r} once and {END!r} once after it")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{report}\n\n{END}{after}"
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise ValueError(f"the page should hold {begin!r} once and {end!r} once after it")
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{report}\n\n{end}{after}"

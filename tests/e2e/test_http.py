@@ -363,12 +363,15 @@ def test_https(models: Path, tmp_path: Path) -> None:
     authority.cert_pem.write_to_path(tmp_path / "root.pem")
     flags = [f"--http-server-{what}={tmp_path / 'server.pem'}" for what in ("cert", "key")]
     flags += ["--http-use-ssl=true", f"--http-root-cert={tmp_path / 'root.pem'}"]
-    flags += ["--model-control-mode=explicit", "--load-model=scores"]
+    flags += ["--model-control-mode=explicit", "--load-model=scores", "--metrics-use-ssl=true"]
     with ServerProcess(*flags, repository=models) as process:
         url = f"https://{process.addresses['http']}/v2/health/ready"
         trust = ("--cacert", str(tmp_path / "root.pem"))
         known = (*trust, "--cert", str(tmp_path / "client.pem"))
         assert curl(*known, url) == ("2 200", b"")
         assert curl(*known, "--http1.1", url) == ("1.1 200", b"")
+        status, metrics = curl(*known, f"https://{process.addresses['metrics']}/metrics")
+        assert status == "2 200"
+        assert b"\nnv_cpu_memory_used_bytes " in metrics
         with pytest.raises(subprocess.CalledProcessError):
             curl(*trust, url)

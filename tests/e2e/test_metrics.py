@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.client import Client, add_sub_inputs
+from tests.e2e.repository import add_add_sub
 from tests.e2e.server_process import TIMEOUT_SECONDS, ServerProcess
+
+COMPUTE = ("compute_input", "compute_infer", "compute_output")
 
 
 def scrape(server: ServerProcess) -> str:
@@ -68,3 +72,36 @@ def test_metrics_are_at_their_own_address_only(server: ServerProcess) -> None:
         urllib.request.urlopen(f"http://{server.addresses['http']}/metrics", timeout=TIMEOUT_SECONDS)
     assert raised.value.code == 404
     raised.value.close()
+
+
+@pytest.fixture(scope="module")
+def summing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """With other groups of metrics than the default."""
+    directory = tmp_path_factory.mktemp("models")
+    add_add_sub(directory / "add_sub", versions=(1,))
+    flags = (
+        "--metrics-config=summary_latencies=true",
+        "--metrics-config=summary_quantiles=0.5:0.05,0.75:0.01",
+        "--metrics-config=histogram_latencies=false",
+        "--allow-cpu-metrics=false",
+        "--allow-gpu-metrics=false",
+    )
+    with ServerProcess(*flags, repository=directory) as process:
+        yield process
+
+
+def test_groups_of_metrics_are_switched_by_flags(summing: ServerProcess) -> None:
+    with Client("http", summing.addresses["http"]) as client:
+        for _ in range(3):
+            client.infer("add_sub", add_sub_inputs(1))
+    median = values(summing, "add_sub", quantile="0.5")
+    upper = values(summing, "add_sub", quantile="0.75")
+    names = {f"nv_inference_{part}_summary_us" for part in ("request", "queue", *COMPUTE)}
+    assert set(median) == set(upper) == names
+    assert 0 < median["nv_inference_request_summary_us"] <= upper["nv_inference_request_summary_us"]
+    assert values(summing, "add_sub")["nv_inference_request_summary_us_count"] == 3
+    text = scrape(summing)
+    assert "histogram" not in text
+    assert "nv_cpu" not in text
+    assert "nv_gpu" not in text
+    assert "GPU metrics" not in summing.log

@@ -25,7 +25,16 @@ ONNX_MODELS = [
     "voice_activity",
     "voice_activity_stream",
 ]
-PYTHON_MODELS = ["add_sub", "ocr_page_cut", "ocr_page_scale", "ocr_page_turn", "ocr_text", "token_stream"]
+PYTHON_MODELS = [
+    "add_sub",
+    "decoupled_tokens",
+    "ocr_page_bls",
+    "ocr_page_cut",
+    "ocr_page_scale",
+    "ocr_page_turn",
+    "ocr_text",
+    "token_generator",
+]
 WITHOUT_CONFIG = ["ocr_detection", "ocr_text"]
 ONNX_TYPES = {"tensor(float)": "TYPE_FP32", "tensor(int32)": "TYPE_INT32", "tensor(int64)": "TYPE_INT64"}
 

@@ -38,9 +38,10 @@ def url(server: Server, protocol: str) -> str:
 async def run_script(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, *arguments]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    return await trio.run_process(
-        command, check=False, capture_stdout=True, capture_stderr=True, cwd=EXAMPLES.parent, env=environment
-    )
+    with trio.fail_after(90):  # before the test's own limit, which would leave the script behind
+        return await trio.run_process(
+            command, check=False, capture_stdout=True, capture_stderr=True, cwd=EXAMPLES.parent, env=environment
+        )
 
 
 async def test_the_tour_is_right_from_end_to_end_and_the_clients_run_alone(repository: Path) -> None:

@@ -1,109 +1,82 @@
-"""A decoupled model that writes word by word: alone, behind a server, and left by its reader."""
+"""The toy generator: its model alone, and its client against a real server, where requests join each other's rounds."""
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import httpx
+import numpy as np
 import pytest
 import trio
 
-from protocol.errors import InvalidArgument
-from tests.examples.loading import EXAMPLES, load_example
+from tests.examples.loading import EXAMPLES, load_example, load_model
 from tests.examples.test_live import run_script, settings, url
 from trioton.server import open_server
-from trioton.testing import Model, serve_model
 
 token_stream = load_example("clients/token_stream")
-
-FOLDER = EXAMPLES / "models" / "token_stream"
-AT_ONCE = {"parameters": {"tokens_per_second": {"string_value": "0"}}}
+model = load_model(EXAMPLES / "models" / "token_generator" / "1" / "model.py")
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    with serve_model(FOLDER, config=AT_ONCE) as served:
-        yield served
+@pytest.fixture
+def generating(tmp_path: Path) -> Path:
+    shutil.copytree(EXAMPLES / "models" / token_stream.MODEL, tmp_path / "models" / token_stream.MODEL)
+    return tmp_path / "models"
 
 
-def written(model: Model, prompt: str, **more: list[int]) -> list[str]:
-    return [each["TOKEN"].item().decode() for each in model.stream({"PROMPT": [prompt], **more})]
+def test_words_follow_each_other_as_in_the_text() -> None:
+    words = model.vocabulary_of("a b . a c .")
+    assert words == [".", "a", "b", "c"]
+    expected = np.array([[0, 1, 0, 0], [0, 0, 0.5, 0.5], [1, 0, 0, 0], [1, 0, 0, 0]])
+    np.testing.assert_allclose(model.transitions_of("a b . a c .", words), expected)
 
 
-def test_so_many_words_in_their_order(model: Model) -> None:
-    answers = model.stream({"PROMPT": ["A class"], "MAX_TOKENS": [7]})
-    assert [each["INDEX"].item() for each in answers] == list(range(7))
-    assert all(each["TOKEN"].item() for each in answers)
-    assert len(written(model, "")) == 20
-
-
-def test_a_seed_decides_the_words(model: Model) -> None:
-    assert written(model, "A class", SEED=[1]) == written(model, "A class", SEED=[1])
-    assert written(model, "A class", SEED=[1]) != written(model, "A class", SEED=[2])
-
-
-def test_the_words_follow_the_prompt(model: Model) -> None:
-    """Also where nothing is known to follow it."""
-    assert written(model, "class definition", MAX_TOKENS=[1]) != written(model, "in the", MAX_TOKENS=[1])
-    assert len(written(model, "no such prompt was ever written", MAX_TOKENS=[3])) == 3
-
-
-def test_a_number_of_words_that_cannot_be(model: Model) -> None:
-    with pytest.raises(InvalidArgument, match="MAX_TOKENS must be from 1 to 1000, got 0"):
-        model.stream({"PROMPT": ["x"], "MAX_TOKENS": [0]})
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("tokens")
-    shutil.copytree(FOLDER, directory / "token_stream", ignore=shutil.ignore_patterns("__pycache__"))
-    return directory
+@pytest.mark.parametrize(("chance", "word"), [(0.0, 2), (0.49, 2), (0.51, 3), (0.999999, 3)])
+def test_the_chance_decides_among_those_that_may_follow(chance: float, word: int) -> None:
+    transitions = model.transitions_of("a b . a c .", [".", "a", "b", "c"])
+    assert model.next_words(transitions, np.array([1]), np.array([chance])).tolist() == [word]
 
 
 @pytest.mark.e2e
-async def test_over_grpc_and_over_http(repository: Path) -> None:
-    """The client's words are those of a stream of events; each of them comes in an event of its own."""
-    async with open_server(settings(repository)) as server:
-        script = await run_script(
-            "examples/clients/token_stream.py", "--prompt", "A class", "--tokens", "5", "-u", url(server, "grpc")
-        )
-        assert (script.returncode, script.stderr.decode()) == (0, "")
-        body = {"PROMPT": "A class", "MAX_TOKENS": 5}
-        async with (
-            httpx.AsyncClient(base_url=f"http://{url(server, 'http')}") as client,
-            client.stream("POST", "/v2/models/token_stream/generate_stream", json=body) as response,
-        ):
-            assert response.status_code == 200
-            lines = [line async for line in response.aiter_lines()]
-    events = [json.loads(line.removeprefix("data: "))["TOKEN"] for line in lines if line.startswith("data: ")]
-    assert len(events) == 5
-    assert script.stdout.decode().strip() == " ".join(["A class", *events])
+async def test_requests_join_each_others_rounds_and_words_come_one_by_one(generating: Path) -> None:
+    """What a prompt becomes does not depend on its company."""
+    seen: list[int] = []
+    async with open_server(settings(generating)) as server:
+
+        def ask(seed: int, *prompts: str) -> Any:
+            return token_stream.generate(
+                url(server, "grpc"), prompts, lambda number, text: seen.append(number), tokens=12, seed=seed
+            )
+
+        together = await trio.to_thread.run_sync(ask, 0, *token_stream.PROMPTS)
+        order = list(seen)
+        alone = []
+        for number, prompt in enumerate(token_stream.PROMPTS):
+            alone += await trio.to_thread.run_sync(ask, number, prompt)
+        statistics = server.core.model_statistics(token_stream.MODEL)[0]
+    assert [text.words for text in together] == [text.words for text in alone]
+    assert {company for text in alone for company in text.company} == {1}
+    assert max(company for text in together for company in text.company) > 1
+    assert order != sorted(order), "one request's words came between another's"
+    assert statistics.inference_count == 2 * len(token_stream.PROMPTS)
+    assert statistics.execution_count < sum(len(text.words) for text in (*together, *alone))
+    for text in together:
+        assert text.words[-1] == model.END or len(text.words) == 12
 
 
 @pytest.mark.e2e
-async def test_a_reader_who_leaves(repository: Path, tmp_path: Path) -> None:
-    """A thousand words take longer than a server waits at its end: the model stops when nobody reads on."""
-    folder = tmp_path / "token_stream"
-    shutil.copytree(repository / "token_stream", folder)
-    config = (folder / "config.pbtxt").read_text()
-    (folder / "config.pbtxt").write_text(config.replace('"30"', '"4"'))
-    async with open_server(settings(tmp_path)) as server:
-
-        def read_two() -> list[str]:
-            reading = token_stream.words(url(server, "grpc"), "A class", 1000)
-            first = [next(reading), next(reading)]
-            reading.close()
-            return first
-
-        assert len(await trio.to_thread.run_sync(read_two)) == 2
-
-
-@pytest.mark.e2e
-async def test_the_client_says_what_failed(tmp_path: Path) -> None:
-    async with open_server(settings(tmp_path)) as server:
-        script = await run_script("examples/clients/token_stream.py", "-u", url(server, "grpc"))
-    assert script.returncode == 1
-    assert "unknown model" in script.stderr.decode()
+async def test_the_client_runs_alone_and_says_what_failed(generating: Path, tmp_path: Path) -> None:
+    client = "examples/clients/token_stream.py"
+    async with open_server(settings(generating)) as server:
+        several = await run_script(client, "-u", url(server, "grpc"))
+        one = await run_script(client, "the model", "--tokens", "3", "-u", url(server, "grpc"))
+    assert (several.returncode, several.stderr.decode()) == (0, "")
+    assert "in the round" in several.stdout.decode()
+    assert several.stdout.decode().splitlines()[-3].startswith("the model ")
+    assert len(one.stdout.decode().split()) <= 5
+    (tmp_path / "empty").mkdir()
+    async with open_server(settings(tmp_path / "empty")) as server:
+        failed = await run_script(client, "-u", url(server, "grpc"))
+    assert failed.returncode == 1
+    assert "unknown model" in failed.stderr.decode()
+    assert "Traceback" not in failed.stderr.decode()

@@ -104,3 +104,16 @@ def test_too_many_elements_are_refused() -> None:
     size = MAX_ELEMENTS + 1
     with pytest.raises(InvalidArgument, match=r"^classification output tensor too large"):
         classify(Tensor("o", DataType.INT8, (size,), bytes(size)), 1, (), False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((0, 3), (0, 2)), ((2, 0), (2, 0)), ((0,), (0, 1)), ((0, 0, 4), (0, 0)), ((3, 2, 0), (3, 0))],
+)
+def test_batches_without_elements(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    assert classes(np.zeros(shape, np.float32), 2, has_batch=True) == (expected, [])
+
+
+def test_a_scalar_is_no_batch() -> None:
+    with pytest.raises(InvalidArgument, match="output 'o': expected the batch as its first dimension, got a scalar"):
+        classes(np.float32(7), 1, has_batch=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -24,19 +24,19 @@ from tests.protocol.shared_memory.conftest import ClientSegment
 class Core:
     """What placement asks of a core."""
 
-    max_batch_size: int = 0
+    batches: bool = False
 
-    def model_config(self, name: str, version: int) -> dict[str, Any]:
+    def is_batching(self, name: str, version: int) -> bool:
         if name != "m":
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        return {"max_batch_size": self.max_batch_size}
+        return self.batches
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         return ("cat", "dog") if output == "y" else ()
 
 
-def core(max_batch_size: int = 0) -> InferenceCore:
-    return cast(InferenceCore, Core(max_batch_size))
+def core(*, batches: bool = False) -> InferenceCore:
+    return cast(InferenceCore, Core(batches))
 
 
 @contextmanager
@@ -164,7 +164,8 @@ async def test_outputs_as_classes(
         monkeypatch.setattr(placement_module, "SORT_IN_THREAD_ABOVE", 1)
     with table.lease() as lease:
         placement = Placement(classes={"y": 1})
-        placed = await PlacedRequest.fetch(InferenceRequest("m", []), placement, lease, core(max_batch_size))
+        batching = core(batches=max_batch_size > 0)
+        placed = await PlacedRequest.fetch(InferenceRequest("m", []), placement, lease, batching)
         values = np.array([[0, 3], [1, 2]], np.float32)
         other = Tensor.from_numpy("z", values)
         response = await placed.deliver(response_of(Tensor.from_numpy("y", values), other))

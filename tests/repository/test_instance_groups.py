@@ -163,3 +163,18 @@ def test_instances_are_numbered_within_their_group() -> None:
         InstancePlacement("b_3", GPU, 3),
         InstancePlacement("c_0", MODEL, 0),
     )
+
+
+def test_a_passive_group_has_passive_instances() -> None:
+    groups = (
+        ModelInstanceGroup(name="a", kind=CPU, count=1),
+        ModelInstanceGroup(name="b", kind=CPU, count=2, passive=True),
+    )
+    placements = resolve_instances(ModelConfig(name="m", instance_group=groups))
+    assert [(each.name, each.is_passive) for each in placements] == [("a_0", False), ("b_0", True), ("b_1", True)]
+
+
+def test_some_group_must_take_requests() -> None:
+    groups = (ModelInstanceGroup(name="a", kind=CPU, count=1, passive=True),)
+    with pytest.raises(InvalidArgument, match="all instance groups of model m are passive"):
+        validate_instance_groups(ModelConfig(name="m", instance_group=groups))

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive, TlsSettings
+from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
+from protocol.tls import TlsFiles
 from trioton.flags import UsageError, read_arguments, rows
 from trioton.grpc_flags import GrpcFlags
 from trioton.settings import UNBUILT_FLAGS, Settings
@@ -99,8 +100,8 @@ FILES = ("--grpc-server-cert=server.pem", "--grpc-server-key=server.key", "--grp
 def test_tls_is_asked_for_by_a_flag_of_its_own() -> None:
     """Mutual TLS takes precedence."""
     assert parsed(*FILES).grpc_tls() is None
-    assert parsed("--grpc-use-ssl=true", *FILES).grpc_tls() == TlsSettings(CERTIFICATE, KEY)
-    mutual = TlsSettings(CERTIFICATE, KEY, ROOT, requires_client_certificate=True)
+    assert parsed("--grpc-use-ssl=true", *FILES).grpc_tls() == TlsFiles(CERTIFICATE, KEY)
+    mutual = TlsFiles(CERTIFICATE, KEY, ROOT)
     assert parsed("--grpc-use-ssl-mutual=true", *FILES).grpc_tls() == mutual
     assert parsed("--grpc-use-ssl=true", "--grpc-use-ssl-mutual=true", *FILES).grpc_tls() == mutual
 

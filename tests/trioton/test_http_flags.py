@@ -11,6 +11,7 @@ import pytest
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.tls import TlsFiles
 from trioton.flags import UsageError
+from trioton.machine import memory_size
 from trioton.settings import Settings
 
 MODELS = (Path("models"),)
@@ -69,3 +70,14 @@ def test_tls_that_cannot_be(flags: dict[str, Any], text: str) -> None:
     """Also certificates that nobody would use: someone believes that they are."""
     with pytest.raises(UsageError, match=text):
         make(**flags)
+
+
+def test_metrics_over_tls_need_the_certificates_of_http() -> None:
+    with pytest.raises(UsageError, match="--metrics-use-ssl needs --http-use-ssl=true"):
+        make(metrics_use_ssl=True)
+    assert make(metrics_use_ssl=True, http_use_ssl=True, http_server_cert=CERT, http_server_key=KEY).metrics_use_ssl
+
+
+def test_half_of_the_memory_is_for_requests() -> None:
+    assert make().request_memory() == memory_size() // 2
+    assert make(max_request_memory=7).request_memory() == 7

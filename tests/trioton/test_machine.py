@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trioton.machine import Machine, MachineReading
+from trioton.machine import Machine, MachineReading, memory_size
 
 MEMINFO = "MemTotal:        1000 kB\nMemFree:          100 kB\nMemAvailable:     400 kB\nHugePages_Total:       0\n"
 
@@ -63,3 +63,18 @@ def test_what_cannot_be_read_is_left_out(machine: Machine, tmp_path: Path, text:
 
 def test_a_machine_without_proc(tmp_path: Path) -> None:
     assert Machine(2.0, tmp_path / "absent").reading() == MachineReading()
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("512000\n", 512_000), ("max\n", 1_024_000), ("99999999999\n", 1_024_000), (None, 1_024_000)],
+)
+def test_the_memory_is_that_of_the_container_if_that_is_less(tmp_path: Path, limit: str | None, expected: int) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(limit)
+    assert memory_size(tmp_path, [tmp_path / "memory.max"]) == expected
+
+
+def test_a_system_that_does_not_say_has_some_memory(tmp_path: Path) -> None:
+    assert memory_size(tmp_path, []) > 1 << 30

@@ -10,8 +10,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from actors.custom_metrics import CustomMetrics
 from actors.statistics import VersionSnapshot
 from protocol.core import InferStatistics, ModelStatistics, StatisticDuration
+from trioton.custom_collector import is_own_name
 from trioton.exposition import render_text
 from trioton.metrics import Metrics
 
@@ -92,11 +94,12 @@ def test_batches_by_why_they_went() -> None:
 
 
 def test_no_names_but_triton_s() -> None:
-    """No `_total`, no `_created`, and the help texts are there."""
+    """No `_total`, no `_created`, and the help texts are there. Our own names say that they are."""
     text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
     names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
     assert names >= {*EXPECTED, "nv_inference_request_failure"}
-    assert all(name.startswith("nv_") and not name.endswith(("_total", "_created")) for name in names)
+    of_triton = {name for name in names if not name.startswith("trioton_")}
+    assert all(name.startswith("nv_") and not name.endswith(("_total", "_created")) for name in of_triton)
     assert "# HELP nv_inference_count Number of inferences performed (does not include cached requests)\n" in text
 
 
@@ -150,3 +153,30 @@ def test_cache_metrics_are_there_for_models_with_a_cache_only() -> None:
         "nv_cache_miss_duration_per_model": ("c", 4),
     }
     assert "nv_cache_" not in Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+
+
+def test_what_models_count_for_themselves() -> None:
+    """Under their names, with no suffix, a histogram with all its samples; an empty family without any."""
+    custom = CustomMetrics(is_own_name)
+    counter = custom.family("pages_read", "pages", "counter").metric({"model": "ocr"}, ())
+    counter.increment(3)
+    histogram = custom.family("lines", "lines of a page", "histogram").metric({}, [1.0, 10.0])
+    for value in (1, 5, 50):
+        histogram.observe(value)
+    custom.family("nothing_yet", "", "gauge")
+    text = Metrics(list, interval=1, custom=custom.values).render().decode()
+    assert '# HELP pages_read pages\n# TYPE pages_read counter\npages_read{model="ocr"} 3.0\n' in text
+    found = {(s.name, s.labels.get("le")): s.value for s in samples(text) if s.name.startswith("lines")}
+    assert found == {
+        ("lines_bucket", "1.0"): 1,
+        ("lines_bucket", "10.0"): 2,
+        ("lines_bucket", "+Inf"): 3,
+        ("lines_sum", None): 56,
+        ("lines_count", None): 3,
+    }
+    assert "# TYPE nothing_yet gauge\n" in text
+
+
+def test_every_name_of_the_servers_own_is_kept_from_models() -> None:
+    text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    assert all(is_own_name(sample.name) for sample in samples(text))

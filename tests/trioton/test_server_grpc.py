@@ -74,7 +74,7 @@ async def test_tls(repository: Path, tmp_path: Path) -> None:
 
 async def test_a_certificate_that_is_not_there_keeps_the_server_from_starting(repository: Path) -> None:
     flags = ("--grpc-use-ssl=1", "--grpc-server-cert=/nowhere.pem", "--grpc-server-key=/nowhere.key")
-    with pytest.raises(StartError, match=r"certificate '/nowhere\.pem' with key '/nowhere\.key' could not be loaded"):
+    with pytest.raises(StartError, match=r"cannot read '/nowhere\.pem': No such file"):
         await Server(settings(repository, *flags)).run()
 
 

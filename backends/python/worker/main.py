@@ -1,4 +1,6 @@
-"""The program of a worker process: `python main.py CONTROL_FD`. Its server starts it; nobody else should.
+"""The program of a worker process: `python main.py CONTROL_FD`, with `host` behind it for several instances.
+
+Its server starts it; nobody else should.
 
 The lines before the last ones are for any Python 3, so that an interpreter that is too old can say so.
 """
@@ -17,6 +19,9 @@ if __name__ == "__main__":  # processes that a model spawns import this file und
     except ImportError as error:
         sys.exit(f"The Python backend needs numpy in the model's environment; {sys.executable}: {error}")
 
-    from trioton_worker.serve import main  # type: ignore[import-not-found]  # on the path only in the worker
+    if sys.argv[2:] == ["host"]:
+        from trioton_worker.host import main  # type: ignore[import-not-found]  # on the path only in the worker
+    else:
+        from trioton_worker.serve import main  # type: ignore[import-not-found]
 
     main(int(sys.argv[1]))

@@ -44,6 +44,7 @@ _TAGS: Mapping[Category, tuple[str, str]] = {
 _PATH_PARAMETERS: Mapping[str, JsonObject] = {
     "model_name": {"description": "A model's name.", "schema": {"type": "string", "minLength": 1}},
     "model_version": {"description": "A version's number.", "schema": {"type": "integer", "minimum": 0}},
+    "request_id": {"description": "The `id` of a request.", "schema": {"type": "string", "minLength": 1}},
     "repository_name": {"description": "A repository's name.", "schema": {"type": "string", "minLength": 1}},
     "region_name": {"description": "A region's name.", "schema": {"type": "string", "minLength": 1}},
 }

@@ -87,6 +87,12 @@ OPERATIONS: Mapping[str, Operation] = {
         media_type=EVENT_STREAM,
         failures=(404, 500, 503, 504),
     ),
+    f"POST {_MODEL}/requests/{{request_id}}/cancel": Operation(
+        "Stops all requests of the model, or of the version in the path, that have this id and are under way; each is "
+        "answered as cancelled.",
+        gives="CancelResponse",
+        failures=(404, 503),
+    ),
     "POST /v2/repository/index": Operation(takes="IndexRequest", gives="IndexResponse", failures=(503,)),
     "POST /v2/repository/models/{model_name}/load": Operation(
         "Answers when the load has ended. A named repository is not supported.",

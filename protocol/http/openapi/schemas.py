@@ -165,6 +165,9 @@ def _written() -> dict[str, Schema]:
             description="The completed model configuration, with the names of `config.pbtxt`.",
         ),
         "StatisticsResponse": _object({"model_stats": _list(reference("ModelStatistics"))}, "model_stats"),
+        "CancelResponse": _object(
+            {"cancelled": {**_COUNT, "description": "How many requests were stopped."}}, "cancelled"
+        ),
         "IndexRequest": _object({"ready": {**_BOOLEAN, "description": "Whether to list only what is ready."}}),
         "IndexResponse": _list(
             _object(

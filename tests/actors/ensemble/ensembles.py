@@ -101,6 +101,7 @@ class Toy:
     parameters: dict[str, ParameterValue] = field(default_factory=dict)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     is_ready: bool = True
+    says_ready: bool = True
     log: list[InferenceRequest] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
@@ -109,6 +110,9 @@ class Toy:
     @property
     def name(self) -> str:
         return self.config.name
+
+    async def check_ready(self) -> bool:
+        return self.is_ready and self.says_ready
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         (response,) = await self._answer(request)

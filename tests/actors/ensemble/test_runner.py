@@ -189,8 +189,13 @@ async def test_it_is_ready_when_its_composing_models_are() -> None:
     b = toy("b")
     async with serving(CHAIN, toy("a"), b) as model:
         assert model.is_ready
+        assert await model.check_ready()
+        b.says_ready = False
+        assert model.is_ready
+        assert not await model.check_ready()
         b.is_ready = False
         assert not model.is_ready
+        assert not await model.check_ready()
 
 
 # Cancellation

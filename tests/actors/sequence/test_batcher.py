@@ -54,6 +54,7 @@ class Adder(Backend):
     batches: list[list[str]]
     inputs: list[list[Mapping[str, Any]]]
     made: list[Adder]
+    cancelled: list[str]
     can_be_decoupled = True
 
     def __init__(self, spec: InstanceSpec) -> None:
@@ -104,12 +105,15 @@ class Adder(Backend):
         outputs = [Tensor.from_numpy("OUT", total), Tensor.from_numpy("SUM_OUT", total)]
         return InferenceResponse("m", 1, outputs[: 2 if "SUM_IN" in inputs else 1], id=request.id)
 
+    def cancel(self, request: InferenceRequest) -> None:
+        self.cancelled.append(request.id)
+
     async def wait_died(self) -> None:
         await self.died.wait()
 
 
 def adder(*, seconds: float = 0.0) -> type[Adder]:
-    return type("TestAdder", (Adder,), {"seconds": seconds, "batches": [], "inputs": [], "made": []})
+    return type("TestAdder", (Adder,), {"seconds": seconds, "batches": [], "inputs": [], "made": [], "cancelled": []})
 
 
 def batcher(of: ModelConfig) -> SequenceBatcher:
@@ -287,6 +291,24 @@ async def test_a_client_that_vanishes_frees_its_slot_at_once(autojump_clock: Moc
     late = Caller(1)
     await submit(address, late)
     assert "must specify the START flag" in error(late, InvalidArgument)
+
+
+async def test_a_batch_whose_clients_have_all_vanished_is_told_also_of_rows_for_nobody(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Row 0 has no request in the second batch."""
+    backend = adder(seconds=1)
+    _, address = await start(nursery, config(), backend)
+    first, gone, last = (Caller(id, start=START, id=name) for id, name in ((1, ""), (2, "gone"), (3, "last")))
+    await submit(address, first)
+    await submit(address, gone, last)
+    await trio.sleep(1.5)
+    assert backend.batches[-1] == ["", "gone", "last"]
+    assert backend.cancelled == []
+    gone.item.cancel()
+    assert backend.cancelled == ["gone"]
+    last.item.cancel()
+    assert backend.cancelled == ["gone", "", "gone", "last"]
 
 
 async def test_an_abandoned_iterative_request_ends_with_its_round(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
-from repository.model_config import InitialState, ModelConfig, ModelTransactionPolicy, SequenceState, StrategyOldest
+from repository.model_config import InitialState, ModelConfig, SequenceState
 from repository.pbtxt import format_pbtxt
 from tests.actors.fakes import tensor
 from tests.actors.sequence.sequences import config
@@ -21,7 +21,6 @@ from tests.actors.test_core import running
 SUM = SequenceState(
     "SUM_IN", "SUM_OUT", DataType.FP32, (2,), (InitialState(DataType.FP32, (2,), data_file="start", name="start"),)
 )
-DECOUPLED = ModelTransactionPolicy(decoupled=True)
 
 
 def add_model(repository: Path, name: str, of: ModelConfig) -> Path:
@@ -56,16 +55,6 @@ async def test_a_model_with_states_from_files_serves(tmp_path: Path) -> None:
 # A configuration, and why it is not served.
 REFUSED = {
     "no file": (config(state=(SUM,)), "Not found: failed to read the initial_state of state 'SUM_IN' of model 'm'"),
-    "decoupled with states": (
-        replace(
-            config(state=(SequenceState("SUM_IN", "SUM_OUT", DataType.FP32, (2,)),)), model_transaction_policy=DECOUPLED
-        ),
-        "model 'm' is decoupled and has 'sequence_batching.state'",
-    ),
-    "decoupled in order": (
-        replace(config(oldest=StrategyOldest(preserve_ordering=True)), model_transaction_policy=DECOUPLED),
-        "model 'm' is decoupled and has 'sequence_batching.oldest.preserve_ordering'",
-    ),
     "growable memory on a CPU": (
         config(
             state=(

@@ -53,6 +53,20 @@ def identity(shape: Shape, datatype: DataType = DataType.FP32) -> Any:
     return model([node("Identity", ["X"], ["Y"])], [tensor("X", shape, datatype)], [tensor("Y", shape, datatype)])
 
 
+def counting() -> Any:
+    """Y = X + N, one by one: takes as long as N wants."""
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["goes"]), node("Add", ["sum", "one"], ["more"])],
+        "body",
+        [tensor("round", [], DataType.INT64), tensor("go", [], DataType.BOOL), tensor("sum", None)],
+        [tensor("goes", [], DataType.BOOL), tensor("more", None)],
+        [helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])],
+    )
+    nodes = [node("ReduceMax", ["N"], ["count"], keepdims=0), node("Loop", ["count", "", "X"], ["Y"], body=body)]
+    inputs = [tensor("X", ["rows", 1]), tensor("N", ["rows", 1], DataType.INT64)]
+    return model(nodes, inputs, [tensor("Y", ["rows", 1])])
+
+
 def save(made: Any, directory: Path, filename: str = "model.onnx", **options: Any) -> Path:
     """Write it as version 1 of the model in `directory`; returns that directory."""
     path = directory / "1" / filename

@@ -17,10 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 from backends.interface import Backend, ModelSource
 from backends.onnxruntime import OnnxRuntimeBackend
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.messages import InferenceRequest
 from repository.model_config import InstanceKind
 from tests.backends.helpers import answer, infer, loaded, objects, request_of, source_of, spec_of, threads_ended
-from tests.backends.onnxruntime.onnx_models import identity, model, node, save, tensor
+from tests.backends.onnxruntime.onnx_models import counting, identity, model, node, save, tensor
 
 BATCHED = """
 max_batch_size: 8
@@ -475,3 +476,39 @@ async def test_loading_and_unloading_leaves_no_thread_behind(tmp_path: Path) -> 
         while library_threads() > before:  # noqa: ASYNC110 (the system lists a thread for a moment after its end)
             await trio.sleep(0.01)
     assert library_threads() <= before
+
+
+async def test_a_run_ends_when_all_of_its_callers_have_gone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Within a loop that would take for ever; nothing is printed, and the next batch runs."""
+    config = """
+        max_batch_size: 8
+        input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }, { name: "N" data_type: TYPE_INT64 dims: [ 1 ] } ]
+        output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]
+    """
+
+    def ask(rounds: int) -> InferenceRequest:
+        return request_of(("X", np.zeros((1, 1), np.float32)), ("N", np.array([[rounds]], np.int64)))
+
+    class Announcing(OnnxRuntimeBackend):
+        running = threading.Event()
+
+        def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+            self.running.set()
+            return super().run(inputs)
+
+    found: list[object] = []
+    async with loaded(Announcing, spec_of(source_of(config, save(counting(), tmp_path)))) as backend:
+        endless = [ask(10**15), ask(1)]
+
+        async def run() -> None:
+            found.extend(await infer(backend, *endless))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await trio.to_thread.run_sync(Announcing.running.wait)
+            for request in endless:
+                backend.cancel(request)
+        (response,) = await infer(backend, ask(3))
+    assert [type(each) for each in found] == [Cancelled, Cancelled]
+    assert answer(response)["Y"].tolist() == [[3.0]]
+    assert capfd.readouterr().err == ""

@@ -175,16 +175,20 @@ async def test_a_worker_that_sends_nonsense_is_killed(tmp_path: Path, lie: str) 
     assert not children()
 
 
+LOCKED = "import ctypes; ctypes.PyDLL(None).pause()"
+
 PARENT = """
 import sys
 from pathlib import Path
 
 import trio
 
-from tests.backends.python.models import backend, infer, request
+import msgspec
+from tests.backends.python.models import CONFIG, backend, infer, parameters, request
 
 async def main():
-    instance = backend(Path(sys.argv[1]), Path(sys.argv[2]).read_text())
+    config = msgspec.structs.replace(CONFIG, parameters=parameters(ISOLATION=sys.argv[3]))
+    instance = backend(Path(sys.argv[1]), Path(sys.argv[2]).read_text(), config=config)
     await instance.load()
     await infer(instance, request())
 
@@ -193,21 +197,28 @@ trio.run(main)
 
 
 @pytest.mark.parametrize(
-    ("before", "loop", "count"),
+    ("before", "loop", "count", "mode"),
     [
-        ("pass", "while True: pass", 1),
+        ("pass", "while True: pass", 1, "process"),
         # With a process that the model has forked.
-        ("os.fork()", "while True: pass", 2),
+        ("os.fork()", "while True: pass", 2, "process"),
         # Holds the interpreter's lock, so that no other thread of the worker can act.
-        ("pass", "import ctypes; ctypes.PyDLL(None).pause()", 1),
+        ("pass", LOCKED, 1, "process"),
+        ("pass", LOCKED, 1, "threads"),
+        # And the template that it was forked from.
+        ("note(os.getppid())", "while True: pass", 2, "fork"),
+        ("note(os.getppid())", LOCKED, 2, "fork"),
     ],
 )
-async def test_a_worker_does_not_survive_its_server(tmp_path: Path, before: str, loop: str, count: int) -> None:
+async def test_a_worker_does_not_survive_its_server(
+    tmp_path: Path, before: str, loop: str, count: int, mode: str
+) -> None:
     """The server is killed while the model is in an endless loop."""
     pid_file = tmp_path / "pid"
     text = tmp_path / "text"
-    text.write_text(executing(f"{before}\nopen({str(pid_file)!r}, 'a').write(str(os.getpid()) + '.')\n{loop}"))
-    server = await trio.lowlevel.open_process([sys.executable, "-c", PARENT, str(tmp_path), str(text)])
+    note = f"note = lambda pid: open({str(pid_file)!r}, 'a').write(str(pid) + '.')"
+    text.write_text(executing(f"{note}\n{before}\nnote(os.getpid())\n{loop}"))
+    server = await trio.lowlevel.open_process([sys.executable, "-c", PARENT, str(tmp_path), str(text), mode])
     try:
         await until(lambda: pid_file.exists() and pid_file.read_text().count(".") == count)
         workers = [int(pid) for pid in pid_file.read_text().split(".")[:-1]]

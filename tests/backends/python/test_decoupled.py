@@ -434,6 +434,6 @@ async def test_nothing_is_left_of_streams_that_ended(tmp_path: Path, caplog: pyt
     async with running(backend(tmp_path, model, config=DECOUPLED)) as instance:
         for _ in range(3):
             await stream(instance, request(), request())
-        assert instance._batches is not None
-        await until(lambda: not instance._batches._open)  # type: ignore[union-attr]
+        assert instance._loaded is not None
+        await until(lambda: not instance._loaded.batches._open)  # type: ignore[union-attr]
     assert [record.getMessage() for record in caplog.records] == ["m_0: left: 1 1"] * 3

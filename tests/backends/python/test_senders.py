@@ -195,8 +195,8 @@ async def test_a_batch_given_up_while_it_waits_leaves_the_instance_usable(tmp_pa
             nursery.cancel_scope.cancel()
         for expected in (1, 0):  # the late answer goes nowhere
             assert [output(r).item() for r in await infer(instance, request(id="go"))] == [expected]
-        assert instance._batches is not None
-        assert not instance._batches._open
+        assert instance._loaded is not None
+        assert not instance._loaded.batches._open
 
 
 async def test_a_worker_that_dies_ends_the_batches_that_wait(tmp_path: Path) -> None:

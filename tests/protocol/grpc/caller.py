@@ -56,7 +56,9 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
     client_end, server_end = trio.testing.memory_stream_pair()
     services = services or edge_services()
     settings = settings or GrpcSettings()
-    connection = Connection(server_end, Shared(grpc_handlers(services, settings), settings.limits, services.limits))
+    connection = Connection(
+        server_end, Shared(grpc_handlers(services, settings), settings.limits, services.limits, services.memory)
+    )
     client = Client(client_end)
     assert isinstance(services.core, FakeCore)
     async with trio.open_nursery() as nursery:

@@ -10,8 +10,10 @@ import trio
 
 from protocol.core import (
     InferBatchStatistics,
+    InferResponseStatistics,
     InferStatistics,
     LoadParameters,
+    MemoryUsage,
     ModelIndex,
     ModelMetadata,
     ModelStatistics,
@@ -56,6 +58,7 @@ class FakeCore:
     cancellation: trio.Event = field(default_factory=trio.Event)
     loaded: list[tuple[str, LoadParameters]] = field(default_factory=list)
     unloaded: list[tuple[str, bool]] = field(default_factory=list)
+    stopped: list[tuple[str, str, int]] = field(default_factory=list)
     in_flight: int = 0
     responded: int = 0
     _arrivals: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
@@ -73,6 +76,12 @@ class FakeCore:
         if name != "echo":
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         return version in (LATEST_VERSION, 1)
+
+    async def check_ready(self) -> bool:
+        return self.is_ready()
+
+    async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self.is_model_ready(name, version)
 
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata("trioton", "0.1.0", ("classification", "model_repository"))
@@ -98,7 +107,9 @@ class FakeCore:
                 inference_count=3,
                 execution_count=2,
                 inference_stats=InferStatistics(success=duration, queue=duration),
+                response_stats={"1": InferResponseStatistics(empty_response=duration, cancel=StatisticDuration(1, 2))},
                 batch_stats=(InferBatchStatistics(2, duration, duration, duration),),
+                memory_usage=(MemoryUsage("GPU", 1, 2**33),),
             )
         ]
 
@@ -153,8 +164,13 @@ class FakeCore:
             raise InvalidArgument(str(request.parameters["failure"]))
         return has_final and count > 0
 
-    def cancel(self, name: str, request_id: str) -> int:
-        raise NotImplementedError
+    def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return bool(self.model_config(name, version)["max_batch_size"])
+
+    def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        self.is_model_ready(name, version)
+        self.stopped.append((name, request_id, version))
+        return 2
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         if name == "unknown":

@@ -11,6 +11,7 @@ from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.errors import InvalidArgument, NotFound, Unsupported
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 from protocol.server_settings import LOG_FORMATS, LogSettings, Trace, TracedTensor, TraceSettings
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
@@ -96,6 +97,7 @@ def edge_services(core: FakeCore | None = None, **parts: Any) -> EdgeServices:
         access=AccessControl(),
         forwarding=HeaderForwarding(),
         limits=LimitCounter(),
+        memory=RequestMemory(1 << 40),
         log=FakeLog(),
         trace=FakeTraceControl(),
     )

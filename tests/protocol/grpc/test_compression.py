@@ -36,10 +36,10 @@ def test_decompression(message: bytes, encoding: str) -> None:
 PACKED = gzip.compress(b"hello")
 NOT_DECOMPRESSED: list[tuple[bytes, str, type[Exception], str]] = [
     (PACKED, "identity", InvalidArgument, "grpc-encoding is 'identity'"),
-    (PACKED, "deflate", InvalidArgument, "could not be decompressed as deflate"),
-    (b"no gzip", "gzip", InvalidArgument, "could not be decompressed as gzip"),
-    (b"", "gzip", InvalidArgument, "cut off"),
-    (PACKED[:-1], "gzip", InvalidArgument, "cut off"),
+    (PACKED, "deflate", InvalidArgument, "failed to decompress the message as deflate"),
+    (b"no gzip", "gzip", InvalidArgument, "failed to decompress the message as gzip"),
+    (b"", "gzip", InvalidArgument, "it ends too early"),
+    (PACKED[:-1], "gzip", InvalidArgument, "it ends too early"),
     (PACKED + b"ab", "gzip", InvalidArgument, "2 bytes follow its end"),
     (gzip.compress(bytes(LIMIT + 1)), "gzip", PayloadTooLarge, f"limit of {LIMIT} bytes"),
 ]

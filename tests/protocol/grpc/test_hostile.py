@@ -25,7 +25,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from protocol.grpc import http2
+from protocol import http2
 from protocol.grpc.settings import ConnectionLimits
 from tests.protocol.grpc.client import REQUEST_HEADERS, framed
 from tests.protocol.grpc.harness import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, Peers, connected

@@ -112,6 +112,11 @@ async def test_statistics() -> None:
         assert times.HasField("cache_hit")
         (batch,) = statistics.batch_stats
         assert (batch.batch_size, batch.compute_infer.count) == (2, 3)
+        (index, responses), *others = statistics.response_stats.items()
+        assert (index, responses.empty_response.ns, responses.cancel.count, others) == ("1", 4_000_000_000, 1, [])
+        assert responses.HasField("success")
+        (used,) = statistics.memory_usage
+        assert (used.type, used.id, used.byte_size) == ("GPU", 1, 2**33)
         response = await peers.call("ModelStatistics", service_pb2.ModelStatisticsRequest(name="other"))
         assert (response.status, response.message) == (INVALID_ARGUMENT, "requested model 'other' is not available")
 

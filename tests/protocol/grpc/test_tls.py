@@ -16,11 +16,10 @@ import pytest
 import trio
 import trio.testing
 import trustme
-from cryptography.hazmat.primitives import serialization
 from tritonclient.utils import InferenceServerException
 
-from protocol.grpc.settings import ConnectionLimits, TlsSettings
-from protocol.grpc.tls import CertificateError, server_context
+from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits
+from protocol.tls import TlsFiles, server_context
 from tests.protocol.grpc.served import LOCAL, SMALL, Served, serving, tensor, wire_request
 
 
@@ -37,12 +36,12 @@ class Files:
     stranger_key: Path
 
     @property
-    def server(self) -> TlsSettings:
-        return TlsSettings(self.certificate, self.key)
+    def server(self) -> TlsFiles:
+        return TlsFiles(self.certificate, self.key)
 
     @property
-    def mutual(self) -> TlsSettings:
-        return TlsSettings(self.certificate, self.key, self.root, requires_client_certificate=True)
+    def mutual(self) -> TlsFiles:
+        return TlsFiles(self.certificate, self.key, self.root)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +66,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     )
 
 
-def with_tls(tls: TlsSettings, limits: ConnectionLimits = ConnectionLimits()) -> Any:  # noqa: B008 (frozen)
-    return serving(dataclasses.replace(LOCAL, tls=server_context(tls), limits=limits))
+def with_tls(tls: TlsFiles, limits: ConnectionLimits = ConnectionLimits()) -> Any:  # noqa: B008 (frozen)
+    return serving(dataclasses.replace(LOCAL, tls=server_context(tls, (ALPN_PROTOCOL,)), limits=limits))
 
 
 def client_options(files: Files, name: str = "") -> dict[str, str]:
@@ -158,7 +157,7 @@ async def test_http_2_must_be_negotiated(files: Files) -> None:
 
 def test_old_versions_of_tls_are_refused(files: Files) -> None:
     """A client that only has them cannot be tried here: OpenSSL refuses them on its side as well."""
-    assert server_context(files.server).minimum_version is ssl.TLSVersion.TLSv1_2
+    assert server_context(files.server, (ALPN_PROTOCOL,)).minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 async def test_a_peer_that_does_not_shake_hands_is_closed(files: Files) -> None:
@@ -185,41 +184,3 @@ async def test_stopping_finishes_calls_over_tls(files: Files) -> None:
         assert await trio.to_thread.run_sync(future.result, 30)
         await served.has_ended.wait()
         await trio.to_thread.run_sync(channel.close)
-
-
-BROKEN: list[tuple[dict[str, Any], str]] = [
-    ({"certificate": "missing"}, "could not be loaded: No such file or directory"),
-    ({"certificate": "key"}, "could not be loaded"),
-    ({"key": "client_key"}, "could not be loaded: KEY_VALUES_MISMATCH"),
-    ({"root_certificate": "missing"}, "the root certificate '"),
-    ({"root_certificate": "key"}, "the root certificate '"),
-    ({"root_certificate": None}, "mutual TLS needs the certificate that vouches for clients"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "message"), BROKEN)
-def test_files_that_cannot_be_used(wrong: dict[str, Any], message: str, files: Files, tmp_path: Path) -> None:
-    """The error names the file."""
-    paths: dict[str, Any] = {
-        name: None if which is None else getattr(files, which, tmp_path / "missing.pem")
-        for name, which in wrong.items()
-    }
-    with pytest.raises(CertificateError) as caught:
-        server_context(dataclasses.replace(files.mutual, **paths))
-    assert message in str(caught.value)
-    assert all(str(path) in str(caught.value) for path in paths.values() if path is not None)
-
-
-def test_a_key_with_a_password_is_refused(files: Files, tmp_path: Path) -> None:
-    """Nobody sits at a server's terminal to type it."""
-    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
-    encrypted = tmp_path / "encrypted.key"
-    encrypted.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(b"secret"),
-        )
-    )
-    with pytest.raises(CertificateError, match=r"encrypted\.key"):
-        server_context(TlsSettings(files.certificate, encrypted))

@@ -45,6 +45,7 @@ class FakeCore:
     requests: list[InferenceRequest] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     sent: int = 0
+    counted: dict[str, Any] = field(default_factory=lambda: {"inference_count": 3})  # members of ModelStatistics
 
     def is_live(self) -> bool:
         if self.exiting:
@@ -59,6 +60,12 @@ class FakeCore:
     def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
         self._check(name, version)
         return name != "wait"
+
+    async def check_ready(self) -> bool:
+        return self.is_ready()
+
+    async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self.is_model_ready(name, version)
 
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata("trioton", "0.1", ("binary_tensor_data", "statistics"))
@@ -75,7 +82,7 @@ class FakeCore:
     def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
         if name:
             self._check(name, version)
-        return [ModelStatistics(name or "echo", "1", inference_count=3)]
+        return [ModelStatistics(name or "echo", "1", **self.counted)]
 
     async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
         self.calls.append(("index", ready))
@@ -106,8 +113,14 @@ class FakeCore:
             raise self.failure
         return True
 
-    def cancel(self, name: str, request_id: str) -> int:
-        raise NotImplementedError  # HTTP has no such call
+    def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
+        self._check(name, version)
+        return self.max_batch_size > 0
+
+    def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        self._check(name, version)
+        self.calls.append(("cancel", name, request_id, version))
+        return 2
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         self._check(request.model_name, request.model_version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from protocol.errors import InvalidArgument, NotFound
 from protocol.http.exchange import Headers, HttpRequest
 from protocol.http.settings import HttpSettings
 from protocol.limits import LimitCounter
+from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogSettings, Trace, TracedTensor, TraceSettings
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
@@ -94,6 +95,7 @@ def make_services(
     forwarding: str = "",
     trace: FakeTraceControl | None = None,
     allow_shared_memory: bool = True,
+    load_report: Callable[[], Mapping[str, float]] | None = None,
 ) -> EdgeServices:
     return EdgeServices(
         core=core or FakeCore(),
@@ -101,8 +103,10 @@ def make_services(
         access=access or AccessControl(),
         forwarding=HeaderForwarding(forwarding),
         limits=LimitCounter(),
+        memory=RequestMemory(1 << 40),
         log=FakeLog(),
         trace=trace or FakeTraceControl(),
+        load_report=load_report,
     )
 
 

@@ -16,7 +16,8 @@ from protocol.access.keys import KeyRing
 from protocol.access.restricted import HTTP_API, RestrictedApis
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
-from tests.protocol.http.asgi import Exchange, call
+from protocol.request_memory import RequestMemory
+from tests.protocol.http.asgi import Answer, Exchange, call
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import FakeTraceControl, make_services
 
@@ -306,3 +307,40 @@ async def test_a_trace_ends_when_its_client_leaves() -> None:
         await core.started.wait()
         exchange.disconnect.set()
     assert trace.traces[0].ends == 1
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+async def test_requests_in_flight_share_a_limit(is_compressed: bool) -> None:
+    """A body counts until its request is answered, inflated; then the next one has room. The refusal is counted."""
+    core = FakeCore()
+    services = replace(make_services(core), memory=RequestMemory(100_000))
+    app = HttpApp(services, HttpSettings(max_input_size=60_000, linger=0.1))
+    body = b'{"inputs": [{"name": "IN", "shape": [1], "datatype": "FP32", "data": [1]}]}'.ljust(60_000)
+    headers = {"content-encoding": "gzip"} if is_compressed else {}
+    sent = gzip.compress(body) if is_compressed else body
+    answers: list[Answer] = []
+
+    async def infer(model: str) -> None:
+        answers.append(await call(app, "POST", f"/v2/models/{model}/infer", sent, headers))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(infer, "gate")
+        await core.started.wait()
+        assert services.memory.held == 60_000
+        await infer("echo")
+        assert answers[0].status == 503
+        assert answers[0].error.startswith("the requests in flight hold the 100000 bytes that the server has")
+        assert services.limits.counts() == {("http", "max_request_memory"): 1}
+        core.gate.set()
+    await infer("echo")
+    assert [answer.status for answer in answers] == [503, 200, 200]
+    assert services.memory.held == 0
+
+
+async def test_a_body_that_is_given_up_is_held_no_more(autojump_clock: trio.testing.MockClock) -> None:
+    services = replace(make_services(), memory=RequestMemory(100_000))
+    exchange = Exchange("POST", INFER, [b" " * 50_000], {"content-length": "90000"}, leaves_early=True)
+    exchange.disconnect.set()
+    await exchange.run(HttpApp(services, HttpSettings()))
+    assert exchange.answer.status == 0
+    assert services.memory.held == 0

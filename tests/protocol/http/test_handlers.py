@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from protocol.core import InferResponseStatistics, MemoryUsage, StatisticDuration
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from tests.protocol.http.asgi import call
@@ -83,6 +84,27 @@ async def test_statistics(path: str) -> None:
         "response_stats": {},
         "memory_usage": [],
     }
+
+
+async def test_statistics_of_responses_and_memory() -> None:
+    counted = {
+        "response_stats": {"0": InferResponseStatistics(success=StatisticDuration(2, 7))},
+        "memory_usage": (MemoryUsage("GPU", 1, 2**33),),
+    }
+    app = make_app(counted=counted)
+    (entry,) = (await call(app, "GET", "/v2/models/echo/stats")).json["model_stats"]
+    zero = {"count": 0, "ns": 0}
+    assert entry["response_stats"] == {
+        "0": {
+            "compute_infer": zero,
+            "compute_output": zero,
+            "success": {"count": 2, "ns": 7},
+            "fail": zero,
+            "empty_response": zero,
+            "cancel": zero,
+        }
+    }
+    assert entry["memory_usage"] == [{"type": "GPU", "id": 1, "byte_size": 2**33}]
 
 
 @pytest.mark.parametrize("suffix", ["", "/ready", "/config", "/stats"])

@@ -236,6 +236,18 @@ async def test_a_client_cannot_make_the_server_remember_more_headers(serve: Serv
     assert client.h2.decoder.header_table_size == 4096
 
 
+async def test_more_settings_than_there_are_end_the_connection(serve: Serve) -> None:
+    """They would all be kept; a few that nobody knows are ignored."""
+    server = await serve()
+    client = await connect(server)
+    await client.flush()
+    await client.stream.send_all(frames.SettingsFrame(0, settings={1000 + n: 1 for n in range(20)}).serialize())
+    assert (await client.get("/v2/health/live"))[0] == 200
+    await client.stream.send_all(frames.SettingsFrame(0, settings={1000 + n: 1 for n in range(1000)}).serialize())
+    assert await ended_by(client) == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
+    assert await is_alive(server)
+
+
 async def test_too_many_streams_are_answered(serve: Serve) -> None:
     """Before the client has seen how many there may be, one too many is answered and not punished."""
     server = await serve(settings=limited(max_concurrent_streams=2))

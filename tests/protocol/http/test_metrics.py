@@ -13,6 +13,8 @@ import trio
 from protocol.access.control import AccessControl
 from protocol.access.keys import KeyRing
 from protocol.http.metrics import MetricsSettings, serve_metrics
+from protocol.http.settings import ConnectionLimits
+from protocol.limits import LimitCounter
 
 
 @dataclass
@@ -103,3 +105,26 @@ async def test_keys(nursery: trio.Nursery, renderer: Renderer) -> None:
             answer = await client.get("/metrics", headers={"authorization": f"Bearer {key}"})
             assert answer.status_code == status
     assert renderer.calls == 1
+
+
+async def test_limits(nursery: trio.Nursery, renderer: Renderer) -> None:
+    """Those of every connection, counted apart from HTTP's."""
+    counter = LimitCounter()
+    connections = ConnectionLimits(max_connections=1, max_header_size=2000, header_timeout=0.05)
+    settings = MetricsSettings("127.0.0.1", 0, connections)
+    host, port = await nursery.start(partial(serve_metrics, renderer, settings, renderer.stop, limits=counter))
+    async with await trio.open_tcp_stream(host, port) as slow:
+        await slow.send_all(b"GET /metrics HT")
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
+            assert (await client.get("/metrics")).status_code == 503
+        assert (await slow.receive_some()).startswith(b"HTTP/1.1 408 ")
+        while await slow.receive_some():
+            pass
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
+        assert (await client.get("/metrics", headers={"x": "y" * 3000})).status_code == 431
+    assert counter.counts() == {
+        ("metrics", "max_connections"): 1,
+        ("metrics", "header_timeout"): 1,
+        ("metrics", "max_header_size"): 1,
+    }
+    assert renderer.calls == 0

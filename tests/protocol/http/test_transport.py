@@ -8,6 +8,7 @@ from hypercorn.typing import ASGIReceiveEvent, HTTPScope
 
 from protocol.errors import PayloadTooLarge
 from protocol.http.transport import BodyLimit, has_body, read_body
+from protocol.request_memory import RequestMemory
 
 
 def too_long(size: int, limit: int) -> PayloadTooLarge:
@@ -23,7 +24,7 @@ async def read(chunks: list[bytes], limit: int = 100) -> object:
         await trio.lowlevel.checkpoint()
         return next(remaining)
 
-    return await read_body(receive, {}, BodyLimit(limit, too_long), pause_seconds=5)
+    return await read_body(receive, {}, BodyLimit(limit, too_long), RequestMemory(1 << 20).share(), pause_seconds=5)
 
 
 async def test_a_body_of_one_chunk_is_not_copied() -> None:

@@ -15,11 +15,10 @@ from .errors import (
     TritonErrorCode,
     TritonModelException,
 )
-from .loader import get_model_dir
 from .logger import Logger
 from .metrics import Metric, MetricFamily, MetricKind
 from .model_config import ModelConfig
-from .models import is_model_ready, load_model, unload_model
+from .models import get_model_dir, is_model_ready, load_model, unload_model
 from .requests import (
     RELEASE_ALL,
     RELEASE_RESCHEDULE,

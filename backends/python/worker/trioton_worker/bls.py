@@ -76,27 +76,39 @@ def _begin(request: Any, decoupled: bool) -> Call:
     packing = Packing()
     packing.add(request._inputs)
     head: Head = {
-        **_caller(here, request.trace()),
-        "stream": bool(decoupled),
         "model": request._model_name,
-        "version": request._model_version,
-        "id": request._request_id,
-        "correlation_id": request._correlation_id,
-        "flags": request._flags,
-        "timeout": request._timeout,
-        "parameters": request._parameters,
         "outputs": list(request._requested_output_names),
         "names": packing.names,
     }
+    _say_caller(head, here, request.trace())
+    # Most calls leave out most of it, and a short head is a fast one.
+    if decoupled:
+        head["stream"] = True
+    if request._model_version != -1:
+        head["version"] = request._model_version
+    if request._request_id:
+        head["id"] = request._request_id
+    if request._correlation_id:
+        head["correlation_id"] = request._correlation_id
+    if request._flags:
+        head["flags"] = request._flags
+    if request._timeout:
+        head["timeout"] = request._timeout
+    if request._parameters:
+        head["parameters"] = request._parameters
     return here.calls.infer(head, packing.column, packing.body(), packing.size)
 
 
-def _caller(here: Session, trace: InferenceTrace) -> Head:
+def _say_caller(head: Head, here: Session, trace: InferenceTrace) -> None:
     """Whose call it is: the request whose trace was given, or else all those of the batch."""
     if trace._batch is not None:
-        return {"batch": trace._batch.number, "index": trace._index, "is_traced": True}
+        head["batch"] = trace._batch.number
+        head["index"] = trace._index
+        head["is_traced"] = True
+        return
     batch = here.calling_batch()
-    return {} if batch is None else {"batch": batch.number}
+    if batch is not None:
+        head["batch"] = batch.number
 
 
 class ResponseIterator:

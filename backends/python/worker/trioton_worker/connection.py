@@ -20,10 +20,13 @@ from .frames import MAGIC, PREFIX, pack
 Buffer = Union[bytes, bytearray, memoryview]
 Head = Dict[str, Any]
 
-_READ_SIZE = 1 << 18
+# Python takes fresh memory for each read; for more than this it must ask the system each time.
+_READ_SIZE = 1 << 16
+_JOINED_SIZE = 1 << 18
 _MOST_BUFFERS = 512  # of one sendmsg call; systems allow 1024
 _ANCILLARY_SIZE = socket.CMSG_SPACE(2 * array.array("i").itemsize)
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_decode_json = json.JSONDecoder().raw_decode
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -63,8 +66,8 @@ class Connection:
         return os.getpid() == self._owner
 
     def hang_up(self) -> None:
-        """End the conversation from this side: whoever receives or sends is told that the server has gone."""
-        with suppress(OSError):  # closed already
+        """Say no more, and hear no more."""
+        with suppress(OSError):  # the server was faster
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def is_readable(self) -> bool:
@@ -96,7 +99,7 @@ class Connection:
         self._ahead = data[body_start + body_size :]
         view = memoryview(data)
         column = view[PREFIX.size : PREFIX.size + column_size].cast("q").tolist()
-        head = json.loads(data[PREFIX.size + column_size : body_start])
+        head = _decode_json(str(data[PREFIX.size + column_size : body_start], "utf-8"))[0]
         return Frame(kind, column, head, body)
 
     def next_segment(self) -> mmap.mmap:
@@ -115,7 +118,7 @@ class Connection:
             raise OSError("a process that the model has forked cannot speak to the server")
         start = pack(kind, encode_json(head), array.array("q", column).tobytes(), body_size)
         with self._sending:
-            if body_size <= _READ_SIZE:
+            if body_size <= _JOINED_SIZE:
                 self._socket.sendall(b"".join((start, *body)))
             else:
                 self._send_parts(start, body)

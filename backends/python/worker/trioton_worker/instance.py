@@ -13,20 +13,21 @@ from .debugger import offer_breakpoints, wait_for_debugpy
 from .errors import describe, format_traceback
 from .event_loop import BackgroundLoop
 from .frames import CHECK, CHECKED, EXECUTED
-from .loader import load_model_class
+from .making import Maker
 from .requests import RELEASE_RESCHEDULE, InferenceRequest
-from .session import Session, adopt_session, set_executing
+from .session import Session, set_executing
 
 # An EXECUTED frame: head, column, body and the body's size.
 Outgoing = Tuple[Head, List[int], List[Buffer], int]
 
 
 class Instance:
-    """One per process. Batches come one at a time from the main thread; those whose `execute` is a coroutine go on
-    beside each other."""
+    """Batches come one at a time from the session's thread; those whose `execute` is a coroutine go on beside each
+    other."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, maker: Maker) -> None:
         self._session = session
+        self._maker = maker
         self._segments = Segments()
         self._loop = BackgroundLoop()
         self._model: Any = None
@@ -35,7 +36,6 @@ class Instance:
         self._outputs: frozenset[str] = frozenset()
         self._can_share = False
         session.switchboard.handlers[CHECK] = self._check
-        session.at_end.append(self._loop.stop)
 
     def initialize(self, head: Head) -> Head:
         """Returns what the server must know of the model."""
@@ -46,12 +46,11 @@ class Instance:
         self._session.is_decoupled = head["is_decoupled"]
         self._session.logs_verbose = head["logs_verbose"]
         self._session.calls.limit = head["calls"]
-        offer_breakpoints(head["debugger"])
-        wait_for_debugpy(head["debugger"])
-        self._model = load_model_class(self._path, head["directory"], self._session)()
-        initialize = getattr(self._model, "initialize", None)
-        if initialize is not None:
-            initialize(head["args"])
+        if self._session.owns_process:
+            offer_breakpoints(head["debugger"])
+            wait_for_debugpy(head["debugger"])
+        self._session.place(head)
+        self._model = self._maker.make(head)
         self._session.can_infer = True
         has_check = getattr(self._model, "is_ready", None) is not None
         if has_check:
@@ -65,6 +64,10 @@ class Instance:
         if finalize is not None:
             finalize()
         return {}
+
+    def leave(self) -> None:
+        """Let nothing of it go on in a process that does."""
+        self._loop.stop()
 
     def execute(self, frame: Frame) -> None:
         """Run one batch and answer it, also where the model has failed. A coroutine is only begun."""
@@ -132,7 +135,6 @@ class Instance:
         threading.Thread(target=self._answer_check, name="is_ready", daemon=True).start()
 
     def _answer_check(self) -> None:
-        adopt_session(self._session)
         try:
             ready = self._model.is_ready()
             if inspect.iscoroutine(ready):

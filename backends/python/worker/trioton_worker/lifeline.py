@@ -14,6 +14,9 @@ import socket
 import sys
 import threading
 
+# The name of the thread that waits for the server's end.
+LIFELINE = "lifeline"
+
 _PR_SET_PDEATHSIG = 1
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
 
@@ -70,7 +73,7 @@ def _die_with_parent() -> None:
 
 def _watch(control_fd: int) -> None:
     """Also for the processes that a model forks, which the kernel does not kill with the server."""
-    threading.Thread(target=_exit_at_hangup, args=(control_fd,), name="lifeline", daemon=True).start()
+    threading.Thread(target=_exit_at_hangup, args=(control_fd,), name=LIFELINE, daemon=True).start()
 
 
 def _exit_at_hangup(control_fd: int) -> None:

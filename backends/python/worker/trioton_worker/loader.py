@@ -1,4 +1,5 @@
-"""Imports a model's file, as `<version>.<file stem>`, with its folders on the path."""
+"""Imports a model's file with its folders on the path: as `<version>.<file stem>`, or as `model` for a Python-based
+backend."""
 
 from __future__ import annotations
 
@@ -8,31 +9,35 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .session import Session
-from .session import session as current_session
-
 CLASS_NAME = "TritonPythonModel"
 
 _worker_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def get_model_dir() -> str:
-    """The directory of the model's file: the version directory."""
-    here = current_session()
-    return here.model_folder if here is not None else ""
+def load_model_class(path: str, model_directory: str, version_directory: str) -> Any:
+    """The class TritonPythonModel of the file at `path`; raises whatever its import raises.
 
-
-def load_model_class(path: str, model_directory: str, session: Session) -> Any:
-    """The class TritonPythonModel of the file at `path`; raises whatever its import raises."""
+    A file that is not in the version directory belongs to a Python-based backend: it is imported as `model`.
+    """
     folder, filename = os.path.split(path)
-    session.model_folder = folder
     while _worker_folder in sys.path:
         sys.path.remove(_worker_folder)
-    sys.path += [folder, model_directory, _worker_folder]
+    sys.path += [*model_folders(path, model_directory, version_directory), _worker_folder]
+    stem = os.path.splitext(filename)[0]
+    if version_directory != folder:
+        return class_of(stem, path)
     version = os.path.basename(folder)
     # A folder without a version's name may have that of a library that the model wants to import.
-    package = _package(session.package or (version if version.isdigit() else "1"), folder)
-    name = f"{package.__name__}.{os.path.splitext(filename)[0]}"
+    return class_of(f"{make_package(version if version.isdigit() else '1', folder).__name__}.{stem}", path)
+
+
+def model_folders(path: str, model_directory: str, version_directory: str) -> list[str]:
+    """Where a model may find modules of its own, in this order."""
+    return list(dict.fromkeys((version_directory, model_directory, os.path.dirname(path))))
+
+
+def class_of(name: str, path: str) -> Any:
+    """The class in the file at `path`, imported under that name."""
     module = _run(name, path)
     found = getattr(module, CLASS_NAME, None)
     if not isinstance(found, type):
@@ -40,7 +45,7 @@ def load_model_class(path: str, model_directory: str, session: Session) -> Any:
     return found
 
 
-def _package(name: str, folder: str) -> ModuleType:
+def make_package(name: str, folder: str) -> ModuleType:
     """The version directory as a package, so that the model's file may use relative imports."""
     init = os.path.join(folder, "__init__.py")
     if os.path.isfile(init):

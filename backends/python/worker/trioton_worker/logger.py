@@ -54,12 +54,12 @@ class Logger:
 
 def _log(message: str, level: LogLevel) -> None:
     here = session()
-    if here is None or (level is LogLevel.VERBOSE and not here.logs_verbose):
+    if level is LogLevel.VERBOSE and (here is None or not here.logs_verbose):
         return
     caller: FrameType = sys._getframe(2)
     filename, line = caller.f_code.co_filename, caller.f_lineno
     text = str(message)[:_LONGEST]
-    if not here.connection.is_usable:  # in a process that the model has forked
+    if here is None or not here.connection.is_usable:  # in a test of the model's, a template, or a fork of the model's
         print(f"{filename}:{line}: {text}", file=sys.stderr)
         return
     with suppress(OSError):  # the server is going, and this process with it

@@ -13,7 +13,7 @@ from typing import Any, Sequence
 from .errors import TritonModelException
 from .frames import METRIC, METRIC_KINDS
 from .questions import ask
-from .session import session
+from .session import Session, session
 
 _DELETED = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
@@ -30,14 +30,24 @@ class MetricKind(enum.IntEnum):
 
 
 class _Family:
-    """What a family and its metrics share. Its end is that of the MetricFamily, whoever else holds it."""
+    """What a family and its metrics share. Its end is that of the MetricFamily, whoever else holds it. The server knows
+    its number only in the session in which it was made."""
 
-    __slots__ = ("id", "is_deleted", "kind")
+    __slots__ = ("id", "is_deleted", "kind", "session")
 
-    def __init__(self, id: int, kind: MetricKind) -> None:
+    def __init__(self, id: int, kind: MetricKind, session: Session | None) -> None:
         self.id = id
         self.kind = kind
+        self.session = session
         self.is_deleted = False
+
+    def tell(self, head: dict[str, Any]) -> None:
+        """Change something, without waiting; also from a finalizer, in whatever thread."""
+        if self.session is not None:
+            self.session.connection.send_from_anywhere(METRIC, head)
+
+    def ask(self, head: dict[str, Any], problem: str) -> Any:
+        return ask(head, problem, here=self.session)
 
 
 class MetricFamily:
@@ -55,7 +65,8 @@ class MetricFamily:
                 raise TypeError(f"MetricFamily: {what} must be str, found type {type(text)}")
         kind = MetricKind(kind)
         head = {"do": "family", "name": name, "description": description, "kind": METRIC_KINDS[kind]}
-        self._family = _Family(ask(head, "Error when creating MetricFamily: "), kind)
+        here = session()
+        self._family = _Family(ask(head, "Error when creating MetricFamily: ", here=here), kind, here)
 
     def Metric(  # noqa: N802 (Triton's name)
         self, labels: dict[str, str] | None = None, buckets: Sequence[float] | None = None
@@ -79,13 +90,13 @@ class MetricFamily:
             "labels": labels or {},
             "buckets": [float(bound) for bound in buckets or ()],
         }
-        return Metric(ask(head, "Error when creating Metric: "), self._family)
+        return Metric(self._family.ask(head, "Error when creating Metric: "), self._family)
 
     def __del__(self) -> None:
         family = getattr(self, "_family", None)  # there is none where its creation has failed
         if family is not None:
             family.is_deleted = True
-            _tell({"do": "drop_family", "id": family.id})
+            family.tell({"do": "drop_family", "id": family.id})
 
 
 class Metric:
@@ -119,7 +130,7 @@ class Metric:
         """As it is now, with the changes of every other holder."""
         problem = "Failed to get metric value: "
         self._check(problem, "Value", (MetricKind.COUNTER, MetricKind.GAUGE))
-        return float(ask({"do": "value", "id": self._id}, problem))
+        return float(self._family.ask({"do": "value", "id": self._id}, problem))
 
     def _check(self, problem: str, what: str, kinds: tuple[MetricKind, ...]) -> None:
         if self._family.is_deleted:
@@ -131,14 +142,8 @@ class Metric:
     def _change(self, what: str, value: float) -> None:
         number = float(value)
         # JSON has no other way to say inf and nan.
-        _tell({"do": what, "id": self._id, "value": number if math.isfinite(number) else repr(number)})
+        self._family.tell({"do": what, "id": self._id, "value": number if math.isfinite(number) else repr(number)})
 
     def __del__(self) -> None:
         if not self._family.is_deleted:
-            _tell({"do": "drop_metric", "id": self._id})
-
-
-def _tell(head: dict[str, Any]) -> None:
-    here = session()
-    if here is not None:
-        here.connection.send_from_anywhere(METRIC, head)
+            self._family.tell({"do": "drop_metric", "id": self._id})

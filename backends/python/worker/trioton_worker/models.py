@@ -1,10 +1,17 @@
-"""The model loading API: `load_model`, `unload_model`, `is_model_ready`."""
+"""The model loading API, `load_model`, `unload_model` and `is_model_ready`, and where the model itself lies."""
 
 from __future__ import annotations
 
 from .connection import Buffer
 from .errors import TritonModelException
 from .questions import ask
+from .session import session
+
+
+def get_model_dir() -> str:
+    """The version directory, which holds the model's file."""
+    here = session()
+    return "" if here is None else here.model_directory
 
 
 def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:

@@ -16,10 +16,14 @@ def exit_now(code: int) -> None:
 
 def exit_for(error: BaseException) -> None:
     """End as the interpreter would where nobody catches the exception."""
+    print_error(error)
+    code = error.code if isinstance(error, SystemExit) else 1
+    exit_now(code if isinstance(code, int) else code is not None)
+
+
+def print_error(error: BaseException) -> None:
+    """Say what the interpreter would say."""
     if not isinstance(error, SystemExit):
         traceback.print_exception(type(error), error, error.__traceback__)
-        exit_now(1)
-        return
-    if isinstance(error.code, str):
+    elif isinstance(error.code, str):
         print(error.code, file=sys.stderr)
-    exit_now(error.code if isinstance(error.code, int) else error.code is not None)

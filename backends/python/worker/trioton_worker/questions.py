@@ -7,15 +7,18 @@ from typing import Any, Sequence
 from .calls import ServerGone
 from .connection import Buffer, Head
 from .errors import TritonModelException
-from .session import session
+from .session import Session, session
 
 
-def ask(head: Head, problem: str, body: Sequence[Buffer] = (), body_size: int = 0) -> Any:
-    """The value that the server answers.
+def ask(
+    head: Head, problem: str, body: Sequence[Buffer] = (), body_size: int = 0, *, here: Session | None = None
+) -> Any:
+    """The value that the server answers; `here` is the session to ask in, else the caller's.
 
     Raises TritonModelException with `problem` and the server's reason before it.
     """
-    here = session()
+    if here is None:
+        here = session()
     if here is None:
         raise TritonModelException(f"{problem}there is no server")
     try:

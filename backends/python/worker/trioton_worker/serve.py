@@ -12,17 +12,16 @@ from functools import partial
 from typing import Any
 
 from .batch import BadResult
-from .connection import Connection, Head
+from .connection import Connection, Frame, Head
 from .debugger import offer_breakpoints
 from .errors import describe, format_traceback
 from .frames import COMPLETE, DONE, EXECUTE, FAILED, FINALIZE, INITIALIZE
 from .hiding import hide_server
 from .instance import Instance
 from .lifeline import tie_to_server
-from .loader import load_model_class
+from .making import FreshMaker, Maker
 from .model_config import ModelConfig
-from .process_exit import exit_for
-from .session import Session, open_session
+from .session import Session, close_session, open_session
 
 
 def main(control_fd: int) -> None:
@@ -30,37 +29,52 @@ def main(control_fd: int) -> None:
     os.set_inheritable(control_fd, False)
     control = socket.socket(fileno=control_fd)
     tie_to_server(control)
-    session = Session(Connection(control))
-    open_session(session)
     hide_server()
+    serve(open_session(Session(Connection(control))), FreshMaker())
+
+
+def serve(session: Session, maker: Maker) -> None:
+    """Serve an instance in the running thread, until it is finalized, or has failed, or its server is gone."""
     try:
-        serve(session)
+        _serve(session, maker)
     except BaseException as error:
-        exit_for(error)
+        session.break_off(error)
+    finally:
+        close_session(session)
 
 
-def serve(session: Session) -> None:
-    """Serve one model; returns when that is over. Raises what ends a process: SystemExit and its like."""
+def _serve(session: Session, maker: Maker) -> None:
     frame = session.switchboard.next_command()
     if frame is None:
         return
     if frame.kind == COMPLETE:
-        _answer(session, partial(complete_config, session), frame.head)
+        session.place(frame.head)
+        if session.owns_process:
+            offer_breakpoints(frame.head["debugger"])
+        _answer(session, partial(complete_config, maker), frame.head)
         return
-    instance = Instance(session)
+    instance = Instance(session, maker)
+    try:
+        _serve_instance(session, instance, frame)
+    finally:
+        if not session.owns_process:
+            instance.leave()
+
+
+def _serve_instance(session: Session, instance: Instance, frame: Frame) -> None:
     assert frame.kind == INITIALIZE, f"frame of kind {frame.kind} before INITIALIZE"
     if not _answer(session, instance.initialize, frame.head):
         return
     while True:
-        frame = session.switchboard.next_command()
-        if frame is None:
+        command = session.switchboard.next_command()
+        if command is None:
             return
-        if frame.kind == FINALIZE:
-            _answer(session, instance.finalize, frame.head)
+        if command.kind == FINALIZE:
+            _answer(session, instance.finalize, command.head)
             return
-        assert frame.kind == EXECUTE, f"frame of kind {frame.kind} after INITIALIZE"
-        instance.execute(frame)
-        del frame
+        assert command.kind == EXECUTE, f"frame of kind {command.kind} after INITIALIZE"
+        instance.execute(command)
+        del command
 
 
 def _answer(session: Session, work: Any, head: Head) -> bool:
@@ -79,10 +93,9 @@ def _answer(session: Session, work: Any, head: Head) -> bool:
     return False
 
 
-def complete_config(session: Session, head: Head) -> Head:
+def complete_config(maker: Maker, head: Head) -> Head:
     """Run `auto_complete_config`, if the model has one."""
-    offer_breakpoints(head["debugger"])
-    model = load_model_class(head["path"], head["directory"], session)
+    model = maker.load(head)
     complete = getattr(model, "auto_complete_config", None)
     if complete is None:
         return {"config": None}

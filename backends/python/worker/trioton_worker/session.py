@@ -1,19 +1,22 @@
-"""What this process shares: its connection to the server, and what is under way on it.
+"""One instance's side of the conversation with the server, and how the functions of `triton_python_backend_utils` find
+it: they have no object to ask.
 
-The functions of `triton_python_backend_utils` have no object to ask, so they find the session by who calls them. In a
-worker process there is one, opened before the model is imported; `trioton.testing` has one for each model instance.
+A process of its own has one session. Where several instances share a process, each has a session in its own thread;
+threads that a model has started are told by the files whose code they run.
 """
 
 from __future__ import annotations
 
 import contextvars
+import os
+import sys
 import weakref
 from typing import Any, Callable
 
 from .calls import Calls
 from .connection import Connection, Frame
 from .frames import CANCEL, CREDIT
-from .process_exit import exit_for
+from .process_exit import exit_for, print_error
 from .switchboard import Switchboard
 
 
@@ -39,21 +42,33 @@ class LiveBatch:
         self.replies[index] = reply
 
 
-class Session:
-    """One worker's side of the conversation."""
+def _ignore(error: BaseException) -> None:
+    """The server is told of it, and nobody else."""
 
-    def __init__(self, connection: Connection) -> None:
+
+class Session:
+    """`owns_process` is false in the server's own process, which a model must not end. `note_failure` gets every
+    exception that the model raises, in its thread, before the server is told."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        owns_process: bool = True,
+        note_failure: Callable[[BaseException], None] = _ignore,
+    ) -> None:
         self.connection = connection
-        self.switchboard = Switchboard(connection)
+        self.switchboard = Switchboard(connection, self.break_off)
+        # The version directory, and the other folders from which the model's code comes.
+        self.model_directory = ""
+        self.folders: tuple[str, ...] = ()
+        self.end_text = ""  # how the model has broken off, where that has not ended the process
+        self.owns_process = owns_process
+        self.note_failure = note_failure
         self.calls = Calls(connection, self.switchboard)
         self.can_infer = False  # between initialize and finalize
         self.is_decoupled = False
         self.logs_verbose = True
-        self.model_folder = ""
-        # The name that the model's folder gets as a package; where empty, its version.
-        self.package = ""
-        # What the model's own threads need to end, where the process goes on.
-        self.at_end: list[Callable[[], None]] = []
         self.executing: dict[int, LiveBatch] = {}
         # Those that have response senders, also when they are executed.
         self.replying: weakref.WeakValueDictionary[int, LiveBatch] = weakref.WeakValueDictionary()
@@ -69,12 +84,21 @@ class Session:
         running = tuple(self.executing.values())
         return running[0] if len(running) == 1 else None
 
-    def break_off(self, error: BaseException) -> None:
-        """The model has asked for the end, or nothing can go on."""
-        exit_for(error)
+    def place(self, head: Any) -> None:
+        """Note where the model lies."""
+        self.model_directory = head["version_directory"]
+        folders = (self.model_directory, head["directory"], os.path.dirname(head["path"]))
+        self.folders = tuple(folder + os.sep for folder in folders)
 
-    def note_failure(self, error: BaseException) -> None:
-        """A method of the model has raised; the server is told."""
+    def break_off(self, error: BaseException) -> None:
+        """End as an exception that nobody catches: the process, or where it is the server's only this conversation."""
+        if self.owns_process:
+            exit_for(error)
+        self.note_failure(error)
+        if not self.end_text:
+            self.end_text = f"ended by {type(error).__name__}" + (f": {error}" if str(error) else "")
+            print_error(error)
+        self.connection.hang_up()
 
     def _cancelled(self, frame: Frame) -> None:
         number = frame.head["batch"]
@@ -90,35 +114,40 @@ class Session:
 
 
 _executing: contextvars.ContextVar[LiveBatch | None] = contextvars.ContextVar("executing", default=None)
-_own: contextvars.ContextVar[Session | None] = contextvars.ContextVar("own", default=None)
+_current: contextvars.ContextVar[Session | None] = contextvars.ContextVar("session", default=None)
 _open: list[Session] = []
 
 
-def open_session(session: Session) -> None:
-    """Say that this thread is the session's main one."""
-    _open.append(session)
-    _own.set(session)
+def open_session(opened: Session) -> Session:
+    """It is the running thread's until it is closed; coroutines that the thread starts have it too."""
+    _open.append(opened)
+    _current.set(opened)
+    return opened
 
 
-def close_session(session: Session) -> None:
-    _open.remove(session)
-
-
-def adopt_session(session: Session) -> None:
-    """Say that this thread works for the session."""
-    _own.set(session)
+def close_session(closed: Session) -> None:
+    _open.remove(closed)
+    _current.set(None)
 
 
 def session() -> Session | None:
-    """The caller's session: threads that a model starts have the only one that is open. None where there is no server,
-    as in a test of the model's own, or where it cannot be told."""
-    batch = _executing.get()
-    if batch is not None:
-        return batch.session
-    own = _own.get()
-    if own is not None:
-        return own
-    return _open[0] if len(_open) == 1 else None
+    """The session that the caller belongs to; None where there is no server, as in a test of the model's own."""
+    found = _current.get()
+    if found is not None or not _open:
+        return found
+    return _open[0] if len(_open) == 1 else _session_of_code()
+
+
+def _session_of_code() -> Session:
+    """For a thread that a model has started: the first session, from the caller outwards, whose model's code runs."""
+    sessions = tuple(_open)
+    frame = sys._getframe(2)
+    while frame is not None:
+        for each in sessions:
+            if frame.f_code.co_filename.startswith(each.folders):
+                return each
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    return sessions[0]
 
 
 def set_executing(batch: LiveBatch | None) -> None:

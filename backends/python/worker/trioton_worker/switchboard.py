@@ -8,9 +8,7 @@ there a thread that stands in while nobody reads.
 
 from __future__ import annotations
 
-import os
 import threading
-import traceback
 from collections import deque
 from typing import Callable
 
@@ -35,10 +33,11 @@ class Switchboard:
     """`handlers` take frames by their kind, in the thread that reads; they must not wait. Frames that command the main
     thread are fetched with `next_command`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, break_off: Callable[[BaseException], None]) -> None:
         self.handlers: dict[int, Callable[[Frame], None]] = {}
         self.is_gone = False  # the server has closed its end
         self._connection = connection
+        self._break_off = break_off  # may return; the connection is closed then
         self._lock = threading.Lock()
         self._is_read = False  # some thread reads
         self._sleeping: dict[Ticket, None] = {}
@@ -162,9 +161,9 @@ class Switchboard:
                         self._awaited_command = None
             else:
                 self.handlers[frame.kind](frame)
-        except BaseException:  # ours or the server's fault; whoever happens to read must not be blamed
-            traceback.print_exc()
-            os._exit(1)
+        except BaseException as error:  # ours or the server's fault; whoever happens to read must not be blamed
+            self._break_off(error)
+            self._end()
 
     def _complete(self, ticket: Ticket) -> None:
         ticket.is_done = True

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
 
-from protocol.core import InferBatchStatistics, ModelMetadata, ModelStatistics, StatisticDuration, TensorMetadata
+from protocol.core import (
+    InferBatchStatistics,
+    InferResponseStatistics,
+    MemoryUsage,
+    ModelMetadata,
+    ModelStatistics,
+    StatisticDuration,
+    TensorMetadata,
+)
 from protocol.http.infer_codec import OutputEncoding, decode_infer_request, encode_infer_response
 from protocol.http.openapi.schemas import component_schemas
 from protocol.http.settings_handlers import LogBody, TraceBody
@@ -39,6 +47,13 @@ def test_each_is_a_schema_for_readers(name: str) -> None:
 
 
 DURATION = StatisticDuration(3, 1000)
+STATISTICS = ModelStatistics(
+    "m",
+    "1",
+    response_stats={"0": InferResponseStatistics(success=DURATION)},
+    batch_stats=(InferBatchStatistics(4, *[DURATION] * 3),),
+    memory_usage=(MemoryUsage("CPU", 0, 1),),
+)
 TENSOR = TensorMetadata("A", "FP32", (-1, 2))
 
 
@@ -46,7 +61,7 @@ TENSOR = TensorMetadata("A", "FP32", (-1, 2))
     ("name", "value"),
     [
         ("ModelMetadata", ModelMetadata("m", ("1",), "python", (TENSOR,), ())),
-        ("ModelStatistics", ModelStatistics("m", "1", batch_stats=(InferBatchStatistics(4, *[DURATION] * 3),))),
+        ("ModelStatistics", STATISTICS),
         ("LogSettings", LogSettings()),
         ("TraceSettings", TraceSettings().texts()),
         ("SystemRegions", [SystemRegion("r", "/k", 0, 64)]),

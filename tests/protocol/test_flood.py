@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.http.flood import FloodGuard
+from protocol.flood import FloodGuard
 
 
 def test_as_many_as_allowed_at_once_and_then_as_time_goes() -> None:

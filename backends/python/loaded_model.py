@@ -1,0 +1,152 @@
+"""One loaded copy of a model in its worker: what an instance has, from `initialize` to `finalize`.
+
+Flow: backend → [loaded model] → `batches` → `link` → worker. An instance that is restarted has two for a while.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from backends.interface import InstanceSpec, ModelSource
+from backends.python.batches import Batches
+from backends.python.bls import BlsCalls
+from backends.python.channel import WorkerGone
+from backends.python.heads import DoneHead
+from backends.python.link import WorkerFailed, WorkerLink
+from backends.python.placement import Placement
+from backends.python.questions import Questions
+from backends.python.readiness import Readiness
+from backends.python.settings import PythonSettings
+from backends.python.worker.trioton_worker.frames import INITIALIZE
+from protocol.errors import Internal
+from repository.json_form import to_json_form
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class LoadedModel:
+    """`calls` counts those that use it now, `requests` all that it was given. Whoever attends to it for long does so in
+    `attendance`, and sets `left` after that."""
+
+    link: WorkerLink
+    batches: Batches
+    questions: Questions
+    readiness: Readiness | None = None
+    is_debugged: bool = False
+    calls: int = 0
+    requests: int = 0
+    attendance: trio.CancelScope = field(default_factory=trio.CancelScope)
+    left: trio.Event = field(default_factory=trio.Event)
+
+    @classmethod
+    async def load(
+        cls, spec: InstanceSpec, placement: Placement, place: Mapping[str, object], outputs: frozenset[str]
+    ) -> LoadedModel:
+        """Start the worker and initialize the model, for as long as that takes. Cancelled, it leaves nothing behind.
+
+        `place` is where the model's files are, as the head of INITIALIZE says it.
+
+        Raises:
+            Internal: the model failed, or its worker ended; the text says how.
+            ServerError: the configuration asks for what cannot be.
+        """
+        source = spec.source
+        settings = PythonSettings.of(source)
+        template = {**place, "args": _arguments(spec, f"{source.name}_template")}
+        link = await placement.place(spec.name, spec.kind, template)
+        questions = Questions(link, source)
+        try:
+            questions.may_load = True
+            batches = Batches(link, spec, outputs, concurrency=1)
+            loaded = cls(link, batches, questions, is_debugged=bool(settings.debugger))
+            models = None if source.services is None else source.services.models
+            BlsCalls(link, loaded.batches, models, limit=settings.calls)
+            head = {
+                **place,
+                "args": _arguments(spec, spec.name),
+                "outputs": sorted(outputs),
+                "can_share": link.arena.is_usable,
+                "is_decoupled": source.config.is_decoupled,
+                "logs_verbose": link.logs_verbose,
+                "calls": settings.calls,
+                "debugger": settings.debugger,
+            }
+            done = await begin(source, link, INITIALIZE, head, doing="initialize")
+            if done.is_async and source.config.sequence_batching is None:
+                loaded.batches.concurrency = settings.concurrency
+            if done.has_is_ready:
+                loaded.readiness = Readiness(link)
+            questions.loading = ""
+        except BaseException:
+            await link.close()
+            questions.close()
+            raise
+        return loaded
+
+    async def use(self, work: Callable[[Batches], Awaitable[T]]) -> T:
+        """What the work with its batches gives; attends to the worker if nobody does."""
+        self.calls += 1
+        try:
+            if self.link.is_attended:
+                return await work(self.batches)
+            return await self.link.attending(partial(work, self.batches))
+        finally:
+            self.calls -= 1
+            self.batches.tell_changed()
+
+    async def wait_idle(self) -> None:
+        """Sleep until nobody uses it, and nothing is to come for any request that it was given; or it has died."""
+        while (self.calls or self.batches.has_open) and not self.link.channel.is_closed:
+            await self.batches.changed.park()
+
+    async def stop(self) -> None:
+        """Finalize the model within some seconds, or in its own time where it is debugged, then end its worker and
+        whatever it started."""
+        self.questions.may_load = False
+        try:
+            await self.link.stop(is_patient=self.is_debugged)
+        finally:
+            self.questions.close()
+
+
+def _arguments(spec: InstanceSpec, name: str) -> dict[str, str]:
+    """What the model's `initialize` gets."""
+    source = spec.source
+    return {
+        "model_config": json.dumps(to_json_form(source.config)),
+        "model_instance_kind": spec.kind.name,
+        "model_instance_name": name,
+        "model_instance_device_id": str(spec.device_id),
+        "model_repository": str(source.model_directory.absolute()),
+        "model_version": str(source.version),
+        "model_name": source.name,
+    }
+
+
+async def begin(
+    source: ModelSource, link: WorkerLink, kind: int, head: Mapping[str, object], *, doing: str
+) -> DoneHead:
+    """The worker's answer to its first frame, for which there is no time limit.
+
+    Raises:
+        Internal: the model has failed, or the worker has ended; the text says how, and what was printed last.
+    """
+    async with link.attended():
+        outcome = await link.request(kind, head)
+        end = await link.end_text(str(outcome)) if isinstance(outcome, WorkerGone) else ""
+    if isinstance(outcome, DoneHead):
+        return outcome
+    if isinstance(outcome, WorkerFailed):
+        raise Internal(str(outcome))
+    printed = "".join(f"\n  {line}" for line in link.tail())
+    raise Internal(
+        f"model '{source.name}': the {link.runner.noun} of '{link.name}' {end} during {doing}"
+        + (f"; it printed last:{printed}" if printed else "")
+    )

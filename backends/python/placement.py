@@ -1,0 +1,145 @@
+"""Where the instances of one model version run: in processes of their own, in one that they share, or here.
+
+Flow: backend → [placement] → a link to an instance's worker, whatever that is.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+
+from backends.interface import ModelSource
+from backends.python.environment import Environment, find_environment
+from backends.python.host import Host, HostGone
+from backends.python.in_process import InProcessModel, InProcessWorker
+from backends.python.link import WorkerLink
+from backends.python.process import WorkerProcess
+from backends.python.runner import Runner
+from backends.python.settings import Isolation, PythonSettings
+from protocol.errors import Internal, InvalidArgument
+from repository.model_config import InstanceKind
+
+# The place in `ModelSource.shared`.
+_KEY = "python.placement"
+
+
+class Placement:
+    """Shared by the instances of one load of a model version. `load_head` is for the template of forked instances."""
+
+    def __init__(self, source: ModelSource, bundled: Path | None) -> None:
+        settings = PythonSettings.of(source)
+        self._source = source
+        self._bundled = bundled
+        self._settings = settings
+        self._log = logging.getLogger(f"trioton.model.{source.name}")
+        self._starting = trio.Lock()
+        self._host: Host | None = None
+        self._in_process: InProcessModel | None = None
+
+    @classmethod
+    def of(cls, source: ModelSource, bundled: Path | None) -> Placement:
+        """The one of this load; `bundled` is the environment of its backend. Raises ServerError where the model's
+        options cannot be."""
+        found = source.shared.get(_KEY)
+        if not isinstance(found, cls):
+            found = source.shared[_KEY] = cls(source, bundled)
+        return found
+
+    async def own_process(self, name: str) -> WorkerLink:
+        """A worker of its own, whatever the model's isolation is."""
+        environment = await self._environment()
+        return await self._link(name, lambda control: self._start_process(environment, control, name))
+
+    async def place(self, name: str, kind: InstanceKind, load_head: Mapping[str, object]) -> WorkerLink:
+        """A worker for one instance, as the model's isolation says. Cancelled, it leaves nothing behind.
+
+        Raises:
+            Internal: the interpreter cannot be started; the model fails in the template that instances are forked from.
+            ServerError: the configuration asks for what cannot be.
+        """
+        isolation = self._settings.isolation
+        if isolation is Isolation.PROCESS:
+            return await self.own_process(name)
+        if isolation is Isolation.IN_PROCESS:
+            return await self._link(name, lambda control: self._start_thread(control, name))
+        if isolation is Isolation.FORK:
+            _check_fork(self._source, kind)
+
+        async def start(control: socket.socket) -> Runner:
+            async with self._starting:
+                host = await self._shared_host(load_head)
+                try:
+                    if isolation is Isolation.THREADS:
+                        return await host.thread(control)
+                    return await host.fork(control)
+                except HostGone as gone:
+                    raise Internal(f"model '{self._source.name}': {gone}") from None
+                finally:
+                    if host.is_empty:
+                        self._host = None
+                        await host.close()
+
+        return await self._link(name, start)
+
+    async def _link(self, name: str, start: Callable[[socket.socket], Awaitable[Runner]]) -> WorkerLink:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                runner = await start(theirs)
+            except BaseException:
+                ours.close()
+                raise
+        return WorkerLink(ours, runner, self._settings, self._log, name)
+
+    async def _start_process(self, environment: Environment, control: socket.socket, name: str) -> Runner:
+        with self._startable(environment):
+            return WorkerProcess(environment, control, self._log, name)
+
+    async def _start_thread(self, control: socket.socket, name: str) -> Runner:
+        if self._in_process is None:
+            self._in_process = InProcessModel()
+        return InProcessWorker(self._in_process, control, name)
+
+    async def _shared_host(self, load_head: Mapping[str, object]) -> Host:
+        if self._host is not None and self._host.is_usable:
+            return self._host
+        environment = await self._environment()
+        with self._startable(environment):
+            host = Host(environment, self._log, self._source.name)
+        try:
+            if self._settings.isolation is Isolation.FORK:
+                await host.load(load_head)
+        except BaseException:
+            await host.close()
+            raise
+        self._host = host
+        return host
+
+    async def _environment(self) -> Environment:
+        # Unpacking may take minutes; left alone, the thread ends by itself.
+        return await trio.to_thread.run_sync(find_environment, self._source, self._bundled, abandon_on_cancel=True)
+
+    @contextmanager
+    def _startable(self, environment: Environment) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Internal(
+                f"model '{self._source.name}': cannot start the interpreter '{environment.interpreter}': {error}"
+            ) from error
+
+
+def _check_fork(source: ModelSource, kind: InstanceKind) -> None:
+    if kind is InstanceKind.GPU:
+        raise InvalidArgument(
+            f"model '{source.name}': ISOLATION is fork, which is for instances on the CPU: a GPU cannot be used on "
+            "both sides of a fork"
+        )
+    if not sys.platform.startswith("linux"):
+        raise InvalidArgument(f"model '{source.name}': ISOLATION fork is only for Linux")

@@ -1,0 +1,15 @@
+"""Handlers for requests that are under way: stopping them by their id. This is our own; Triton has no such call."""
+
+from __future__ import annotations
+
+from protocol.http.exchange import HttpRequest, Reply, json_reply
+
+
+async def cancel_request(request: HttpRequest) -> Reply:
+    """Answers with how many were stopped; 0 where none of this id is under way.
+
+    Raises:
+        NotFound: no such model or version.
+    """
+    request_id = request.path_parameters["request_id"]
+    return json_reply({"cancelled": request.core.cancel(request.model_name, request_id, request.model_version)})

@@ -1,0 +1,88 @@
+"""What the bodies of all requests in flight hold, over all connections of both edges, and the bound on it.
+
+A body counts from its first byte until its request is answered, inflated if it came compressed. It counts as it comes
+and not as it is announced: who announces much and sends nothing takes nothing from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from protocol.errors import Overloaded, PayloadTooLarge, ServerError
+
+# The name of its flag, under which refusals are counted.
+LIMIT_NAME = "max_request_memory"
+
+
+class RequestMemory:
+    """One server's account; `limit` and `held` are in bytes."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    @property
+    def left(self) -> int:
+        return self.limit - self.held
+
+    def take(self, size: int) -> None:
+        """Count bytes, whether they are within the limit or not."""
+        self.held += size
+
+    def give(self, size: int) -> None:
+        self.held -= size
+
+    def refusal(self, size: int) -> ServerError:
+        """The error for a request that holds `size` bytes, itself too many or one too many."""
+        if size > self.limit:
+            return PayloadTooLarge(
+                f"the request of {size} bytes is larger than the {self.limit} bytes that the server holds for all "
+                "requests. Use --max-request-memory to increase the limit."
+            )
+        return Overloaded(
+            f"the requests in flight hold the {self.limit} bytes that the server has for all of them. "
+            "Use --max-request-memory to increase the limit."
+        )
+
+    def share(self, on_refusal: Callable[[], None] = lambda: None) -> RequestShare:
+        """For one request more; `on_refusal` is called before it is refused."""
+        return RequestShare(self, on_refusal)
+
+
+class RequestShare:
+    """What one request holds; all of it is given back at the end of the `with` block."""
+
+    __slots__ = ("_memory", "_on_refusal", "size")
+
+    def __init__(self, memory: RequestMemory, on_refusal: Callable[[], None]) -> None:
+        self._memory = memory
+        self._on_refusal = on_refusal
+        self.size = 0
+
+    def __enter__(self) -> RequestShare:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.give(self.size)
+
+    def take(self, size: int) -> None:
+        """Count bytes that come, or will.
+
+        Raises:
+            PayloadTooLarge: this request alone is over the limit.
+            Overloaded: all requests together are.
+        """
+        if size > self._memory.left:
+            self._on_refusal()
+            raise self._memory.refusal(self.size + size)
+        self._memory.take(size)
+        self.size += size
+
+    def give(self, size: int) -> None:
+        self._memory.give(size)
+        self.size -= size

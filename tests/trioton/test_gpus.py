@@ -1,0 +1,122 @@
+"""Readings of GPUs through a driver's library that is made up here, and what is shown of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+
+from trioton.exposition import render_text
+from trioton.gpus import GpuReading, Gpus
+from trioton.machine_metrics import GpuCollector, PinnedMemoryCollector
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Driver:
+    """NVML with so many GPUs; what is in `refused` they cannot tell."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, count: int = 2, *refused: str) -> None:
+        self.refused = refused
+        self.calls: list[str] = []
+        self.answers: dict[str, Callable[..., Any]] = {
+            "nvmlInit": lambda: None,
+            "nvmlShutdown": lambda: None,
+            "nvmlDeviceGetCount": lambda: count,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
+            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=25, memory=99),
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=1000, used=400, free=600),
+            "nvmlDeviceGetPowerUsage": lambda handle: 70_500,
+            "nvmlDeviceGetPowerManagementLimit": lambda handle: 700_000,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda handle: 5000,
+        }
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: object) -> Any:
+            self.calls.append(name)
+            if name in self.refused:
+                raise NVMLError("not supported")
+            return self.answers[name](*arguments)
+
+        return call
+
+
+async def test_the_units_are_those_of_the_metrics(nursery: trio.Nursery) -> None:
+    driver = Driver(1)
+    gpus = Gpus(interval=1.0, library=lambda: driver)
+    await nursery.start(gpus.run)
+    driver.answers["nvmlDeviceGetTotalEnergyConsumption"] = lambda handle: 7500
+    assert list(gpus.readings()) == [GpuReading("GPU-0", 0.25, 1000, 400, 70.5, 700.0, 2.5)]
+    assert (gpus.uuid(0), gpus.uuid(1)) == ("GPU-0", None)
+
+
+async def test_they_are_read_once_per_interval_and_let_go_at_the_end() -> None:
+    driver, now = Driver(1), 0.0
+    gpus = Gpus(interval=2.0, library=lambda: driver, clock=lambda: now)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gpus.run)
+        gpus.readings()
+        gpus.readings()
+        assert driver.calls.count("nvmlDeviceGetUtilizationRates") == 1
+        now = 2.0
+        gpus.readings()
+        assert driver.calls.count("nvmlDeviceGetUtilizationRates") == 2
+        nursery.cancel_scope.cancel()
+    assert driver.calls[-1] == "nvmlShutdown"
+    assert gpus.readings() == ()
+
+
+async def test_what_a_gpu_does_not_tell_is_left_out(nursery: trio.Nursery) -> None:
+    refused = ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetMemoryInfo")
+    driver = Driver(2, *refused)
+    gpus = Gpus(interval=1.0, library=lambda: driver)
+    await nursery.start(gpus.run)
+    registry = CollectorRegistry()
+    registry.register(GpuCollector(gpus))
+    text = render_text(registry).decode()
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        'nv_gpu_utilization{gpu_uuid="GPU-0"} 0.25',
+        'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.25',
+        'nv_gpu_power_limit{gpu_uuid="GPU-0"} 700.0',
+        'nv_gpu_power_limit{gpu_uuid="GPU-1"} 700.0',
+    ]
+    assert "# TYPE nv_gpu_utilization gauge\n" in text
+
+
+def no_package() -> Any:
+    raise ModuleNotFoundError("No module named 'pynvml'")
+
+
+@pytest.mark.parametrize(
+    ("library", "reason"),
+    [
+        (no_package, "the package nvidia-ml-py (extra `gpu`) is not installed"),
+        (lambda: Driver(1, "nvmlInit"), "not supported"),
+    ],
+)
+async def test_without_a_driver_there_is_one_line_in_the_log(
+    library: Any, reason: str, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    gpus = Gpus(interval=1.0, library=library)
+    await nursery.start(gpus.run)
+    assert gpus.readings() == ()
+    assert [record.getMessage() for record in caplog.records] == [f"GPU metrics are not shown: {reason}"]
+
+
+def test_there_is_no_pinned_memory() -> None:
+    registry = CollectorRegistry()
+    registry.register(PinnedMemoryCollector())
+    text = render_text(registry).decode()
+    for name in ("nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes"):
+        assert f"# TYPE {name} gauge\n{name} 0" in text

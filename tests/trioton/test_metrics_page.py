@@ -1,0 +1,52 @@
+"""`docs/metrics.md` has every metric that a server can show, with its type, and no other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import trio
+from prometheus_client import Metric
+
+from actors.latencies import LatencySummaries
+from actors.statistics import VersionSnapshot, VersionStatistics
+from protocol.core import ModelStatistics
+from tests.trioton.test_gpus import Driver
+from trioton.gpus import Gpus
+from trioton.metrics import Metrics
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def described() -> dict[str, str]:
+    found = {}
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 3 and cells[1].startswith(("`nv_", "`trioton_")):
+            found.update(dict.fromkeys(re.findall(r"`(\w+)`", cells[1]), cells[2]))
+    return found
+
+
+async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
+    statistics = VersionStatistics(summaries=LatencySummaries((0.5,)))
+    assert statistics.histograms is not None
+    assert statistics.summaries is not None
+    plain = VersionSnapshot(
+        "m",
+        1,
+        {},
+        ModelStatistics("m", "1"),
+        pending_requests=0,
+        load_seconds=0.0,
+        failures={},
+        histograms=statistics.histograms.frozen(),
+        summaries=statistics.summaries.frozen(),
+        flushes={"full": 1},
+        routed=[("other", "1", "primary", 1)],
+    )
+    gpus = Gpus(interval=1.0, library=Driver)
+    await nursery.start(gpus.run)
+    metrics = Metrics(lambda: [plain, replace(plain, model="cached", has_cache=True)], interval=1.0, gpus=gpus)
+    shown: list[Metric] = list(metrics.registry.collect())
+    assert described() == {metric.name: metric.type for metric in shown}
