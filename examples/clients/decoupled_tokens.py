@@ -1,23 +1,22 @@
 """Shows words as the model `decoupled_tokens` writes them, over streaming gRPC.
 
-python examples/clients/decoupled_tokens.py [--prompt TEXT] [--tokens N] [--seed N] [-u HOST:PORT]
+    python examples/clients/decoupled_tokens.py [--prompt TEXT] [--tokens N] [--seed N] [-u HOST:PORT]
+
+One request, and a response for each word.
 """
 
 from __future__ import annotations
 
 import argparse
-import queue
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from connection import DEFAULT_URLS, show_any_character
-from tritonclient.grpc import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from streaming import Stream, is_last
+from tritonclient.utils import InferenceServerException
 
 MODEL = "decoupled_tokens"
-PATIENCE = 30.0  # seconds without a word
 
 
 def words(url: str, prompt: str, count: int, seed: int = 0) -> Iterator[str]:
@@ -25,37 +24,20 @@ def words(url: str, prompt: str, count: int, seed: int = 0) -> Iterator[str]:
 
     Whoever stops early closes the iterator, and the model is told that nobody reads on.
     """
-    answers: queue.Queue[tuple[Any, InferenceServerException | None]] = queue.Queue()
-    with InferenceServerClient(url) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        try:
-            inputs = [
-                tensor("PROMPT", np.array([prompt.encode()], np.object_)),
-                tensor("MAX_TOKENS", np.array([count], np.int32)),
-                tensor("SEED", np.array([seed], np.int64)),
-            ]
-            # The empty response with the final flag is wanted, too: it says that all words have come.
-            client.async_stream_infer(MODEL, inputs, enable_empty_final_response=True)
-            while True:
-                try:
-                    result, error = answers.get(timeout=PATIENCE)
-                except queue.Empty:
-                    raise InferenceServerException(f"no word came for {PATIENCE:g} seconds") from None
-                if error is not None:
-                    raise error
-                response = result.get_response()
-                if response.outputs:
-                    yield result.as_numpy("TOKEN")[0].decode()
-                if response.parameters["triton_final_response"].bool_param:
-                    return
-        finally:
-            client.stop_stream(cancel_requests=True)
-
-
-def tensor(name: str, array: np.ndarray) -> InferInput:
-    made = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-    made.set_data_from_numpy(array)
-    return made
+    inputs = {
+        "PROMPT": np.array([prompt.encode()], np.object_),
+        "MAX_TOKENS": np.array([count], np.int32),
+        "SEED": np.array([seed], np.int64),
+    }
+    with Stream(url) as stream:
+        # The empty response with the final flag is wanted, too: it says that all words have come.
+        stream.send(MODEL, inputs, enable_empty_final_response=True)
+        while True:
+            result = stream.receive()
+            if result.get_response().outputs:
+                yield result.as_numpy("TOKEN")[0].decode()
+            if is_last(result):
+                return
 
 
 def main() -> int:
