@@ -170,6 +170,14 @@ def test_what_is_no_debugger_is_refused(tmp_path: Path, given: str) -> None:
         PythonSettings.of(source)
 
 
+@pytest.mark.parametrize("isolation", ["threads", "fork"])
+def test_a_debugger_needs_a_process_for_each_instance(tmp_path: Path, isolation: str) -> None:
+    config = msgspec.structs.replace(CONFIG, parameters=parameters(ISOLATION=isolation))
+    source = model_source(tmp_path, executing(IDENTITY), config=config, settings=PDB)
+    with pytest.raises(InvalidArgument, match=f"ISOLATION is {isolation}; expected process"):
+        PythonSettings.of(source)
+
+
 async def test_a_client_sees_the_model_s_lines_and_no_library_s(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
