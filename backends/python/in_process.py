@@ -109,8 +109,9 @@ def offer_utilities() -> None:
 
 def place_of(module: ModuleType) -> str:
     """Where a module lies; nowhere for one that has no file."""
-    folders = list(getattr(module, "__path__", ()))
-    return getattr(module, "__file__", None) or (f"{folders[0]}{os.sep}" if folders else "")
+    names = getattr(module, "__dict__", {})  # some libraries' modules make up every attribute that they are asked for
+    folders = list(names.get("__path__") or ())
+    return names.get("__file__") or (f"{folders[0]}{os.sep}" if folders else "")
 
 
 class InProcessWorker:
