@@ -28,7 +28,7 @@ from actors.messages import (
 from actors.rate_limiter import InstanceLimit
 from actors.response_statistics import ResponseStatistics
 from actors.response_stream import ResponseStream
-from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute
+from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, traces_of
 from actors.warmup import warm_up
 from backends.interface import Backend, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable
@@ -218,7 +218,7 @@ class ModelInstance:
         self._streams.update(streams)
         timing: BatchTiming | None = None
         started = trio.current_time()
-        traces = begin_compute(message.batch)
+        begin_compute(message.batch)
         self._watch_callers(message.batch)
         self._executing += 1
         try:
@@ -227,7 +227,8 @@ class ModelInstance:
             self._close_streams(streams, self._as_reply(error))
         finally:
             self._executing -= 1
-            end_compute(traces, timing, has_answers=False)
+            running = [stream.item for stream in streams if stream in self._streams]
+            end_compute(traces_of(running), timing, has_answers=False)  # for others it ended with their last response
             self._report(BatchDone(address, message, message.batch, None, started, timing, is_alive=not self._has_died))
 
     def _watch_callers(self, batch: Sequence[QueuedRequest]) -> None:
