@@ -341,7 +341,7 @@ async def test_other_upgrades_are_ignored(serve: Serve, request_: bytes) -> None
         assert (await client.response())[0] == 200
 
 
-async def test_too_many_chunks(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_too_many_chunks(serve: Serve) -> None:
     """One more than Triton takes, of any size; as many as it takes are taken."""
     server = await serve(settings=replace(LOOPBACK, max_input_size=10_000_000))
     client = await connect(server)
@@ -350,9 +350,6 @@ async def test_too_many_chunks(serve: Serve, caplog: pytest.LogCaptureFixture) -
         await client.send(head(INFER, "Transfer-Encoding: chunked") + body)
         found, _, answer = await client.response()
         assert found == status
-    assert await client.is_at_end()
-    await trio.testing.wait_all_tasks_blocked()
-    assert caplog.records == []  # the application, which was at work, has nobody to answer
     assert json.loads(answer)["error"] == (
         "Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
     )
