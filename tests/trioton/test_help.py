@@ -23,3 +23,4 @@ def test_defaults_are_shown_where_there_is_one() -> None:
     assert "The port to listen on. Default: 8000." in text
     assert "None" not in text
     assert "()" not in text
+    assert " object at " not in text
