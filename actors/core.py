@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -39,6 +38,7 @@ from protocol.core import (
 from protocol.errors import NotFound, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from repository.json_form import to_json_form
+from repository.layout import Repository
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
 
 __all__ = ["ControlMode", "CoreSettings", "ServerCore"]
@@ -65,7 +65,7 @@ EXTENSIONS = (
 class CoreSettings:
     """What the core needs to know. `backend_config` maps a backend's name ("" for all) to its settings."""
 
-    repositories: tuple[Path, ...]
+    repositories: tuple[Repository, ...]
     server_id: str = "trioton"
     control_mode: ControlMode = ControlMode.NONE
     load_models: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ class QueuedRequest:
     stream of responses ended early. `turn` is its place among requests whose streams keep their order. `watcher` is who
     runs it, and is told when its caller gives up. `response_count` is how many responses a stream has had so far.
     `take_states` takes from each response of a stream what is for the scheduler; what it answers ends the stream.
+    `is_for_nobody` marks what only fills a row of a batch.
     """
 
     request: InferenceRequest
@@ -39,6 +40,7 @@ class QueuedRequest:
     watcher: Callable[[QueuedRequest], None] | None = None
     response_count: int = 0
     take_states: Callable[[InferenceResponse], ServerError | None] | None = None
+    is_for_nobody: bool = False
 
     def cancel(self) -> None:
         """Its caller gives up."""

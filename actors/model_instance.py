@@ -28,16 +28,13 @@ from actors.messages import (
 from actors.rate_limiter import InstanceLimit
 from actors.response_statistics import ResponseStatistics
 from actors.response_stream import ResponseStream
-from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute
+from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, traces_of
 from actors.warmup import warm_up
 from backends.interface import Backend, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable
 from repository.warmup_data import WarmupSample
 
 logger = logging.getLogger("trioton.model_instance")
-
-# How long an instance may take to free what it holds.
-UNLOAD_GRACE_SECONDS = 10.0
 
 
 @dataclass(eq=False, slots=True)
@@ -59,6 +56,7 @@ class ModelInstance:
     # Addresses whose last batch runs: the instance has another one for the next.
     _freed: set[InstanceAddress] = field(default_factory=set, init=False)
     _streams: set[ResponseStream] = field(default_factory=set, init=False)
+    _hearing: trio.Nursery | None = field(default=None, init=False)
     _executing: int = field(default=0, init=False)
     _last_end: float = field(default=0.0, init=False)
     _has_died: bool = field(default=False, init=False)
@@ -111,6 +109,7 @@ class ModelInstance:
             first = open_address()
             task_status.started()
             async with trio.open_nursery() as hearing:
+                self._hearing = hearing
                 hearing.start_soon(self._hear, first, free, serving)
         finally:
             for address, inbox in self._inboxes.items():
@@ -167,13 +166,13 @@ class ModelInstance:
             serving.cancel()
 
     async def _unload(self) -> None:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + UNLOAD_GRACE_SECONDS) as unloading:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + self.backend.unload_seconds) as unloading:
             try:
                 await self.backend.unload()
             except Exception:  # an instance that cannot be freed must not take the server down
                 logger.exception("model instance '%s' failed to unload", self.name)
         if unloading.cancelled_caught:
-            logger.error("model instance '%s' did not unload within %g s", self.name, UNLOAD_GRACE_SECONDS)
+            logger.error("model instance '%s' did not unload within %g s", self.name, self.backend.unload_seconds)
 
     def _report(self, message: BatchDone | InstanceGone | StreamEnded) -> None:
         with suppress(Unavailable):  # a scheduler that has ended has answered for all that it had given out
@@ -191,6 +190,8 @@ class ModelInstance:
         try:
             if batch:
                 requests = [item.request for item in batch]
+                if message.keeps_rows:
+                    self._tell_of_gone(batch)
                 if free is not None and self.backend.can_overlap:
                     result = await self.backend.execute_overlapping(requests, free)
                 else:
@@ -218,7 +219,7 @@ class ModelInstance:
         self._streams.update(streams)
         timing: BatchTiming | None = None
         started = trio.current_time()
-        traces = begin_compute(message.batch)
+        begin_compute(message.batch)
         self._watch_callers(message.batch)
         self._executing += 1
         try:
@@ -227,7 +228,8 @@ class ModelInstance:
             self._close_streams(streams, self._as_reply(error))
         finally:
             self._executing -= 1
-            end_compute(traces, timing, has_answers=False)
+            running = [stream.item for stream in streams if stream in self._streams]
+            end_compute(traces_of(running), timing, has_answers=False)  # for others it ended with their last response
             self._report(BatchDone(address, message, message.batch, None, started, timing, is_alive=not self._has_died))
 
     def _watch_callers(self, batch: Sequence[QueuedRequest]) -> None:
@@ -242,6 +244,17 @@ class ModelInstance:
                 self.backend.cancel(each.request)
         else:
             self.backend.cancel(item.request)
+
+    def _tell_of_gone(self, batch: Sequence[QueuedRequest]) -> None:
+        """Of callers that went before their batch began, for whom it runs all the same."""
+        gone = [item for item in batch if item.is_cancelled and not item.is_for_nobody]
+        if gone and self._hearing is not None:
+            self._hearing.start_soon(self._tell_soon, batch, gone)
+
+    async def _tell_soon(self, batch: Sequence[QueuedRequest], gone: Sequence[QueuedRequest]) -> None:
+        await trio.lowlevel.checkpoint()  # until the backend has been given the batch
+        for item in gone:
+            self._tell_cancelled(batch, item)
 
     def _as_reply(self, error: Exception) -> ServerError:
         if isinstance(error, InstanceDied):

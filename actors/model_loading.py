@@ -162,6 +162,7 @@ class ModelLoader:
             config,
             settings,
             self.services,
+            is_flat=directory.is_flat,
         )
 
     def _model(

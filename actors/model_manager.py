@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
 import trio
@@ -31,7 +30,15 @@ from protocol.core import LoadParameters, ModelIndex
 from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION
 from repository.fingerprint import fingerprint
-from repository.layout import DUPLICATE_MODEL, FoundModels, ModelDirectory, check_model_name, find_model, find_models
+from repository.layout import (
+    DUPLICATE_MODEL,
+    FoundModels,
+    ModelDirectory,
+    Repository,
+    check_model_name,
+    find_model,
+    find_models,
+)
 from repository.override_files import OverrideFiles
 
 logger = logging.getLogger("trioton.model_manager")
@@ -66,7 +73,7 @@ class ModelManager:
 
     def __init__(
         self,
-        repositories: Sequence[Path],
+        repositories: Sequence[Repository],
         loader: ModelLoader,
         *,
         control_mode: ControlMode,

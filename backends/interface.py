@@ -44,10 +44,12 @@ class ModelSource:
     settings: Mapping[str, str] = field(default_factory=dict)
     services: BackendServices | None = field(default=None, compare=False, repr=False)
     shared: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
+    # The model has no version directories: its files lie in its own.
+    is_flat: bool = False
 
     @property
     def version_directory(self) -> Path:
-        return self.model_directory / str(self.version)
+        return self.model_directory if self.is_flat else self.model_directory / str(self.version)
 
     @property
     def model_file(self) -> Path:
@@ -146,6 +148,8 @@ class Backend(abc.ABC):
     can_run_ahead: bool = False
     # Whether it may be given a batch while others go on, as `execute_overlapping` says.
     can_overlap: bool = False
+    # How long `unload` may take.
+    unload_seconds: float = 10.0
     # Other backends whose `--backend-config` settings it takes as well; its own win.
     settings_from: tuple[str, ...] = ()
     # Whether a group of KIND_AUTO goes to the GPU where there is one.

@@ -29,6 +29,10 @@ class PaddedBackend(Backend):
         self.can_overlap = backend.can_overlap
         self.can_run_ahead = backend.can_run_ahead
 
+    @property
+    def unload_seconds(self) -> float:  # type: ignore[override]  # read only: it is that of the backend inside
+        return self._backend.unload_seconds
+
     async def load(self) -> None:
         await self._backend.load()
 

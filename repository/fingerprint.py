@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -11,17 +12,42 @@ from repository.layout import ModelDirectory
 # Every file below the model's directory with its time of change in nanoseconds and its size in bytes.
 Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
 
+# Written by whoever imports a model's files, its own worker included.
+_COMPILED = "__pycache__"
+# What makes a directory a virtual environment.
+_ENVIRONMENT_FILE = "pyvenv.cfg"
 
-def fingerprint(directory: ModelDirectory) -> Fingerprint:
-    """Looks at every file's metadata and at no content. A file that vanishes meanwhile counts as absent."""
-    return tuple(sorted(_files(directory.path)))
+
+def fingerprint(directory: ModelDirectory, *, is_watched: bool = False) -> Fingerprint:
+    """Looks at every file's metadata and at no content. A file that vanishes meanwhile counts as absent; links are
+    followed, compiled Python files left out.
+
+    Args:
+        is_watched: leave out also what a person at work has lying around: hidden files and directories (editors' and
+            version control's), backups (`name~`), and virtual environments.
+    """
+    return tuple(sorted(_files(directory.path, is_watched)))
 
 
-def _files(root: Path) -> Iterator[tuple[str, int, int]]:
-    for path in root.rglob("*"):
-        try:
-            status = path.stat()
-        except OSError:
+def _files(root: Path, is_watched: bool) -> Iterator[tuple[str, int, int]]:
+    seen: set[str] = set()
+    for folder, subfolders, names in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen or (is_watched and folder != str(root) and _ENVIRONMENT_FILE in names):
+            subfolders.clear()
             continue
-        if path.is_file():
-            yield str(path.relative_to(root)), status.st_mtime_ns, status.st_size
+        seen.add(real)
+        subfolders[:] = [name for name in subfolders if name != _COMPILED and not (is_watched and _is_scratch(name))]
+        for name in names:
+            if is_watched and _is_scratch(name):
+                continue
+            path = os.path.join(folder, name)
+            try:
+                status = os.stat(path)
+            except OSError:
+                continue
+            yield os.path.relpath(path, root), status.st_mtime_ns, status.st_size
+
+
+def _is_scratch(name: str) -> bool:
+    return name.startswith(".") or name.endswith("~")

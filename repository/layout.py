@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from protocol.errors import InvalidArgument, NotFound
 from repository.model_config import LatestPolicy, ModelVersionPolicy
@@ -31,15 +32,23 @@ DEFAULT_VERSION_POLICY = ModelVersionPolicy(latest=LatestPolicy(num_versions=1))
 
 @dataclass(frozen=True, slots=True)
 class ModelDirectory:
-    """Where a model lies. `name` is the directory's name, which the configuration must repeat or leave out."""
+    """Where a model lies. `name` is the directory's name, which the configuration must repeat or leave out.
+
+    `is_flat`: it has no version directories; what lies in it is version 1.
+    """
 
     name: str
     path: Path
     repository: Path
+    is_flat: bool = False
 
     @property
     def config_file(self) -> Path:
         return self.path / CONFIG_FILE
+
+
+# A directory of models, or one model by itself.
+Repository: TypeAlias = Path | ModelDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class FoundModels:
     duplicates: Mapping[str, tuple[ModelDirectory, ...]] = field(default_factory=dict)
 
 
-def find_models(repositories: Sequence[Path]) -> FoundModels:
+def find_models(repositories: Sequence[Repository]) -> FoundModels:
     """Every subdirectory of a repository is a model, but for hidden ones; links to directories count.
 
     Raises:
@@ -59,6 +68,9 @@ def find_models(repositories: Sequence[Path]) -> FoundModels:
     """
     found: dict[str, list[ModelDirectory]] = {}
     for repository in dict.fromkeys(repositories):
+        if isinstance(repository, ModelDirectory):
+            found.setdefault(repository.name, []).append(repository)
+            continue
         for path in sorted(_entries(repository)):
             if _is_model(path):
                 found.setdefault(path.name, []).append(ModelDirectory(path.name, path, repository))
@@ -68,18 +80,15 @@ def find_models(repositories: Sequence[Path]) -> FoundModels:
     )
 
 
-def find_model(repositories: Sequence[Path], name: str) -> FoundModels:
+def find_model(repositories: Sequence[Repository], name: str) -> FoundModels:
     """Look one model up by its directory name, without listing the repositories. Found in none: both maps are empty.
 
     Raises:
         InvalidArgument: the name could lead out of a repository.
     """
     check_model_name(name)
-    places = tuple(
-        ModelDirectory(name, repository / name, repository)
-        for repository in dict.fromkeys(repositories)
-        if _is_model(repository / name)
-    )
+    found = (_model_in(repository, name) for repository in dict.fromkeys(repositories))
+    places = tuple(place for place in found if place is not None)
     if len(places) > 1:
         return FoundModels(duplicates={name: places})
     return FoundModels(models={place.name: place for place in places})
@@ -103,6 +112,8 @@ def version_directories(directory: ModelDirectory) -> tuple[int, ...]:
     Raises:
         NotFound: the model's directory is gone.
     """
+    if directory.is_flat:
+        return (1,)
     versions: list[int] = []
     for name in _candidates(directory):
         if not _NUMBER.fullmatch(name) or int(name) > _LARGEST_VERSION:
@@ -120,6 +131,8 @@ def first_version_directory(directory: ModelDirectory) -> Path | None:
     Raises:
         NotFound: the model's directory is gone.
     """
+    if directory.is_flat:
+        return directory.path
     names = [name for name in _candidates(directory) if _is_version(name)]
     return directory.path / min(names) if names else None
 
@@ -144,6 +157,13 @@ def select_versions(policy: ModelVersionPolicy | None, available: Collection[int
     if not selected:
         raise InvalidArgument(f"at least one version must be available under the version policy of model '{model}'")
     return tuple(selected)
+
+
+def _model_in(repository: Repository, name: str) -> ModelDirectory | None:
+    if isinstance(repository, ModelDirectory):
+        return repository if repository.name == name else None
+    path = repository / name
+    return ModelDirectory(name, path, repository) if _is_model(path) else None
 
 
 def _is_model(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """The command line: words to settings, and settings to a running server or the demo.
 
-`trioton serve …` and `trioton …` are the same, as people type `tritonserver …`. Usage errors go to stderr with exit
+`trioton serve …` and `trioton …` are the same, as people type `tritonserver …`; `trioton run …` serves one model to the
+person who writes it. Usage errors go to stderr with exit
 code 1, as Triton's do.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 
 from trioton.flags import UsageError, read_arguments, read_environment, rows
@@ -17,8 +19,10 @@ from trioton.settings import UNBUILT_FLAGS, DemoSettings, Settings
 
 USAGE = """\
 usage: trioton [serve] --model-repository=<path> [flags]
+       trioton run <model directory> [--reload] [flags]
        trioton demo [--once] [flags]
        trioton --help | --version"""
+RUN_USAGE = "usage: trioton run <model directory> [--reload] [flags]"
 DEMO_USAGE = "usage: trioton demo [--once] [flags]"
 # Triton's own variable: 0 shows log messages as they are, without quotes and escapes.
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
@@ -32,11 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         match command:
             case "serve":
                 return _serve(words)
+            case "run":
+                return _run(words)
             case "demo":
                 return _demo(words)
-        raise UsageError(f"Unexpected argument: {command}; the commands are serve and demo")
+        raise UsageError(f"Unexpected argument: {command}; the commands are serve, run and demo")
     except UsageError as error:
-        usage = DEMO_USAGE if command == "demo" else USAGE
+        usage = {"demo": DEMO_USAGE, "run": RUN_USAGE}.get(command, USAGE)
         print(usage, error, sep="\n", file=sys.stderr)
         return 1
     except KeyboardInterrupt:  # before the server listens for signals
@@ -51,8 +57,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     """
     table = rows(Settings)
     given = read_arguments(table, arguments, UNBUILT_FLAGS)
-    values = {"log_escape": environment.get(ESCAPE_VARIABLE) != "0", **read_environment(table, environment), **given}
-    return Settings(**values)
+    return Settings(**{"log_escape": _escapes_log(environment), **read_environment(table, environment), **given})
 
 
 def _serve(words: Sequence[str]) -> int:
@@ -62,10 +67,24 @@ def _serve(words: Sequence[str]) -> int:
     if _asks_for(words, "--version"):
         print(f"trioton {metadata.version('trioton')}")
         return 0
-    settings = settings_from(words, os.environ)
+    return _serve_process(settings_from(words, os.environ))
+
+
+def _serve_process(settings: Settings) -> int:
     from trioton.process import run_process  # not before it is needed: it brings the whole server with it
 
     return run_process(settings)
+
+
+def _run(words: Sequence[str]) -> int:
+    from trioton.run import run_settings, run_table
+
+    if _asks_for(words, "--help", "-h"):
+        print(command_help(RUN_USAGE, run_table()))
+        return 0
+    settings = run_settings(words, os.environ)
+    # Tracebacks are easier to read unescaped.
+    return _serve_process(replace(settings, log_escape=_escapes_log({ESCAPE_VARIABLE: "0", **os.environ})))
 
 
 def _demo(words: Sequence[str]) -> int:
@@ -77,6 +96,10 @@ def _demo(words: Sequence[str]) -> int:
     from trioton.demo import run_demo
 
     return run_demo(settings)
+
+
+def _escapes_log(environment: Mapping[str, str]) -> bool:
+    return environment.get(ESCAPE_VARIABLE) != "0"
 
 
 def _asks_for(words: Sequence[str], *names: str) -> bool:

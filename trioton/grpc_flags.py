@@ -67,8 +67,8 @@ class GrpcFlags:
         help="Calls that need the metadata triton-grpc-protocol-<key> with this value. May be given several times.",
         is_secret=True,
     )
-    grpc_header_forward_pattern: HeaderForwarding = flag(
-        HeaderForwarding(),
+    grpc_header_forward_pattern: HeaderForwarding | None = flag(
+        None,
         HeaderForwarding,
         group=GRPC,
         metavar="<regular expression>",

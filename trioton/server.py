@@ -39,6 +39,7 @@ from trioton.gpus import Gpus
 from trioton.load_report import load_report
 from trioton.log import VERBATIM, ServerLog
 from trioton.metrics import Metrics
+from trioton.reload import Reloader
 from trioton.settings import Address, Settings
 from trioton.tables import model_table
 
@@ -110,6 +111,7 @@ class Server:
         failure: StartError | None = None
         with self._scope:
             await self._check_repositories()
+            reloader = await self._reloader()
             async with trio.open_nursery() as background:
                 async with trio.open_nursery() as nursery:
                     try:
@@ -120,6 +122,8 @@ class Server:
                     except StartError as error:  # raised below, outside the nursery, after an orderly end
                         failure = error
                     else:
+                        if reloader is not None:
+                            background.start_soon(reloader.run)
                         task_status.started()
                         await self._stop.wait()
                     self._stop.set()
@@ -154,6 +158,14 @@ class Server:
         for path in self.settings.model_repository:
             if not await trio.Path(path).is_dir():
                 raise StartError(f"model repository '{path}' is not a directory; see --model-repository")
+
+    async def _reloader(self) -> Reloader | None:
+        """Made before the model is loaded, so that no change is missed."""
+        if self.settings.model is None or not self.settings.reload:
+            return None
+        reloader = Reloader(self.core, self.settings.model)
+        await reloader.look()
+        return reloader
 
     async def _start_tracing(self, background: trio.Nursery) -> None:
         try:
@@ -249,7 +261,7 @@ def _core_settings(settings: Settings) -> CoreSettings:
     for setting in settings.backend_config:
         backend_config.setdefault(setting.backend, {})[setting.key] = setting.value
     return CoreSettings(
-        repositories=settings.model_repository,
+        repositories=settings.repositories(),
         server_id=settings.id,
         control_mode=ControlMode(settings.model_control_mode),
         load_models=settings.load_model,

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias, cast
 
 from actors.rate_limit_policy import RateLimitResource
 from actors.tracing.settings import TracerSettings
+from repository.layout import ModelDirectory, Repository
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, switch
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.http_flags import HTTP, HttpFlags
@@ -47,8 +48,9 @@ SCHEDULING = "Response cache and rate limiter"
 LOGGING = "Logging"
 TRACING = "Tracing"
 DEMO = "Demo"
+RUN = "Run"
 # In the order of the help text.
-GROUPS = (SERVER, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
+GROUPS = (RUN, SERVER, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,10 @@ class Settings(HttpFlags, GrpcFlags):
         aliases=("model-store",),
         help="A directory of models. May be given several times; all are served together.",
     )
+    # No flags: `trioton run` sets them. One model to serve besides the repositories, and whether it is loaded again
+    # when its files change (which takes `model_control_mode` explicit).
+    model: ModelDirectory | None = None
+    reload: bool = False
     id: str = flag(
         "trioton", str, group=SERVER, metavar=_TEXT, help="The server's name in the answer to a metadata request."
     )
@@ -281,7 +287,7 @@ class Settings(HttpFlags, GrpcFlags):
     )
 
     def __post_init__(self) -> None:
-        if not self.model_repository:
+        if not self.model_repository and self.model is None:
             raise UsageError("--model-repository is required: the directory that holds the models")
         if self.load_model and self.model_control_mode != "explicit":
             raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
@@ -294,6 +300,10 @@ class Settings(HttpFlags, GrpcFlags):
             raise UsageError("--metrics-use-ssl needs --http-use-ssl=true, whose certificates it serves with")
         self.tracing()
         self.cache()
+
+    def repositories(self) -> tuple[Repository, ...]:
+        """Where models are looked for."""
+        return self.model_repository if self.model is None else (self.model, *self.model_repository)
 
     def request_memory(self) -> int:
         return self.max_request_memory or memory_size() // 2

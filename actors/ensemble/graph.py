@@ -59,6 +59,7 @@ class Step:
     condition: StepCondition | None
     depth: int
     is_decoupled: bool
+    is_ensemble: bool  # its model, which leaves out what its conditions skip
     model_output_count: int
 
     @property
@@ -217,6 +218,7 @@ def _step(index: int, step: EnsembleStep, wiring: StepWiring, model: ModelConfig
         condition=wiring.condition,
         depth=depth,
         is_decoupled=model.is_decoupled,
+        is_ensemble=model.is_ensemble,
         model_output_count=len(model.output),
     )
 

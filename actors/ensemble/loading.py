@@ -6,7 +6,6 @@ Consulted by the model manager, which does the loading.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import trio
 
@@ -16,13 +15,15 @@ from actors.model_loading import ModelLoader
 from actors.model_table import ModelTable
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument
-from repository.layout import find_model
+from repository.layout import Repository, find_model
 
 
 class ComposingModels:
     """`name` is the ensemble or the traffic split that is to be loaded, `needs` are the models that it needs."""
 
-    def __init__(self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Path], waits: LoadWaits) -> None:
+    def __init__(
+        self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Repository], waits: LoadWaits
+    ) -> None:
         self._table = table
         self._waits = waits
         self._loader = loader

@@ -9,6 +9,7 @@ Rules:
 2. A tensor is known when it is there, or known to be absent: SKIPPED (a condition says so) or MISSING (an optional
    input that the client left out, an output that a model did not give). One with several writers is there with the
    first that gives it; where none does it is MISSING if one should have, else SKIPPED.
+   What a step's model leaves out is MISSING, but SKIPPED if that is an ensemble: its own conditions say so.
 3. A step whose condition does not hold, or that requires a tensor that is SKIPPED, is skipped as soon as that is
    known; its outputs are SKIPPED. One that requires a tensor that is MISSING cannot run; its outputs are MISSING.
 4. A decoupled step opens a child iteration for each of its responses. An iteration sees its own tensors and those of
@@ -204,7 +205,8 @@ class EnsembleState:
         for name, tensor in node.outputs.items():
             value = outputs.get(name)
             if value is None:
-                self._lack(iteration, tensor, Absence.MISSING)
+                is_skipped = node.step is not None and node.step.is_ensemble
+                self._lack(iteration, tensor, Absence.SKIPPED if is_skipped else Absence.MISSING)
                 continue
             if override is not None:
                 iteration.overrides[tensor] = override

@@ -359,5 +359,12 @@ def _for_nobody(request: InferenceRequest) -> QueuedRequest:
     reply, nowhere = trio.open_memory_channel[Reply](0)
     nowhere.close()
     return QueuedRequest(
-        request, 1, None, trio.current_time(), reply, is_cancelled=True, response_count=COUNTED_RESPONSES
+        request,
+        1,
+        None,
+        trio.current_time(),
+        reply,
+        is_cancelled=True,
+        response_count=COUNTED_RESPONSES,
+        is_for_nobody=True,
     )

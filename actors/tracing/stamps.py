@@ -21,9 +21,13 @@ TENSOR_QUEUE_INPUT = "TENSOR_QUEUE_INPUT"
 TENSOR_BACKEND_OUTPUT = "TENSOR_BACKEND_OUTPUT"
 
 
+def traces_of(batch: Sequence[QueuedRequest]) -> list[Trace]:
+    return [item.request.trace for item in batch if item.request.trace is not None]
+
+
 def begin_compute(batch: Sequence[QueuedRequest]) -> list[Trace]:
     """The batch's traces, nearly always none; their computation starts now."""
-    traces = [item.request.trace for item in batch if item.request.trace is not None]
+    traces = traces_of(batch)
     for trace in traces:
         trace.stamp(COMPUTE_START)
     return traces

@@ -9,6 +9,7 @@ copies (`worker.trioton_worker.device`).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -40,6 +41,8 @@ logger = logging.getLogger("trioton.backends.python")
 class PythonBackend(Backend):
     """One worker, from `load` to `unload`."""
 
+    # Chooses where its workers run.
+    placement: ClassVar[type[Placement]] = Placement
     prefers_gpu = True
     can_be_decoupled = True
     can_overlap = True
@@ -68,8 +71,9 @@ class PythonBackend(Backend):
         """
         cls._check_file(source)
         name = f"{source.name} (auto_complete_config)"
-        link = await Placement.of(source, cls.bundled_environment).own_process(name)
-        head = {**cls._place(source), "config": to_json_form(source.config)}
+        link = await cls.placement.of(source, cls.bundled_environment).own_process(name)
+        debugger = PythonSettings.of(source).debugger
+        head = {**cls._place(source), "config": to_json_form(source.config), "debugger": debugger}
         questions = Questions(link, source)
         try:
             completed = (await begin(source, link, COMPLETE, head, doing="auto_complete_config")).config
@@ -88,13 +92,16 @@ class PythonBackend(Backend):
             Internal: the model failed, or its worker ended; the text says how.
             ServerError: the configuration asks for what cannot be.
         """
+        settings = PythonSettings.of(self.spec.source)
+        if settings.debugger:
+            self.unload_seconds = math.inf
         self._loaded = await self._load()
-        self._renewal = Renewal(PythonSettings.of(self.spec.source))
+        self._renewal = Renewal(settings)
 
     async def _load(self) -> LoadedModel:
         source = self.spec.source
         self._check_file(source)
-        placement = Placement.of(source, self.bundled_environment)
+        placement = self.placement.of(source, self.bundled_environment)
         return await LoadedModel.load(self.spec, placement, self._place(source), self._outputs)
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
@@ -220,7 +227,8 @@ class PythonBackend(Backend):
             await retiring.stop()
 
     async def unload(self) -> None:
-        """Finalize the model within some seconds, then end its process and whatever it started."""
+        """Finalize the model within some seconds, or in its own time where it is debugged, then end its process and
+        whatever it started."""
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             await loaded.stop()

@@ -26,7 +26,7 @@ from backends.python.worker.trioton_worker.connection import Connection
 from backends.python.worker.trioton_worker.loader import class_of, make_package, model_folders
 from backends.python.worker.trioton_worker.making import SharingMaker
 from backends.python.worker.trioton_worker.serve import serve
-from backends.python.worker.trioton_worker.session import open_session
+from backends.python.worker.trioton_worker.session import Session, open_session
 
 logger = logging.getLogger("trioton.backends.python")
 
@@ -43,17 +43,42 @@ class InProcessModel:
         self.places = 0
         self._package = f"trioton_model_{id(self)}"
         self._folders: list[str] = []
+        self._not_its_own: frozenset[str] = frozenset()
 
     def _load(self, head: Mapping[str, Any]) -> Any:
         """In an instance's thread."""
         path, version_directory = head["path"], head["version_directory"]
-        _offer_utilities()
+        offer_utilities()
         folders = model_folders(path, head["directory"], version_directory)
-        _refuse_hidden_modules(path, folders)
+        self._refuse_hidden_modules(path, folders)
+        self._not_its_own = frozenset(sys.modules)
         self._folders = folders
         sys.path += folders
         package = make_package(self._package, os.path.dirname(path)).__name__
         return class_of(f"{package}.{Path(path).stem}", path)
+
+    def session(self, connection: Connection) -> Session:
+        """For one of its instances."""
+        return Session(connection, owns_process=False)
+
+    def is_hidden(self, module: Path) -> bool:
+        """Whether the name of a module of its own, a file or a folder, means something else here."""
+        return module.stem in sys.modules or importlib.util.find_spec(module.stem) is not None
+
+    def _refuse_hidden_modules(self, path: str, folders: list[str]) -> None:
+        """Names are the whole process's: a model's module must not be another one's, nor the server's."""
+        for folder in folders:
+            if not os.path.isdir(folder):
+                continue
+            for each in Path(folder).iterdir():
+                is_module = each.suffix == ".py" or (each.is_dir() and (each / "__init__.py").is_file())
+                if not is_module or each == Path(path) or each.name.startswith("__init__"):
+                    continue
+                if self.is_hidden(each):
+                    raise ImportError(
+                        f"'{each}' cannot be imported in the server's process, where '{each.stem}' is something else; "
+                        "rename it, or use another ISOLATION"
+                    )
 
     def leave(self) -> None:
         """An instance has ended. With the last one the model's modules are forgotten, so that it can be loaded anew."""
@@ -61,16 +86,19 @@ class InProcessModel:
         if self.places or not self._folders:
             return
         for folder in self._folders:
-            sys.path.remove(folder)
+            with suppress(ValueError):  # somebody else has set the path back
+                sys.path.remove(folder)
         roots = tuple(folder + os.sep for folder in self._folders)
         for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] == self._package or (getattr(module, "__file__", None) or "").startswith(roots):
+            if name in self._not_its_own:
+                continue
+            if name.partition(".")[0] == self._package or place_of(module).startswith(roots):
                 del sys.modules[name]
         self._folders = []
         self.maker = SharingMaker(self._load)
 
 
-def _offer_utilities() -> None:
+def offer_utilities() -> None:
     """What models import. There is one for all: its functions find out who calls them."""
     for name in _UTILITIES:
         if name not in sys.modules:
@@ -79,20 +107,11 @@ def _offer_utilities() -> None:
             sys.modules[name] = module
 
 
-def _refuse_hidden_modules(path: str, folders: list[str]) -> None:
-    """Names are the whole process's: a model's module must not be another one's, nor the server's."""
-    for folder in folders:
-        if not os.path.isdir(folder):
-            continue
-        for each in Path(folder).iterdir():
-            is_module = each.suffix == ".py" or (each.is_dir() and (each / "__init__.py").is_file())
-            if not is_module or each == Path(path) or each.name.startswith("__init__"):
-                continue
-            if each.stem in sys.modules or importlib.util.find_spec(each.stem) is not None:
-                raise ImportError(
-                    f"'{each}' cannot be imported in the server's process, where '{each.stem}' is something else; "
-                    "rename it, or use another ISOLATION"
-                )
+def place_of(module: ModuleType) -> str:
+    """Where a module lies; nowhere for one that has no file."""
+    names = getattr(module, "__dict__", {})  # some libraries' modules make up every attribute that they are asked for
+    folders = list(names.get("__path__") or ())
+    return names.get("__file__") or (f"{folders[0]}{os.sep}" if folders else "")
 
 
 class InProcessWorker:
@@ -118,7 +137,7 @@ class InProcessWorker:
     def _serve(self) -> None:
         """In the thread."""
         with self._control:
-            session = open_session(Connection(self._control), owns_process=False)
+            session = open_session(self._model.session(Connection(self._control)))
             serve(session, self._model.maker)
         self._end_text = session.end_text or "ended"
         del session

@@ -6,6 +6,7 @@ Who expects frames of the worker puts itself into `handlers`, by their kind; who
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -181,12 +182,13 @@ class WorkerLink:
         """What the worker has in memory; None where nobody can tell."""
         return self.runner.resident_bytes()
 
-    async def stop(self) -> None:
-        """Finalize the model and end the worker, by force when it takes too long; free everything. Bounded."""
+    async def stop(self, *, is_patient: bool = False) -> None:
+        """Finalize the model and end the worker, by force when it takes too long; free everything. Bounded, but where
+        it is patient."""
         try:
             if not self.channel.is_closed:
                 async with self.attended():
-                    with trio.move_on_after(FINALIZE_SECONDS) as finalizing:
+                    with trio.move_on_after(math.inf if is_patient else FINALIZE_SECONDS) as finalizing:
                         await self._finalize()
                 if finalizing.cancelled_caught:
                     self._log.warning("%s: did not end within %g s and is killed", self.name, FINALIZE_SECONDS)

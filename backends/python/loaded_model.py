@@ -40,6 +40,7 @@ class LoadedModel:
     batches: Batches
     questions: Questions
     readiness: Readiness | None = None
+    is_debugged: bool = False
     calls: int = 0
     requests: int = 0
     attendance: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -64,7 +65,8 @@ class LoadedModel:
         questions = Questions(link, source)
         try:
             questions.may_load = True
-            loaded = cls(link, Batches(link, spec, outputs, concurrency=1), questions)
+            batches = Batches(link, spec, outputs, concurrency=1)
+            loaded = cls(link, batches, questions, is_debugged=bool(settings.debugger))
             models = None if source.services is None else source.services.models
             BlsCalls(link, loaded.batches, models, limit=settings.calls)
             head = {
@@ -76,6 +78,7 @@ class LoadedModel:
                 "logs_verbose": link.logs_verbose,
                 "calls": settings.calls,
                 "input_device": spec.device_id if _has_device_inputs(spec, settings) else None,
+                "debugger": settings.debugger,
             }
             done = await begin(source, link, INITIALIZE, head, doing="initialize")
             if done.is_async and source.config.sequence_batching is None:
@@ -106,10 +109,11 @@ class LoadedModel:
             await self.batches.changed.park()
 
     async def stop(self) -> None:
-        """Finalize the model within some seconds, then end its worker and whatever it started."""
+        """Finalize the model within some seconds, or in its own time where it is debugged, then end its worker and
+        whatever it started."""
         self.questions.may_load = False
         try:
-            await self.link.stop()
+            await self.link.stop(is_patient=self.is_debugged)
         finally:
             self.questions.close()
 

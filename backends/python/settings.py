@@ -59,6 +59,9 @@ class PythonSettings:
     restart_after_requests: int = 0
     restart_after_memory: int = 0
     force_cpu_inputs: bool = True
+    # What the model is debugged with (backend setting `debugger`, or the model's parameter DEBUGGER, which wins): pdb,
+    # debugpy or debugpy:<port>; empty for nothing.
+    debugger: str = ""
 
     @classmethod
     def of(cls, source: ModelSource) -> PythonSettings:
@@ -98,6 +101,7 @@ class PythonSettings:
             isolation,
             *_restarts(source, isolation),
             _force_cpu(source),
+            debugger=_debugger(source, isolation),
         )
 
 
@@ -107,6 +111,30 @@ def _concurrency(source: ModelSource) -> int:
     if value < 1:
         raise InvalidArgument(f"{place} must be at least 1, got {value}")
     return value
+
+
+def _debugger(source: ModelSource, isolation: Isolation) -> str:
+    given = source.config.parameter("DEBUGGER", source.settings.get("debugger", ""))
+    if not given:
+        return ""
+    place = f"model '{source.name}': debugger"
+    try:
+        found = debugger(given)
+    except ValueError as error:
+        raise InvalidArgument(f"{place}: {error}, got '{given}'") from None
+    if isolation is not Isolation.PROCESS:
+        raise InvalidArgument(
+            f"{place} needs a process for each instance, but {_ISOLATION} is {isolation.value}; expected process"
+        )
+    return found
+
+
+def debugger(text: str) -> str:
+    """The name of a debugger, as it is. Raises ValueError for what is none."""
+    name, colon, port = text.partition(":")
+    if name not in ("pdb", "debugpy") or (colon and (name == "pdb" or not port.isdigit())):
+        raise ValueError("expected pdb, debugpy or debugpy:<port>")
+    return text
 
 
 def _isolation(source: ModelSource) -> Isolation:

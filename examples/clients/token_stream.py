@@ -10,23 +10,19 @@ with how many requests shared its round.
 from __future__ import annotations
 
 import argparse
-import queue
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from connection import DEFAULT_URLS, show_any_character
-from tritonclient.grpc import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from streaming import Stream, is_last
+from tritonclient.utils import InferenceServerException
 
 MODEL = "token_generator"
 PROMPTS = ("the model", "a client", "each")
 LATER = 0.06  # seconds between two requests
-PATIENCE = 10.0  # seconds without an answer
-FINAL = "triton_final_response"
 
 
 @dataclass
@@ -43,55 +39,38 @@ Told = Callable[[int, Generated], None]
 def generate(url: str, prompts: Sequence[str], told: Told, *, tokens: int, seed: int = 0) -> list[Generated]:
     """Have all prompts continued, each by up to so many words. Failures raise `InferenceServerException`."""
     texts = [Generated(prompt) for prompt in prompts]
-    answers: queue.Queue[tuple[Any, InferenceServerException | None]] = queue.Queue()
-    client = InferenceServerClient(url)
-    client.start_stream(lambda result, error: answers.put((result, error)))
-    try:
+    with Stream(url) as stream:
         left = set(range(len(texts)))
         for number, prompt in enumerate(prompts):
             if number:
                 time.sleep(LATER)
             # The empty final response says that there is nothing more.
             inputs = request(prompt, tokens, seed + number)
-            client.async_stream_infer(MODEL, inputs, request_id=str(number), enable_empty_final_response=True)
+            stream.send(MODEL, inputs, request_id=str(number), enable_empty_final_response=True)
         while left:
-            take(answers, texts, left, told)
-    finally:
-        client.stop_stream(cancel_requests=True)
-        client.close()
+            take(stream, texts, left, told)
     return texts
 
 
-def take(answers: queue.Queue[Any], texts: Sequence[Generated], left: set[int], told: Told) -> None:
+def take(stream: Stream, texts: Sequence[Generated], left: set[int], told: Told) -> None:
     """One response: a word, or the end of a request."""
-    try:
-        result, error = answers.get(timeout=PATIENCE)
-    except queue.Empty:
-        raise InferenceServerException(f"no answer came for {PATIENCE:g} seconds") from None
-    if error is not None:
-        raise error
+    result = stream.receive()
     response = result.get_response()
     number = int(response.id)
     if response.outputs:
         texts[number].words.append(result.as_numpy("TOKEN")[0, 0].decode())
         texts[number].company.append(int(result.as_numpy("COMPANY")[0, 0]))
         told(number, texts[number])
-    if response.parameters[FINAL].bool_param:
+    if is_last(result):
         left.discard(number)
 
 
-def request(prompt: str, tokens: int, seed: int) -> list[InferInput]:
-    return [
-        tensor("PROMPT", np.array([[prompt.encode()]], dtype=np.object_)),
-        tensor("MAX_TOKENS", np.array([[tokens]], dtype=np.int32)),
-        tensor("SEED", np.array([[seed]], dtype=np.int32)),
-    ]
-
-
-def tensor(name: str, array: np.ndarray) -> InferInput:
-    made = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-    made.set_data_from_numpy(array)
-    return made
+def request(prompt: str, tokens: int, seed: int) -> dict[str, np.ndarray]:
+    return {
+        "PROMPT": np.array([[prompt.encode()]], dtype=np.object_),
+        "MAX_TOKENS": np.array([[tokens]], dtype=np.int32),
+        "SEED": np.array([[seed]], dtype=np.int32),
+    }
 
 
 def print_word(number: int, text: Generated) -> None:

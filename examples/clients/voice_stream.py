@@ -10,26 +10,22 @@ Without `--wav` (16 kHz, mono, 16 bit) two callers speak: the same recording mad
 from __future__ import annotations
 
 import argparse
-import gc
-import queue
 import sys
 import time
 import wave
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from connection import DEFAULT_URLS, show_any_character
+from streaming import Stream
 from synthetic_speech import RATE, Recording, example_recording
-from tritonclient.grpc import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 from voice_activity import CHUNK, CONTEXT, ENDS, STARTS, Speech, describe, read_wav, segments
 
 MODEL = "voice_activity_stream"
 LATER = 1.5  # seconds after the first caller, the second one speaks
 AHEAD = 32  # steps that may be on their way
-PATIENCE = 10.0  # seconds without an answer
 
 # Told of each step: the caller, the time in the recording in seconds, and how likely somebody speaks.
 Heard = Callable[[str, float, float], None]
@@ -69,27 +65,21 @@ class VoiceStream:
         # Ids must be new to the server, where a client before us may have been cut off in the middle.
         self._first_id = time.time_ns()
         self._callers = callers
-        self._answers: queue.Queue[tuple[Any, InferenceServerException | None]] = queue.Queue()
         self._in_flight = 0
-        self._client = InferenceServerClient(url)
+        self._stream = Stream(url)
 
     def __enter__(self) -> VoiceStream:
-        self._client.start_stream(lambda result, error: self._answers.put((result, error)))
+        self._stream.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.stop_stream(cancel_requests=True)
-        self._client.close()
-        # A stream that failed is left in a reference cycle. Finalised no sooner than at the interpreter's exit, it may
-        # wait for ever for a lock of a gRPC thread that is gone by then.
-        gc.collect()
+        self._stream.__exit__()
 
     def send(self, caller: str, samples: np.ndarray, *, start: bool, end: bool) -> None:
         """Does not wait for the answer."""
-        inputs = [tensor("input", samples[None, :]), tensor("sr", np.array([RATE], dtype=np.int64))]
-        self._client.async_stream_infer(
+        self._stream.send(
             MODEL,
-            inputs,
+            {"input": samples[None, :], "sr": np.array([RATE], dtype=np.int64)},
             request_id=caller,
             sequence_id=self._first_id + self._callers.index(caller),
             sequence_start=start,
@@ -99,24 +89,13 @@ class VoiceStream:
 
     def receive(self, heard: Heard, *, at_most: int) -> None:
         """Take the answers that are there, and wait for more until `at_most` steps are on their way."""
-        while self._in_flight > at_most or not self._answers.empty():
-            try:
-                result, error = self._answers.get(timeout=PATIENCE)
-            except queue.Empty:
-                raise InferenceServerException(f"no answer came for {PATIENCE:g} seconds") from None
-            if error is not None:
-                raise error
+        while self._in_flight > at_most or self._stream.has_answers:
+            result = self._stream.receive()
             self._in_flight -= 1
             caller = result.get_response().id
             probability = float(result.as_numpy("output")[0, 0])
             self.probabilities[caller].append(probability)
             heard(caller, len(self.probabilities[caller]) * CHUNK / RATE, probability)
-
-
-def tensor(name: str, array: np.ndarray) -> InferInput:
-    made = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-    made.set_data_from_numpy(array)
-    return made
 
 
 def two_callers() -> dict[str, Recording]:

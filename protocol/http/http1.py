@@ -55,6 +55,7 @@ class Http1(H11Protocol):
     _is_head = False
     _chunks = 0
     _head = b""  # of a response, not sent yet
+    _has_refused = False
 
     @property
     def idle(self) -> bool:
@@ -196,7 +197,7 @@ class Http1(H11Protocol):
         try:
             data = self.connection.send(event)
         except h11.LocalProtocolError:
-            if self.connection.their_state is h11.ERROR:  # the client was refused while the application was at work
+            if self._has_refused:  # while the application was at work
                 return
             raise
         if isinstance(event, h11.Response):
@@ -213,6 +214,7 @@ class Http1(H11Protocol):
         """Answer what is no request, or no longer one, and end the connection. A response that has begun is cut off."""
         if isinstance(error, LimitError):
             self.on_limit(error.limit)
+        self._has_refused = True
         state = self.connection.our_state
         if state in (h11.IDLE, h11.SEND_RESPONSE):
             reply = error_reply(error)

@@ -56,7 +56,7 @@ def _unreserved(key: str, value: object) -> ParameterValue:
     if key.startswith(RESERVED_PREFIX):
         raise InvalidArgument(
             f"parameter keys starting with '{RESERVED_PREFIX}' are reserved for Triton usage and should not be "
-            f"specified: got '{key}'"
+            f"specified. Got '{key}'"
         )
     return custom_parameter(key, value)
 

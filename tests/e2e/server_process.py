@@ -20,12 +20,16 @@ SERVICES = {"grpc": "GRPCInferenceService", "http": "HTTPService", "metrics": "M
 
 
 class ServerProcess:
-    """`trioton serve` with the given flags, on free ports of this machine; killed at the end of the `with` block."""
+    """`trioton serve` with the given flags, on free ports of this machine; killed at the end of the `with` block.
 
-    def __init__(self, *flags: str, repository: Path) -> None:
+    With `model` in place of `repository` it is `trioton run`.
+    """
+
+    def __init__(self, *flags: str, repository: Path | None = None, model: Path | None = None) -> None:
+        command = ["run", str(model)] if model is not None else ["serve", f"--model-repository={repository}"]
         anywhere = [f"--{word}-{what}" for word in SERVICES for what in (f"address={LOCAL}", "port=0")]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "trioton", "serve", f"--model-repository={repository}", *anywhere, *flags],
+            [sys.executable, "-m", "trioton", *command, *anywhere, *flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -62,7 +66,7 @@ class ServerProcess:
     @cached_property
     def addresses(self) -> dict[str, str]:
         """Where the three services listen, as host:port; waits until they do."""
-        return {word: self.wait_for_line(rf'"Started {name} at (\S+)"').group(1) for word, name in SERVICES.items()}
+        return {word: self.wait_for_line(rf'Started {name} at ([^\s"]+)').group(1) for word, name in SERVICES.items()}
 
     def wait_for_line(self, pattern: str) -> re.Match[str]:
         """The first match in the log; waits for it."""

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from backends.python.in_process import offer_utilities
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-WORKER = ROOT / "backends" / "python" / "worker"  # where a Python model finds triton_python_backend_utils
 
 
 def load_example(name: str) -> ModuleType:
@@ -23,9 +24,9 @@ def load_example(name: str) -> ModuleType:
 
 
 def load_backend_utils() -> ModuleType:
-    """The `triton_python_backend_utils` that models meet in their worker process."""
-    with import_path(WORKER):
-        return importlib.import_module("triton_python_backend_utils")
+    """The `triton_python_backend_utils` that models meet in the server's process."""
+    offer_utilities()
+    return importlib.import_module("triton_python_backend_utils")
 
 
 def load_model(path: Path) -> ModuleType:
@@ -34,8 +35,8 @@ def load_model(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with import_path(WORKER):
-        spec.loader.exec_module(module)
+    offer_utilities()
+    spec.loader.exec_module(module)
     return module
 
 

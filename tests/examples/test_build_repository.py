@@ -27,6 +27,7 @@ ONNX_MODELS = [
 ]
 PYTHON_MODELS = [
     "add_sub",
+    "decoupled_tokens",
     "ocr_page_bls",
     "ocr_page_cut",
     "ocr_page_scale",

@@ -18,7 +18,26 @@ from tests.actors.ensemble.ensembles import (
     serving,
     step,
     toy,
+    vector,
 )
+
+
+async def test_what_a_nested_ensemble_skips_is_skipped_around_it() -> None:
+    """The steps behind it run without it or not at all, and the response leaves it out."""
+    test, a = toy("test", lambda arrays: {"C": arrays["I"] > 10}, outputs=["C:BOOL"]), toy("a", adds(1))
+    inner = ensemble_config(
+        step("test", "I=IN", "C=C"), step("a", "I=IN", "O=OUT"), parameters={"condition:a": "C"}, name="inner"
+    )
+    outer = ensemble_config(
+        step("inner", "IN=IN", "OUT=X"),
+        step("b", "I=X", "O=Y"),
+        step("c", "I=IN J=X", "O=Z"),
+        outputs=["Y", "Z"],
+    )
+    b, c = toy("b", adds(10)), toy("c", lambda arrays: {"O": vector(len(arrays))}, ["I", "J?"])
+    async with serving(inner, test, a) as nested, serving(outer, nested, b, c) as model:
+        assert numbers(await model.infer(request(IN=20))) == {"Y": 31, "Z": 2}
+        assert numbers(await model.infer(request(IN=5))) == {"Z": 1}
 
 
 async def test_a_branch_is_skipped_by_a_tensor_of_a_step(autojump_clock: MockClock) -> None:

@@ -106,6 +106,7 @@ class Adder(Backend):
         return InferenceResponse("m", 1, outputs[: 2 if "SUM_IN" in inputs else 1], id=request.id)
 
     def cancel(self, request: InferenceRequest) -> None:
+        assert any(request.id in batch for batch in self.batches), "told of a batch that it has not been given"
         self.cancelled.append(request.id)
 
     async def wait_died(self) -> None:
@@ -212,16 +213,23 @@ async def test_rows_without_a_request_are_run_and_answered_to_nobody(
     assert total(first) == 11  # what ran in its row without it has not changed its state
 
 
-async def test_a_caller_that_goes_after_handing_over_keeps_its_row(nursery: trio.Nursery) -> None:
-    """Else the rows behind it would move up, into the state of others."""
-    backend = adder()
+@pytest.mark.parametrize("who_goes", ["gone", "gone and stays"])
+async def test_a_caller_that_goes_after_handing_over_keeps_its_row(
+    autojump_clock: MockClock, nursery: trio.Nursery, who_goes: str
+) -> None:
+    """Else the rows behind it would move up, into the state of others. The backend is told once it has the batch."""
+    backend = adder(seconds=1)
     to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](9)
     await nursery.start(ModelInstance("m_0", backend(spec(config())), SchedulerAddress(to_inbox)).run)
     ready = await inbox.receive()
     assert isinstance(ready, InstanceReady)
     gone, stays = Caller(1, id="gone"), Caller(2, id="stays")
-    gone.item.is_cancelled = True
     ready.instance.inbox.send_nowait(Execute([gone.item, stays.item], keeps_rows=True))
+    for caller in (gone, stays):
+        if caller.item.request.id in who_goes:
+            caller.item.cancel()
+    await wait_all_tasks_blocked()
+    assert sorted(set(backend.cancelled)) == sorted(who_goes.split(" and "))
     done = await inbox.receive()
     assert isinstance(done, BatchDone)
     assert backend.batches == [["gone", "stays"]]

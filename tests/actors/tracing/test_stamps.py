@@ -147,6 +147,31 @@ async def test_a_request_to_a_decoupled_model(nursery: trio.Nursery, autojump_cl
     assert [recorded.activity for recorded in trace.tensors] == ["TENSOR_QUEUE_INPUT"] + 2 * ["TENSOR_BACKEND_OUTPUT"]
 
 
+class AtOnce(Twice):
+    """Sends both responses before it says how it spent its time."""
+
+    async def execute_decoupled(
+        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
+    ) -> BatchTiming:
+        for is_final in (False, True):
+            await responders[0].send(InferenceResponse("m", 1, [tensor(name="OUT")], is_final=is_final))
+        await trio.sleep(1)
+        return TIMING
+
+
+async def test_nothing_is_computed_after_the_last_response(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    """Also while a slow client keeps the trace open."""
+    model = Model(DECOUPLED, 1, AtOnce, [spec(DECOUPLED)])
+    await nursery.start(model.run)
+    asked, trace = traced(request())
+
+    async def respond(response: InferenceResponse) -> None:
+        await trio.sleep(5)
+
+    await model.infer_stream(asked, respond)
+    assert names(trace) == ["REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_END", "REQUEST_END"]
+
+
 async def test_the_timing_is_counted_back_from_the_end() -> None:
     callers = [Caller(), Caller()]
     _, trace = traced(callers[1].item.request)

@@ -43,6 +43,27 @@ async def is_alive(server: Served) -> bool:
     return (await stream.receive_some()).startswith(b"HTTP/1.1 200")
 
 
+async def test_an_answer_to_a_request_that_was_refused_meanwhile(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody gets it, and that is no fault of the server."""
+    monkeypatch.setattr("protocol.http.http1.MAX_CHUNKS", 1)
+    is_refused = trio.Event()
+
+    async def app(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await is_refused.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"late", "more_body": False})
+
+    host, port = await nursery.start(serve_app, app, "127.0.0.1", 0, ConnectionLimits(), trio.Event())
+    async with await trio.open_tcp_stream(host, port) as stream:
+        await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + 2 * b"1\r\n \r\n")
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 400")
+        is_refused.set()
+        await trio.testing.wait_all_tasks_blocked()
+    assert caplog.records == []
+
+
 async def test_an_application_that_fails_is_answered_for(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:

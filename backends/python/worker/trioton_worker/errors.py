@@ -5,9 +5,12 @@ from __future__ import annotations
 import enum
 import importlib
 import os
+import sysconfig
 import traceback
 from types import TracebackType
 
+# Frames of these are of no interest to a client, where the model has some of its own.
+_LIBRARIES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 # Frames of these are ours, not the model's: how it was called, and how its file was imported.
 _OWN_FOLDERS = (os.path.dirname(os.path.abspath(__file__)), "<frozen importlib", os.path.dirname(importlib.__file__))
 
@@ -59,12 +62,11 @@ class TritonError:
 
 
 def describe(error: BaseException) -> str:
-    """`Type: text`, a blank line, and where it happened, innermost call first."""
+    """`Type: text`, a blank line, and where in the model's own files it happened, innermost call first."""
     text = f"{type(error).__name__}: {error}"
-    places = [
-        f"  {frame.filename}({frame.lineno}): {frame.name}"
-        for frame in reversed(traceback.extract_tb(_model_part(error.__traceback__)))
-    ]
+    frames = traceback.extract_tb(_model_part(error.__traceback__))
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    places = [f"  {frame.filename}({frame.lineno}): {frame.name}" for frame in reversed(own or frames)]
     if isinstance(error, SyntaxError) and error.filename:  # its text has the file's name only
         places.insert(0, f"  {error.filename}({error.lineno})")
     return "\n".join((text, "", "At:", *places)) + "\n" if places else text

@@ -21,5 +21,20 @@ class BackgroundLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="execute", daemon=True).start()
+                threading.Thread(target=self._run, args=(self._loop,), name="execute", daemon=True).start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def stop(self) -> None:
+        """End it, with what it has begun; for a process that goes on without it."""
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.close()

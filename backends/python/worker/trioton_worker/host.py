@@ -27,7 +27,7 @@ from .lifeline import LIFELINE, tie_to_server
 from .making import SharingMaker, TemplateMaker, initialized, load_class
 from .process_exit import exit_for, exit_now
 from .serve import serve
-from .session import open_session
+from .session import Session, open_session
 
 _MOST_DESCRIPTORS = 2
 _MESSAGE_SIZE = 65536
@@ -70,7 +70,7 @@ class _Host:
 
     def _serve_thread(self, control_fd: int, ended_fd: int) -> None:
         with socket.socket(fileno=control_fd) as control:
-            serve(open_session(Connection(control)), self._threads)
+            serve(open_session(Session(Connection(control))), self._threads)
         with suppress(OSError):  # the server is gone
             os.write(ended_fd, b"\n")
         os.close(ended_fd)
@@ -104,7 +104,7 @@ class _Host:
         os.setsid()  # so that a kill reaches what it starts, and not its siblings
         control = socket.socket(fileno=control_fd)
         tie_to_server(control)
-        serve(open_session(Connection(control)), TemplateMaker(self._template))
+        serve(open_session(Session(Connection(control))), TemplateMaker(self._template))
         return True
 
     def _receive(self) -> tuple[Any, list[int]]:

@@ -10,6 +10,7 @@ from typing import Any, List, Sequence, Tuple
 from . import device
 from .batch import Answer, BadResult, Batch, Segments, check_responses, failed_batch
 from .connection import Buffer, Frame, Head
+from .debugger import offer_breakpoints, wait_for_debugpy
 from .errors import describe, format_traceback
 from .event_loop import BackgroundLoop
 from .frames import CHECK, CHECKED, EXECUTED
@@ -49,6 +50,9 @@ class Instance:
         self._session.is_decoupled = head["is_decoupled"]
         self._session.logs_verbose = head["logs_verbose"]
         self._session.calls.limit = head["calls"]
+        if self._session.owns_process:
+            offer_breakpoints(head["debugger"])
+            wait_for_debugpy(head["debugger"])
         self._session.place(head)
         self._model = self._maker.make(head)
         self._session.can_infer = True
@@ -65,6 +69,10 @@ class Instance:
         if finalize is not None:
             finalize()
         return {}
+
+    def leave(self) -> None:
+        """Let nothing of it go on in a process that does."""
+        self._loop.stop()
 
     def execute(self, frame: Frame) -> None:
         """Run one batch and answer it, also where the model has failed. A coroutine is only begun."""
@@ -174,6 +182,7 @@ def _rescheduled(requests: Sequence[InferenceRequest]) -> list[int]:
 def _failed(batch: Batch, error: BaseException) -> Outgoing:
     """All requests of the batch fail that were not answered before; their senders are closed."""
     batch.live.has_failed = True
+    batch.live.session.note_failure(error)
     for reply in list(batch.live.replies.values()) if batch.live.replies is not None else ():
         reply.close()
     if isinstance(error, BadResult):

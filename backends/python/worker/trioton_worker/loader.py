@@ -26,13 +26,14 @@ def load_model_class(path: str, model_directory: str, version_directory: str) ->
     stem = os.path.splitext(filename)[0]
     if version_directory != folder:
         return class_of(stem, path)
-    return class_of(f"{make_package(os.path.basename(folder), folder).__name__}.{stem}", path)
+    version = os.path.basename(folder)
+    # A folder without a version's name may have that of a library that the model wants to import.
+    return class_of(f"{make_package(version if version.isdigit() else '1', folder).__name__}.{stem}", path)
 
 
 def model_folders(path: str, model_directory: str, version_directory: str) -> list[str]:
     """Where a model may find modules of its own, in this order."""
-    folder = os.path.dirname(path)
-    return [version_directory, model_directory, *([folder] if folder != version_directory else [])]
+    return list(dict.fromkeys((version_directory, model_directory, os.path.dirname(path))))
 
 
 def class_of(name: str, path: str) -> Any:

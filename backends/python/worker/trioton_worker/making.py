@@ -12,6 +12,10 @@ from .loader import load_model_class
 class Maker:
     """Makes the objects of one model in one process."""
 
+    def load(self, head: Head) -> Any:
+        """The model's class, from the head of a COMPLETE or INITIALIZE frame. Raises what its import raises."""
+        return load_class(head)
+
     def make(self, head: Head) -> Any:
         """An object that is initialized, from the head of an INITIALIZE frame. Raises what the model raises."""
         raise NotImplementedError
@@ -35,7 +39,7 @@ class FreshMaker(Maker):
     """For a process with one instance."""
 
     def make(self, head: Head) -> Any:
-        return initialized(load_class(head), head)
+        return initialized(self.load(head), head)
 
 
 class SharingMaker(Maker):
@@ -47,11 +51,14 @@ class SharingMaker(Maker):
         self._making = threading.Lock()
         self._class: Any = None
 
+    def load(self, head: Head) -> Any:
+        if self._class is None:
+            self._class = self._load(head)
+        return self._class
+
     def make(self, head: Head) -> Any:
         with self._making:
-            if self._class is None:
-                self._class = self._load(head)
-            return initialized(self._class, head)
+            return initialized(self.load(head), head)
 
 
 class TemplateMaker(Maker):

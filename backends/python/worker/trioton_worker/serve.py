@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import os
 import socket
+from functools import partial
 from typing import Any
 
 from .batch import BadResult
-from .connection import Connection, Head
+from .connection import Connection, Frame, Head
+from .debugger import offer_breakpoints
 from .errors import describe, format_traceback
 from .frames import COMPLETE, DONE, EXECUTE, FAILED, FINALIZE, INITIALIZE
 from .hiding import hide_server
 from .instance import Instance
 from .lifeline import tie_to_server
-from .loader import load_model_class
 from .making import FreshMaker, Maker
 from .model_config import ModelConfig
 from .session import Session, close_session, open_session
@@ -29,7 +30,7 @@ def main(control_fd: int) -> None:
     control = socket.socket(fileno=control_fd)
     tie_to_server(control)
     hide_server()
-    serve(open_session(Connection(control)), FreshMaker())
+    serve(open_session(Session(Connection(control))), FreshMaker())
 
 
 def serve(session: Session, maker: Maker) -> None:
@@ -48,22 +49,32 @@ def _serve(session: Session, maker: Maker) -> None:
         return
     if frame.kind == COMPLETE:
         session.place(frame.head)
-        _answer(session, complete_config, frame.head)
+        if session.owns_process:
+            offer_breakpoints(frame.head["debugger"])
+        _answer(session, partial(complete_config, maker), frame.head)
         return
     instance = Instance(session, maker)
+    try:
+        _serve_instance(session, instance, frame)
+    finally:
+        if not session.owns_process:
+            instance.leave()
+
+
+def _serve_instance(session: Session, instance: Instance, frame: Frame) -> None:
     assert frame.kind == INITIALIZE, f"frame of kind {frame.kind} before INITIALIZE"
     if not _answer(session, instance.initialize, frame.head):
         return
     while True:
-        frame = session.switchboard.next_command()
-        if frame is None:
+        command = session.switchboard.next_command()
+        if command is None:
             return
-        if frame.kind == FINALIZE:
-            _answer(session, instance.finalize, frame.head)
+        if command.kind == FINALIZE:
+            _answer(session, instance.finalize, command.head)
             return
-        assert frame.kind == EXECUTE, f"frame of kind {frame.kind} after INITIALIZE"
-        instance.execute(frame)
-        del frame
+        assert command.kind == EXECUTE, f"frame of kind {command.kind} after INITIALIZE"
+        instance.execute(command)
+        del command
 
 
 def _answer(session: Session, work: Any, head: Head) -> bool:
@@ -71,8 +82,10 @@ def _answer(session: Session, work: Any, head: Head) -> bool:
     try:
         done = work(head)
     except BadResult as error:
+        session.note_failure(error)
         session.connection.send(FAILED, {"message": str(error), "traceback": ""})
     except Exception as error:
+        session.note_failure(error)
         session.connection.send(FAILED, {"message": describe(error), "traceback": format_traceback(error)})
     else:
         session.connection.send(DONE, done)
@@ -80,9 +93,9 @@ def _answer(session: Session, work: Any, head: Head) -> bool:
     return False
 
 
-def complete_config(head: Head) -> Head:
+def complete_config(maker: Maker, head: Head) -> Head:
     """Run `auto_complete_config`, if the model has one."""
-    model = load_model_class(head["path"], head["directory"], head["version_directory"])
+    model = maker.load(head)
     complete = getattr(model, "auto_complete_config", None)
     if complete is None:
         return {"config": None}

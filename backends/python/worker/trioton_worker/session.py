@@ -11,7 +11,7 @@ import contextvars
 import os
 import sys
 import weakref
-from typing import Any
+from typing import Any, Callable
 
 from .calls import Calls
 from .connection import Connection, Frame
@@ -42,17 +42,29 @@ class LiveBatch:
         self.replies[index] = reply
 
 
-class Session:
-    """`owns_process` is false in the server's own process, which a model must not end."""
+def _ignore(error: BaseException) -> None:
+    """The server is told of it, and nobody else."""
 
-    def __init__(self, connection: Connection, *, owns_process: bool = True) -> None:
+
+class Session:
+    """`owns_process` is false in the server's own process, which a model must not end. `note_failure` gets every
+    exception that the model raises, in its thread, before the server is told."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        owns_process: bool = True,
+        note_failure: Callable[[BaseException], None] = _ignore,
+    ) -> None:
         self.connection = connection
         self.switchboard = Switchboard(connection, self.break_off)
         # The version directory, and the other folders from which the model's code comes.
         self.model_directory = ""
         self.folders: tuple[str, ...] = ()
         self.end_text = ""  # how the model has broken off, where that has not ended the process
-        self._owns_process = owns_process
+        self.owns_process = owns_process
+        self.note_failure = note_failure
         self.calls = Calls(connection, self.switchboard)
         self.can_infer = False  # between initialize and finalize
         self.is_decoupled = False
@@ -80,8 +92,9 @@ class Session:
 
     def break_off(self, error: BaseException) -> None:
         """End as an exception that nobody catches: the process, or where it is the server's only this conversation."""
-        if self._owns_process:
+        if self.owns_process:
             exit_for(error)
+        self.note_failure(error)
         if not self.end_text:
             self.end_text = f"ended by {type(error).__name__}" + (f": {error}" if str(error) else "")
             print_error(error)
@@ -105,9 +118,8 @@ _current: contextvars.ContextVar[Session | None] = contextvars.ContextVar("sessi
 _open: list[Session] = []
 
 
-def open_session(connection: Connection, *, owns_process: bool = True) -> Session:
-    """The running thread's session, until it is closed; coroutines that it starts have it too."""
-    opened = Session(connection, owns_process=owns_process)
+def open_session(opened: Session) -> Session:
+    """It is the running thread's until it is closed; coroutines that the thread starts have it too."""
     _open.append(opened)
     _current.set(opened)
     return opened

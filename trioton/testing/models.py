@@ -1,0 +1,188 @@
+"""A model that a test has: how it is asked, and what it answers.
+
+Flow: test → [models] → core → scheduler → model instance.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import trio
+from numpy.typing import ArrayLike, NDArray
+
+from actors.core import ServerCore
+from protocol.core import ModelStatistics
+from protocol.datatypes import DataType
+from protocol.errors import ServerError
+from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
+
+Inputs: TypeAlias = Mapping[str, ArrayLike]
+T = TypeVar("T")
+
+# Exceptions of models that are remembered, to be shown as the cause of a request's error.
+_MOST_FAILURES = 64
+
+
+class Answer(dict[str, NDArray[Any]]):
+    """The outputs of one response by name, and what else it carries."""
+
+    def __init__(self, response: InferenceResponse) -> None:
+        super().__init__((tensor.name, tensor.as_numpy()) for tensor in response.outputs)
+        self.parameters: Mapping[str, ParameterValue] = dict(response.parameters)
+        self.request_id = response.id
+        self.model_version = response.model_version
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The last exceptions that models have raised, with their tracebacks."""
+
+    raised: deque[BaseException] = field(default_factory=lambda: deque(maxlen=_MOST_FAILURES))
+
+    def cause_of(self, error: ServerError) -> BaseException | None:
+        """The exception that an error's text tells of. Where that one's text tells of another, as of a model that it
+        has called, the other is its cause."""
+        found: list[BaseException] = []
+        text = str(error)
+        for failure in reversed(self.raised):
+            if f"{type(failure).__name__}: {failure}" in text:
+                found.append(failure)
+                text = str(failure)
+        for outer, inner in pairwise(found):
+            if outer.__cause__ is None and outer.__context__ is None:
+                outer.__cause__ = inner
+        return found[0] if found else None
+
+
+class AsyncModel:
+    """A model that serves, for tests that run on Trio. Its methods may be called by many tasks at once.
+
+    A request's error is raised as `ServerError` (the kinds are in `protocol.errors`), with the exception that the model
+    raised as its cause.
+    """
+
+    def __init__(self, core: ServerCore, name: str, failures: Failures) -> None:
+        self.name = name
+        self._core = core
+        self._failures = failures
+        self._datatypes = {tensor.name: tensor.datatype for tensor in core.model_metadata(name).inputs}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The completed configuration in Triton's JSON form."""
+        return self._core.model_config(self.name)
+
+    @property
+    def statistics(self) -> ModelStatistics:
+        """What a server's statistics extension would say: how many requests and batches there were, and so on."""
+        (found,) = self._core.model_statistics(self.name)
+        return found
+
+    async def infer(self, inputs: Inputs, **more: Any) -> Answer:
+        """The one response to one request.
+
+        Args:
+            inputs: arrays by name, batch dimension included where there is one. What is no array becomes one of the
+                configured datatype.
+            more: `outputs` (names), `id`, `parameters`, `priority`, `timeout_microseconds`, and `sequence_id`,
+                `sequence_start`, `sequence_end`.
+        """
+        with self._told():
+            return Answer(await self._core.infer(self._request(inputs, more)))
+
+    async def infer_many(self, requests: Sequence[Inputs], **more: Any) -> list[Answer | ServerError]:
+        """Requests at the same time, so that the scheduler may put them into one batch; answers and errors in their
+        places."""
+        answers: dict[int, Answer | ServerError] = {}
+
+        async def ask(index: int) -> None:
+            try:
+                answers[index] = await self.infer(requests[index], **more)
+            except ServerError as error:
+                answers[index] = error
+
+        async with trio.open_nursery() as nursery:
+            for index in range(len(requests)):
+                nursery.start_soon(ask, index)
+        return [answers[index] for index in range(len(requests))]
+
+    async def stream(self, inputs: Inputs, **more: Any) -> list[Answer]:
+        """All responses to one request, as a decoupled model sends them; arguments as of `infer`.
+
+        Raises what the request ended with, also after responses. Cancelled, the model can see that the request is.
+        """
+        received: list[Answer] = []
+
+        async def respond(response: InferenceResponse) -> None:
+            if response.outputs or response.parameters:  # else it says only that it is the last one
+                received.append(Answer(response))
+
+        with self._told():
+            await self._core.infer_stream(self._request(inputs, more), respond)
+        return received
+
+    async def is_ready(self) -> bool:
+        return self._core.is_model_ready(self.name)
+
+    def _request(self, inputs: Inputs, more: Mapping[str, Any]) -> InferenceRequest:
+        named = dict(more)
+        outputs = tuple(named.pop("outputs", ()))
+        tensors = [Tensor.from_numpy(name, self._array(name, value)) for name, value in inputs.items()]
+        return InferenceRequest(self.name, tensors, requested_outputs=outputs, **named)
+
+    def _array(self, name: str, value: ArrayLike) -> NDArray[Any]:
+        if isinstance(value, np.ndarray):
+            return value.astype(np.object_) if value.dtype.kind == "U" else value
+        datatype = self._datatypes.get(name)
+        return np.array(value, dtype=None if datatype is None else DataType[datatype].dtype)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except ServerError as error:
+            raise error from self._failures.cause_of(error)
+
+
+class Model:
+    """`AsyncModel` for tests that do not run on Trio: each method waits, and may be called from any thread."""
+
+    def __init__(self, model: AsyncModel, token: trio.lowlevel.TrioToken) -> None:
+        self._model = model
+        self._token = token
+        self.name = model.name
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """As `AsyncModel.config`."""
+        return trio.from_thread.run_sync(lambda: self._model.config, trio_token=self._token)
+
+    @property
+    def statistics(self) -> ModelStatistics:
+        """As `AsyncModel.statistics`."""
+        return trio.from_thread.run_sync(lambda: self._model.statistics, trio_token=self._token)
+
+    def infer(self, inputs: Inputs, **more: Any) -> Answer:
+        """As `AsyncModel.infer`."""
+        return self._wait(partial(self._model.infer, inputs, **more))
+
+    def infer_many(self, requests: Sequence[Inputs], **more: Any) -> list[Answer | ServerError]:
+        """As `AsyncModel.infer_many`."""
+        return self._wait(partial(self._model.infer_many, requests, **more))
+
+    def stream(self, inputs: Inputs, **more: Any) -> list[Answer]:
+        """As `AsyncModel.stream`."""
+        return self._wait(partial(self._model.stream, inputs, **more))
+
+    def is_ready(self) -> bool:
+        return self._wait(self._model.is_ready)
+
+    def _wait(self, work: Callable[[], Awaitable[T]]) -> T:
+        return trio.from_thread.run(work, trio_token=self._token)
