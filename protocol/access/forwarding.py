@@ -7,9 +7,10 @@ client think of. Python's `re` takes exponential time for some patterns, even on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from protocol.errors import InvalidArgument
+from protocol.messages import ParameterValue
 
 # Parameters with a meaning of their own; a header must not set them.
 RESERVED_NAMES = frozenset(
@@ -48,8 +49,8 @@ class HeaderForwarding:
     def parameters(self, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
         """The parameters that these headers make, by the names as they were sent.
 
-        The values of a name that comes several times are joined with `, ` (RFC 9110, 5.3). The parameters go over those
-        in the request's body: what a proxy sets, a client cannot forge.
+        The values of a name that comes several times are joined with `, ` (RFC 9110, 5.3). `put_over` puts the
+        parameters over those in the request's body: what a proxy sets, a client cannot forge.
 
         Raises:
             InvalidArgument: a header that matches has a name that is reserved.
@@ -73,6 +74,18 @@ class HeaderForwarding:
             if len(name) <= MAX_NAME_LENGTH and len(self._decisions) < MAX_REMEMBERED_NAMES:
                 self._decisions[name] = decision
         return decision
+
+
+def put_over(parameters: dict[str, ParameterValue], forwarded: Mapping[str, str]) -> None:
+    """Put what headers have made over the parameters of a request's body, in place.
+
+    Letter case means nothing in a header's name, so a parameter that differs in nothing else goes, too: a model that
+    looks for `x-user` must not find the client's word where the proxy has sent `X-User`.
+    """
+    names = {name.lower() for name in forwarded}
+    for name in [name for name in parameters if name.lower() in names]:
+        del parameters[name]
+    parameters.update(forwarded)
 
 
 def _compiled(pattern: str) -> Callable[[str], bool]:

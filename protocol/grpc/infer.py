@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from protocol.access.forwarding import put_over
 from protocol.errors import Unsupported
 from protocol.grpc.infer_codec import DecodedRequest, WireRequest, decode_request, encode_response, parse_request
 from protocol.grpc.stream import Stream
@@ -56,7 +57,7 @@ class InferCall:
         if not forwarding.is_empty:
             if self._forwarded is None:
                 self._forwarded = forwarding.parameters(self._stream.forwardable_headers())
-            decoded.request.parameters.update(self._forwarded)
+            put_over(decoded.request.parameters, self._forwarded)
         decoded.request.trace = trace
         return decoded
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 
+from protocol.access.forwarding import put_over
 from protocol.errors import Unsupported
 from protocol.http.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest, Reply
@@ -80,7 +81,7 @@ def _forward_headers(request: HttpRequest, inference: InferenceRequest) -> None:
     forwarding = request.services.forwarding
     if not forwarding.is_empty:
         headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.sent_headers)
-        inference.parameters.update(forwarding.parameters(headers))
+        put_over(inference.parameters, forwarding.parameters(headers))
 
 
 async def _infer_placed(request: HttpRequest, inference: InferenceRequest, placement: Placement) -> InferenceResponse:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.access.forwarding import MAX_NAME_LENGTH, MAX_REMEMBERED_NAMES, HeaderForwarding
+from protocol.access.forwarding import MAX_NAME_LENGTH, MAX_REMEMBERED_NAMES, HeaderForwarding, put_over
 from protocol.errors import InvalidArgument
+from protocol.messages import ParameterValue
 
 RESERVED = ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"]
 RESERVED += ["triton_x", "triton_"]
@@ -54,6 +55,12 @@ def test_which_names_match(pattern: str, name: str, is_forwarded: bool) -> None:
 def test_values_keep_their_text_and_repeated_names_are_joined() -> None:
     headers = [("x-a", '1 "\\'), ("content-type", "text/plain"), ("x-b", ""), ("x-a", "2")]
     assert HeaderForwarding("^x-").parameters(headers) == {"x-a": '1 "\\, 2', "x-b": ""}
+
+
+def test_what_a_header_says_cannot_be_forged_in_another_letter_case() -> None:
+    parameters: dict[str, ParameterValue] = {"x-user": "forged", "X-USER": "forged", "X-User": 1, "mine": 2}
+    put_over(parameters, {"X-User": "real"})
+    assert parameters == {"X-User": "real", "mine": 2}
 
 
 @pytest.mark.parametrize("name", [*RESERVED, "Priority", "TRITON_X"])

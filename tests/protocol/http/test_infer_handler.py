@@ -150,6 +150,8 @@ async def test_headers_become_parameters() -> None:
     headers = [("x-user", "größe"), ("x-tag", "a"), ("x-tag", "b"), ("other", "c")]
     _, core = await forwarded("^x-", headers, '{"x-user":"forged","mine":1}')
     assert core.requests[0].parameters == {"x-user": "größe", "x-tag": "a, b", "mine": 1}
+    _, core = await forwarded("^x-", [("X-User", "real")], '{"x-user":"forged"}')
+    assert core.requests[0].parameters == {"X-User": "real"}
     _, core = await forwarded("", headers)
     assert core.requests[0].parameters == {}
 
