@@ -1,4 +1,5 @@
-"""h2's server connection for a long-lived server: GOAWAY without haste, and little that a peer can make it hold.
+"""h2's server connection for a long-lived server: GOAWAY without haste, streams refused one by one, and little that a
+peer can make it hold.
 
 h2 takes a GOAWAY in either direction for the end of the connection. It is not: it says that no more streams are opened,
 and those that are open finish (RFC 9113, 6.8). h2 also keeps every stream that was ever closed, up to 65536, and any
@@ -54,7 +55,11 @@ class _Encoder(Encoder):
 
 class PatientConnection(H2Connection):
     """After `close_connection` and after the peer's GOAWAY the open streams go on; whoever owns the connection refuses
-    new ones, and closes it when the last stream has ended."""
+    new ones, and closes it when the last stream has ended.
+
+    More streams than the limit that is told to the peer are for the owner to refuse, one by one (RFC 9113, 5.1.2); h2
+    would end the connection, and a peer may have opened them before it was told.
+    """
 
     # Of a stream forgotten it is no longer known how it ended: frames that come late for it are then an error.
     MAX_CLOSED_STREAMS = 1024
@@ -63,6 +68,15 @@ class PatientConnection(H2Connection):
         super().__init__(config)
         self.state_machine = _StateMachine()
         self.encoder = _Encoder()
+        self._sweep_above = 64
+
+    @property
+    def open_inbound_streams(self) -> int:
+        """0: h2 asks this for each new stream, to refuse too many. What it does on the way, forget the streams that
+        have ended, takes a look at all of them; here that is done when half of them may have."""
+        if len(self.streams) > self._sweep_above:
+            self._sweep_above = 2 * super().open_inbound_streams + 64
+        return 0
 
     def clear_outbound_data_buffer(self) -> None:
         """h2 drops what is not sent yet when the peer's GOAWAY comes; its open streams still wait for it."""

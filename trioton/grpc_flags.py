@@ -138,7 +138,9 @@ class GrpcFlags:
     )
 
     grpc_max_connections: int = _count(1000, "The most connections at one time; others are turned away.")
-    grpc_max_concurrent_streams: int = _count(1024, "The most calls at one time on a connection.", maximum=_MAX_INT32)
+    grpc_max_concurrent_streams: int = _count(
+        1024, "The most calls at one time on a connection; others are refused.", maximum=_MAX_INT32
+    )
     grpc_max_in_flight_per_stream: int = _count(
         128, "The most requests of one ModelStreamInfer stream that are read and not yet answered."
     )
@@ -152,7 +154,9 @@ class GrpcFlags:
         16_384, "The most bytes of a call's headers, each counted with 32 more.", minimum=1024, maximum=2**24
     )
     grpc_max_stream_resets: int = _count(1000, "The most calls in a second that a client may open only to reset them.")
-    grpc_max_control_frames: int = _count(10_000, "The most frames in a second that carry nothing of a call.")
+    grpc_max_control_frames: int = _count(
+        10_000, "The most frames in a second that carry nothing of a call, and calls too many."
+    )
     grpc_handshake_timeout: int = _milliseconds(20_000, "How long TLS, and then HTTP/2, may take to begin.")
     grpc_receive_timeout: int = _milliseconds(
         60_000, "How long a request may take for each 64 KiB of it, once it has begun."

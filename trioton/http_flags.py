@@ -89,7 +89,8 @@ class HttpFlags:
         200, "The most requests in a second that a client may open on an HTTP/2 connection only to give them up."
     )
     http_max_control_frames: int = _count(
-        1000, "The most frames in a second on an HTTP/2 connection that carry nothing of a request."
+        1000,
+        "The most frames in a second on an HTTP/2 connection that carry nothing of a request, and requests too many.",
     )
     http_header_timeout: int = _milliseconds(
         20_000, "How long TLS, and then the headers of a request, may take once they have begun."

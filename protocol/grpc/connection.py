@@ -192,7 +192,7 @@ class Connection:
         if len(self._streams) >= self._limits.max_concurrent_streams:  # some are reset, but their handlers not gone
             self._out.count_refusal("max_concurrent_streams")
             self._out.refuse_stream(stream_id)
-            self._count_reset()
+            self._on_control_frame(event)
             return
         if self._refuses_calls:
             self._out.refuse_stream(stream_id)
@@ -286,7 +286,7 @@ class Connection:
         self._on_control_frame(event)
 
     def _on_control_frame(self, event: h2.events.Event) -> None:
-        """A frame that carries nothing of a call."""
+        """A frame that carries nothing of a call, or one of a call too many."""
         if not self._control_frames.passes(trio.current_time()):
             self._cut_off("max_control_frames", b"too many control frames")
 

@@ -1,4 +1,4 @@
-"""h2's connection, set up for a gRPC server: its windows and limits, and cheap sweeps of streams that have ended."""
+"""h2's connection, set up for a gRPC server: its windows and limits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _REMEMBERED_STREAMS = 4096
 class ServerConnection(PatientConnection):
     """The server's side. The windows are how many bytes a peer may send that nobody has read yet.
 
-    More streams than the limit that is told to the peer are not refused here: a peer may have opened them before it
-    was told. Headers of more than twice their limit end the connection, since they cannot be decoded.
+    Headers of more than twice their limit end the connection, since they cannot be decoded.
     """
 
     MAX_CLOSED_STREAMS = _REMEMBERED_STREAMS
@@ -47,15 +46,6 @@ class ServerConnection(PatientConnection):
         self.decoder.max_header_list_size = 2 * max_header_size
         self.max_inbound_frame_size = MAX_FRAME_SIZE
         self._raise_window_by = connection_window - _DEFAULT_WINDOW
-        self._sweep_above = 64
-
-    @property
-    def open_inbound_streams(self) -> int:
-        """0: h2 asks this for each new stream, to refuse too many. What it does on the way, forget the streams that
-        have ended, takes a look at all of them; here that is done when half of them may have."""
-        if len(self.streams) > self._sweep_above:
-            self._sweep_above = 2 * super().open_inbound_streams + 64
-        return 0
 
     def initiate_connection(self) -> None:
         super().initiate_connection()

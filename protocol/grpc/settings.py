@@ -42,10 +42,11 @@ class ConnectionLimits:
         max_receive_memory: of the request messages of all calls together, from their first byte until they are
             answered.
         max_header_size: of one call's headers, each with 32 more (RFC 9113, 6.5.2).
-        max_concurrent_streams: calls in progress.
+        max_concurrent_streams: calls in progress; others are refused, and may be tried again.
         stream_window, connection_window: what a peer may send before it is read.
-        max_stream_resets: per second; a peer that opens calls only to reset them, or more than it may have, is cut off.
-        max_control_frames: per second, of frames that carry nothing of a call; a peer that sends more is cut off.
+        max_stream_resets: per second; a peer that opens calls only to reset them is cut off.
+        max_control_frames: per second, of frames that carry nothing of a call and calls too many; a peer that sends
+            more is cut off.
         handshake_timeout: for TLS, and then for HTTP/2.
         receive_timeout: without progress of a request message that has begun.
         send_timeout: without progress of a response message.

@@ -16,7 +16,7 @@ import h2.events
 import trio
 from h2.config import H2Configuration
 from h2.errors import ErrorCodes
-from h2.exceptions import DenialOfServiceError, ProtocolError, TooManyStreamsError
+from h2.exceptions import DenialOfServiceError, FlowControlError, ProtocolError
 from h2.settings import SettingCodes, Settings
 from hypercorn.events import Closed, RawData, Updated
 from hypercorn.events import Event as TransportEvent
@@ -65,7 +65,7 @@ class Http2(H2Protocol):
         self.connection.local_settings = Settings(
             client=False,
             initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: 2 * limits.max_concurrent_streams,
+                SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
                 SettingCodes.MAX_HEADER_LIST_SIZE: limits.max_header_size,
             },
         )
@@ -73,6 +73,10 @@ class Http2(H2Protocol):
     @property
     def idle(self) -> bool:
         return not self.streams and not self.stream_buffers
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.streams) >= self.limits.max_concurrent_streams
 
     @property
     def may_get_more(self) -> bool:
@@ -89,8 +93,6 @@ class Http2(H2Protocol):
             self.connection.initiate_connection()
         else:
             self.connection.initiate_upgrade_connection(settings)
-        # Takes effect when the client has agreed to it; until then it may rightly have opened more.
-        self.connection.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: self.limits.max_concurrent_streams})
         await self._flush()
         self.task_group.spawn(self.send_task)
         if headers is not None:
@@ -121,8 +123,6 @@ class Http2(H2Protocol):
         except ProtocolError as error:  # h2 has a GOAWAY ready that says so to the client
             if type(error) is DenialOfServiceError:
                 self.on_limit("max_header_size")
-            elif isinstance(error, TooManyStreamsError):
-                self.on_limit("max_concurrent_streams")
             self._has_failed = True
             await self._flush()
             await self.send(Closed())
@@ -159,8 +159,10 @@ class Http2(H2Protocol):
     def _is_bearable(self, event: h2.events.Event) -> bool:
         if isinstance(event, h2.events.StreamReset):
             guard, name = self._resets, "max_stream_resets"
-        elif isinstance(event, _CONTROL_EVENTS) or (
-            isinstance(event, h2.events.DataReceived) and not event.data and event.stream_ended is None
+        elif (
+            isinstance(event, _CONTROL_EVENTS)
+            or (isinstance(event, h2.events.DataReceived) and not event.data and event.stream_ended is None)
+            or (isinstance(event, h2.events.RequestReceived) and self._is_full)
         ):
             guard, name = self._control_frames, "max_control_frames"
         else:
@@ -194,7 +196,7 @@ class Http2(H2Protocol):
         limits = self.limits
         if sum(len(name) + len(value) + _ENTRY_OVERHEAD for name, value in request.headers) > limits.max_header_size:
             return HeadersTooLarge(limits.max_header_size)
-        if len(self.streams) >= limits.max_concurrent_streams:
+        if self._is_full:  # perhaps it was opened before the client knew how many there may be
             return TooManyStreams(limits.max_concurrent_streams)
         if method == b"CONNECT":  # hypercorn would take it for a WebSocket
             return MethodNotAllowed(())
@@ -208,11 +210,15 @@ class Http2(H2Protocol):
             self.on_limit(error.limit)
         reply = error_reply(error)
         headers = [(b":status", b"%d" % reply.status), *reply.headers, (b"content-length", b"%d" % len(reply.body))]
+        # Without room for the body nothing is sent, so that the reset is the whole answer.
         try:
+            if self.connection.local_flow_control_window(request.stream_id) < len(reply.body):
+                raise FlowControlError
             self.connection.send_headers(request.stream_id, [*headers, *self.config.response_headers("h2")])
             self.connection.send_data(request.stream_id, reply.body, end_stream=True)
-        except ProtocolError:  # no window for the body, or reset in the same burst
-            self._reset(request.stream_id, ErrorCodes.CANCEL)
+        except ProtocolError:  # or it was reset in the same burst
+            code = ErrorCodes.REFUSED_STREAM if isinstance(error, TooManyStreams) else ErrorCodes.CANCEL
+            self._reset(request.stream_id, code)
         else:
             if request.stream_ended is None:
                 self._reset(request.stream_id, ErrorCodes.NO_ERROR)

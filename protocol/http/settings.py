@@ -20,7 +20,8 @@ class ConnectionLimits:
         max_requests_per_connection: after so many the connection ends in good order; 0 sets no end.
         max_stream_resets: requests in a second that an HTTP/2 client may open only to give them up; one more ends the
             connection.
-        max_control_frames: frames in a second that carry nothing of a request; one more ends the connection.
+        max_control_frames: frames in a second that carry nothing of a request, and requests that are too many; one
+            more ends the connection.
         header_timeout: seconds that the headers of a request may take once they have begun; then 408. Also what a TLS
             handshake may take.
         idle_timeout: seconds that a connection may sit without a request.

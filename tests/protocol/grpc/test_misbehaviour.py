@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from protocol.grpc import connection as connection_module
 from protocol.grpc import outgoing
 from protocol.grpc.connection import Connection, Shared
 from protocol.grpc.settings import ConnectionLimits, Keepalive
-from tests.protocol.grpc.client import Client, framed
+from tests.protocol.grpc.client import REQUEST_HEADERS, Client, Response, framed
 from tests.protocol.grpc.harness import (
     Calls,
     connected,
@@ -101,13 +102,39 @@ async def test_more_streams_than_allowed_are_refused(autojump_clock: trio.testin
 
 
 async def test_a_client_that_opens_too_many_all_the_time_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
-    async with connected(ConnectionLimits(max_concurrent_streams=1, max_stream_resets=20)) as peers:
+    async with connected(ConnectionLimits(max_concurrent_streams=1, max_control_frames=20)) as peers:
         with contextlib.suppress(trio.BrokenResourceError):
             for _ in range(30):
                 await peers.client.start_call("/test.Test/Wait", b"x")
         await peers.client.read_to_end()
         assert [goaway.error_code for goaway in peers.client.goaways] == [ErrorCodes.ENHANCE_YOUR_CALM]
-        assert peers.counts["max_stream_resets"] == 1
+        assert peers.counts["max_control_frames"] == 1
+
+
+async def test_far_more_streams_than_allowed_in_one_burst_cost_those_within_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """With the limits that are the default: nobody has told the client yet."""
+    async with connected() as peers:
+        limit = ConnectionLimits().max_concurrent_streams
+        client = peers.client
+        client.h2.remote_settings.update({SettingCodes.MAX_CONCURRENT_STREAMS: 4 * limit})
+        client.h2.remote_settings.acknowledge()
+        headers = [*{**REQUEST_HEADERS, ":path": "/test.Test/Wait"}.items()]
+        streams = [2 * n + 1 for n in range(4 * limit)]
+        for stream in streams:
+            client.responses[stream] = Response()
+            client.h2.send_headers(stream, headers)
+            client.h2.send_data(stream, framed(b"x"), end_stream=True)
+        await client.flush()
+        while client.responses[streams[-1]].reset is None:
+            await client.read()
+        assert {client.responses[stream].reset for stream in streams[limit:]} == {ErrorCodes.REFUSED_STREAM}
+        peers.calls.gate.set()
+        for stream in streams[:limit]:
+            assert (await client.finish(stream)).status == 0
+        assert peers.counts == {"max_concurrent_streams": 3 * limit}
+        assert not client.goaways
 
 
 async def test_pings_are_answered_but_not_without_end(autojump_clock: trio.testing.MockClock) -> None:

@@ -28,6 +28,7 @@ from tests.protocol.http.wire import infer_body, read_outputs
 LOOPBACK = HttpSettings(host="127.0.0.1", port=0)
 INFER = "/v2/models/echo/infer"
 WAIT = "/v2/models/wait/infer"
+GATE = "/v2/models/gate/infer"
 EMPTY = b'{"inputs":[]}'
 LIMITS = ConnectionLimits()
 
@@ -264,17 +265,40 @@ async def test_too_many_streams_are_answered(serve: Serve) -> None:
     assert server.services.limits.counts() == {("http", "max_concurrent_streams"): 1}
 
 
-async def test_far_too_many_streams_end_the_connection(serve: Serve) -> None:
+async def test_far_too_many_streams_in_one_burst_cost_those_within_nothing(serve: Serve, nursery: trio.Nursery) -> None:
+    """One too many is answered, or refused where the client's window has no room for the answer."""
     server = await serve(settings=limited(max_concurrent_streams=2))
     client = await connect(server)
-    await client.start("POST", WAIT, EMPTY)
-    await server.core.started.wait()
-    for _ in range(10):
-        client.send("POST", WAIT, EMPTY)
+    within = [client.send("POST", GATE, EMPTY) for _ in range(2)]
+    too_many = [client.send("POST", GATE, EMPTY) for _ in range(900)]
+    nursery.start_soon(client.flush)
+    refused: dict[int, bytes | int] = {}
+    while len(refused) < len(too_many):
+        assert await client.more()
+        for event in list(client.events):
+            if isinstance(event, h2.events.ResponseReceived) and event.stream_id in too_many:
+                refused[event.stream_id] = dict(event.headers)[b":status"]
+            elif isinstance(event, h2.events.StreamReset) and event.stream_id not in refused:
+                refused[event.stream_id] = event.error_code
+    assert set(refused) == set(too_many)
+    assert set(refused.values()) == {b"429", h2.errors.ErrorCodes.REFUSED_STREAM}
+    client.h2.increment_flow_control_window(1 << 20)
     await client.flush()
-    assert await ended_by(client) == h2.errors.ErrorCodes.PROTOCOL_ERROR
+    server.core.gate.set()
+    assert [(await client.answer(stream_id))[0] for stream_id in within] == [200, 200]
+    assert server.services.limits.counts() == {("http", "max_concurrent_streams"): 900}
+
+
+async def test_too_many_streams_all_the_time_end_the_connection(serve: Serve, nursery: trio.Nursery) -> None:
+    server = await serve(settings=limited(max_concurrent_streams=2, max_control_frames=20))
+    client = await connect(server)
+    for _ in range(40):
+        client.send("POST", WAIT, EMPTY)
+    nursery.start_soon(client.flush)
+    assert await ended_by(client) == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
     with trio.fail_after(10):
         await server.core.cancelled.wait()
+    assert server.services.limits.counts()["http", "max_control_frames"] == 1
     assert await is_alive(server)
 
 
