@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from protocol.access.forwarding import HeaderForwarding
-from protocol.access.restricted import GRPC_PROTOCOL, Restriction
+from protocol.access.restricted import GRPC_PROTOCOL, RestrictedApis, Restriction
 from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
 from protocol.tls import TlsFiles
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable
@@ -172,6 +172,10 @@ class GrpcFlags:
     def check_grpc(self) -> None:
         """Raises UsageError for what cannot be served."""
         self.grpc_tls()
+        try:
+            RestrictedApis(self.grpc_restricted_protocol, GRPC_PROTOCOL)
+        except ValueError as error:
+            raise UsageError(f"--grpc-restricted-protocol: {error}") from None
 
     def grpc_tls(self) -> TlsFiles | None:
         """What TLS is to use, None without it. Raises UsageError."""

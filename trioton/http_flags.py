@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from protocol.access.forwarding import HeaderForwarding
-from protocol.access.restricted import HTTP_API, Restriction
+from protocol.access.restricted import HTTP_API, RestrictedApis, Restriction
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.tls import TlsFiles
 from trioton.flags import UsageError, boolean, flag, integer, repeatable
@@ -108,6 +108,10 @@ class HttpFlags:
     def check_http(self) -> None:
         """Raises UsageError for what cannot be served."""
         self.http_tls()
+        try:
+            RestrictedApis(self.http_restricted_api, HTTP_API)
+        except ValueError as error:
+            raise UsageError(f"--http-restricted-api: {error}") from None
 
     def http_tls(self) -> TlsFiles | None:
         """What TLS is to use, None without it. Raises UsageError."""

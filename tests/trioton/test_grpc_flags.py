@@ -151,3 +151,11 @@ def test_values_that_are_none(argument: str, message: str) -> None:
 
 def test_no_flag_of_tritons_for_grpc_is_missing() -> None:
     assert not [name for name in UNBUILT_FLAGS if "grpc" in name]
+
+
+def test_a_category_is_restricted_once() -> None:
+    """The second flag is at fault, which its own value does not show."""
+    flags = parsed("--grpc-restricted-protocol=health:a=b", "--grpc-restricted-protocol=inference,health:c=d")
+    text = "--grpc-restricted-protocol: restricted protocol 'health' can not be specified in multiple config groups"
+    with pytest.raises(UsageError, match=text):
+        flags.check_grpc()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from protocol.access.restricted import HTTP_API, Restriction
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.tls import TlsFiles
 from trioton.flags import UsageError
@@ -81,3 +82,11 @@ def test_metrics_over_tls_need_the_certificates_of_http() -> None:
 def test_half_of_the_memory_is_for_requests() -> None:
     assert make().request_memory() == memory_size() // 2
     assert make(max_request_memory=7).request_memory() == 7
+
+
+def test_a_category_is_restricted_once() -> None:
+    """The second flag is at fault, which its own value does not show."""
+    restrictions = tuple(Restriction.parse(text, HTTP_API) for text in ("health:a=b", "inference,health:c=d"))
+    text = "--http-restricted-api: restricted api 'health' can not be specified in multiple config groups"
+    with pytest.raises(UsageError, match=text):
+        make(http_restricted_api=restrictions)
