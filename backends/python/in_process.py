@@ -55,7 +55,12 @@ class InProcessModel:
         self._folders = folders
         sys.path += folders
         package = make_package(self._package, os.path.dirname(path)).__name__
-        return class_of(f"{package}.{Path(path).stem}", path)
+        writes = not sys.dont_write_bytecode
+        sys.dont_write_bytecode = True  # as in a worker, see its loader; the server's own modules are imported already
+        try:
+            return class_of(f"{package}.{Path(path).stem}", path)
+        finally:
+            sys.dont_write_bytecode = not writes
 
     def session(self, connection: Connection) -> Session:
         """For one of its instances."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -18,7 +19,17 @@ from backends.interface import InstanceDied
 from protocol.errors import Internal, InvalidArgument, ServerError
 from repository.json_form import to_json_form
 from repository.model_config import InstanceKind
-from tests.backends.python.models import CONFIG, IDENTITY, backend, executing, infer, output, request, running
+from tests.backends.python.models import (
+    CONFIG,
+    IDENTITY,
+    backend,
+    executing,
+    infer,
+    output,
+    parameters,
+    request,
+    running,
+)
 from tests.backends.python.processes import children, is_alive, open_descriptors, shared_memory_files, until
 
 INITIALIZE = """
@@ -35,6 +46,10 @@ class TritonPythonModel:
 
 def initializing(body: str) -> str:
     return INITIALIZE.format(body=body)
+
+
+def compiled(folder: Path) -> list[Path]:
+    return list(folder.rglob("__pycache__"))
 
 
 async def test_initialize_gets_strings(tmp_path: Path) -> None:
@@ -92,6 +107,23 @@ async def test_a_model_finds_its_siblings_and_nothing_of_the_servers(tmp_path: P
     files = {"sibling": "VALUE = 7", "tensors": "MINE = True", "protocol": "MINE = True", "__init__": ""}
     async with running(backend(tmp_path, model, files=files)) as instance:
         await infer(instance, request())
+
+
+@pytest.mark.parametrize("isolation", ["process", "threads", "fork", "in_process"])
+async def test_a_change_counts_even_in_the_second_of_the_load_before(isolation: str, tmp_path: Path) -> None:
+    """Of a file as large as it was: Python would take its compiled file for good."""
+    for number in ("1", "2"):
+        model = "from . import sibling\n" + executing(
+            f"return [answer(np.array([{number}, sibling.VALUE])) for _ in requests]"
+        )
+        config = msgspec.structs.replace(CONFIG, parameters=parameters(ISOLATION=isolation))
+        files, allowed = {"sibling": f"VALUE = {number}"}, {"allow-in-process": "true"}
+        instance = backend(tmp_path, model, config=config, settings=allowed, files=files)
+        for file in (tmp_path / "1").glob("*.py"):
+            os.utime(file, (1_700_000_000, 1_700_000_000))
+        async with running(instance):
+            assert output((await infer(instance, request()))[0]).tolist() == [int(number)] * 2
+    assert not compiled(tmp_path)
 
 
 async def test_a_version_directory_may_be_a_package(tmp_path: Path) -> None:

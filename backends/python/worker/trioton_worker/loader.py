@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,11 @@ def load_model_class(path: str, model_directory: str, version_directory: str) ->
     """The class TritonPythonModel of the file at `path`; raises whatever its import raises.
 
     A file that is not in the version directory belongs to a Python-based backend: it is imported as `model`.
+
+    Nothing is compiled into the model's folders. Compiled files are matched with their sources by size and time in
+    whole seconds, so a file that is changed soon after it was loaded would stay what it was.
     """
+    sys.dont_write_bytecode = True
     folder, filename = os.path.split(path)
     while _worker_folder in sys.path:
         sys.path.remove(_worker_folder)
@@ -56,8 +61,16 @@ def make_package(name: str, folder: str) -> ModuleType:
     return package
 
 
+class _SourceLoader(SourceFileLoader):
+    """Neither reads nor writes a compiled file, whoever has made it."""
+
+    def path_stats(self, path: Any) -> Any:
+        raise OSError(f"'{path}' is to be compiled anew")
+
+
 def _run(name: str, path: str, search: list[str] | None = None) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=search)
+    loader = _SourceLoader(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader, submodule_search_locations=search)
     assert spec is not None  # the path ends in .py
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
