@@ -6,10 +6,10 @@ the server takes requests, and puts together what is asked about models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -59,6 +59,8 @@ EXTENSIONS = (
     "trace",
     "logging",
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +203,19 @@ class ServerCore:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
         model = self._manager.find(request.model_name, request.model_version)
-        call = model.infer(request)
-        self._accepted += 1
-        try:
-            return await (self._in_flight.run(request, model.version, call) if request.id else call)
-        finally:
-            self._accepted -= 1
-            self._stop_if_done()
+        return await self._run_accepted(request, model.version, model.infer(request))
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
         model = self._manager.find(request.model_name, request.model_version)
-        call = model.infer_stream(request, respond)
+        return await self._run_accepted(request, model.version, model.infer_stream(request, respond))
+
+    async def _run_accepted(self, request: InferenceRequest, version: int, call: Awaitable[T]) -> T:
+        """While it runs, the server does not end; by its id, if it has one, it can be cancelled."""
         self._accepted += 1
         try:
-            return await (self._in_flight.run(request, model.version, call) if request.id else call)
+            return await (self._in_flight.run(request, version, call) if request.id else call)
         finally:
             self._accepted -= 1
             self._stop_if_done()
