@@ -37,12 +37,11 @@ def build_scheduler(
         policy = AdaptiveBatchingPolicy(batching, max_batch_size=config.max_batch_size, tuning=tuning)
     if batching is not None:
         statistics.flushes = dict.fromkeys(FlushReason, 0)
-    is_ordered = batching is not None and batching.preserve_ordering
     return Scheduler(
         config.name,
         policy,
         statistics,
-        OrderedReplies() if is_ordered and not config.is_decoupled else None,
+        OrderedReplies() if config.preserves_ordering and not config.is_decoupled else None,
         is_decoupled=config.is_decoupled,
         tuning=tuning,
         runs_ahead=_runs_ahead(config, can_run_ahead=can_run_ahead),
