@@ -1,0 +1,170 @@
+"""Model control: loads and unloads models by name, each with the models that it needs.
+
+Flow: model manager → [model control] → model life cycle. Its calls run in tasks of the manager's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import trio
+
+from actors.ensemble.dependencies import EnsembleDependencies, Needs, needs_of
+from actors.ensemble.loading import ComposingModels
+from actors.model_life_cycle import ModelLifeCycle, release
+from actors.model_loading import ModelLoader, with_reason
+from actors.model_table import ModelEntry, ModelTable, VersionEntry
+from protocol.core import LoadParameters
+from protocol.errors import InvalidArgument, ServerError
+from repository.fingerprint import fingerprint
+from repository.layout import (
+    DUPLICATE_MODEL,
+    FoundModels,
+    ModelDirectory,
+    Repository,
+    check_model_name,
+    find_model,
+)
+from repository.override_files import OverrideFiles
+
+logger = logging.getLogger("trioton.model_manager")
+
+
+class ModelControl:
+    """Calls for one model run one after the other, by the lock of its entry in the table, and no more than `load_limit`
+    load at a time. `tasks` outlive the calls."""
+
+    def __init__(
+        self,
+        life_cycle: ModelLifeCycle,
+        table: ModelTable,
+        loader: ModelLoader,
+        repositories: Sequence[Repository],
+        composing: ComposingModels,
+        dependencies: EnsembleDependencies,
+        *,
+        load_limit: trio.CapacityLimiter,
+        tasks: trio.Nursery,
+    ) -> None:
+        self._life_cycle = life_cycle
+        self._table = table
+        self._loader = loader
+        self._repositories = repositories
+        self._composing = composing
+        self._dependencies = dependencies
+        self._load_limit = load_limit
+        self._tasks = tasks
+
+    async def load_if_absent(self, name: str, tried: frozenset[str] = frozenset()) -> None:
+        """Load a model unless it serves already."""
+        try:
+            await self.load(name, LoadParameters(), tried, only_if_absent=True)
+        except ServerError as error:  # noted in the table; the other models serve
+            entry = self._table.entry(name)
+            if not entry.versions and not entry.failure:
+                entry.failure = with_reason(error)
+                logger.error("%s", error)
+
+    async def load(
+        self,
+        name: str,
+        parameters: LoadParameters,
+        tried: frozenset[str] = frozenset(),
+        *,
+        only_if_absent: bool = False,
+    ) -> None:
+        """An ensemble's composing models are loaded first, if they are not; those that were `tried` are not again."""
+        if parameters.files:
+            await self._load_files(name, parameters)
+            return
+        directory = await self._find_directory(name)
+        entry = self._table.entry(name)
+        needed = await self._loader.composing_models(directory, parameters)
+        with self._dependencies.wanted(needed.names):
+            await self._load_composing(entry, needed, tried)
+            await self._load_from(entry, directory, parameters, only_if_absent=only_if_absent)
+
+    async def _load_from(
+        self,
+        entry: ModelEntry,
+        directory: ModelDirectory,
+        parameters: LoadParameters,
+        *,
+        only_if_absent: bool,
+    ) -> None:
+        async with entry.lock:
+            if only_if_absent and entry.ready_versions:
+                return
+            seen = None if parameters.config else await trio.to_thread.run_sync(fingerprint, directory)
+            if seen is not None and seen == entry.loaded_from and entry.ready_versions:
+                return
+            async with self._load_limit:
+                await self._life_cycle.replace(entry, directory, parameters)
+            entry.loaded_from = seen
+
+    async def _load_files(self, name: str, parameters: LoadParameters) -> None:
+        """Load a model from what the call brought; no repository needs to have it. The next load without files goes
+        back to the repository."""
+        check_model_name(name)
+        files = await trio.to_thread.run_sync(OverrideFiles, name, parameters.files)
+        try:
+            entry = self._table.entry(name)
+            needed = await self._loader.composing_models(files.directory, parameters)
+            with self._dependencies.wanted(needed.names):
+                await self._load_composing(entry, needed, frozenset())
+                async with entry.lock:
+                    async with self._load_limit:
+                        await self._life_cycle.replace(entry, files.directory, parameters, files)
+                    entry.loaded_from = None
+        finally:
+            await release(files)
+
+    async def _load_composing(self, entry: ModelEntry, needs: Needs, tried: frozenset[str]) -> None:
+        """Load those models of an ensemble's steps, or of a traffic split, that do not serve, without holding any lock
+        or limit of its own.
+
+        Raises:
+            InvalidArgument: not all of them serve then, or the model would need itself.
+        """
+        if not needs.names:
+            return
+        try:
+            await self._composing.check(entry.name, needs)
+            async with trio.open_nursery() as loads:
+                for name in needs.names:
+                    if name not in tried and not self._table.entry(name).ready_versions:
+                        loads.start_soon(self.load_if_absent, name, tried)
+            self._composing.check_loaded(entry.name, needs)
+        except ServerError as error:
+            raise self._life_cycle.failed(entry, error) from None
+
+    async def _find_directory(self, name: str) -> ModelDirectory:
+        """Raises what a client is told of a name that no repository has, or that more than one has."""
+        found: FoundModels = await trio.to_thread.run_sync(find_model, self._repositories, name)
+        if name in found.models:
+            return found.models[name]
+        reason = DUPLICATE_MODEL if found.duplicates else "failed to poll from model repository"
+        raise InvalidArgument(f"failed to load '{name}', {reason}")
+
+    async def unload(self, name: str, *, unload_dependents: bool) -> None:
+        """Returns when the model's versions have been told to end."""
+        entry = self._table.entries.get(name)
+        if entry is None:
+            return
+        async with entry.lock:
+            entry.loaded_from, entry.failure, entry.is_explicit = None, "", False
+            composing = needs_of(entry) or ()
+            versions = list(entry.versions.values())
+            self._life_cycle.retire(versions)
+        if unload_dependents and composing:
+            self._tasks.start_soon(self._unload_composing, versions, composing)
+
+    async def _unload_composing(self, ensembles: Sequence[VersionEntry], names: Sequence[str]) -> None:
+        """When the ensembles have finished their requests, unload what was loaded for them alone."""
+        for version in ensembles:
+            await version.ended.wait()
+        for name in names:
+            entry = self._table.entries.get(name)
+            if entry is not None and not entry.is_explicit and not self._dependencies.is_needed(name):
+                await self.unload(name, unload_dependents=True)

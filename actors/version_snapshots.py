@@ -1,0 +1,33 @@
+"""Every version that serves, as the metrics see it.
+
+Flow: model table → [version snapshots] → metrics.
+"""
+
+from __future__ import annotations
+
+from actors.model_table import ModelTable
+from actors.statistics import VersionSnapshot
+from actors.traffic_split import routed_texts
+
+
+def version_snapshots(table: ModelTable) -> list[VersionSnapshot]:
+    """By name and version."""
+    return [
+        VersionSnapshot(
+            model=entry.name,
+            # Triton's label for ensembles.
+            version=1 if model.composition is not None and len(entry.ready_versions) == 1 else model.version,
+            metric_tags=model.config.metric_tags,
+            statistics=model.statistics.frozen(entry.name, model.version, has_responses=False),
+            pending_requests=model.pending_count,
+            load_seconds=entry.versions[model.version].load_seconds,
+            failures={reason.value: count for reason, count in model.statistics.failures.items()},
+            histograms=model.statistics.histograms.frozen() if model.statistics.histograms is not None else {},
+            summaries=model.statistics.summaries.frozen() if model.statistics.summaries is not None else {},
+            flushes={reason.value: count for reason, count in model.statistics.flushes.items()},
+            has_cache=model.statistics.has_cache,
+            gpu=model.gpu,
+            routed=routed_texts(model),
+        )
+        for entry, model in table.ready()
+    ]
