@@ -94,10 +94,11 @@ class ServerCore:
         self._settings = settings
         self._cache = cache
         self._in_flight = InFlight()
-        self._accepted = 0  # requests that clients wait for
+        self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
         self._manager: ModelManager | None = None
+        self._is_unready = False
         self._is_stopping = False
         self._stop = trio.Event()
         self._metadata = ServerMetadata(settings.server_id, metadata.version("trioton"), EXTENSIONS)
@@ -127,13 +128,25 @@ class ServerCore:
         try:
             await manager.run(self._stop, task_status=task_status)
         finally:
-            self._is_stopping = True
+            self._is_unready = self._is_stopping = True
             self._manager = None
+
+    def turn_unready(self) -> None:
+        """Say from now on that the server is not ready, and go on answering: who balances load looks elsewhere."""
+        self._is_unready = True
 
     def stop(self) -> None:
         """Refuse new work, finish what was accepted, then unload; `run` returns when that is done."""
-        self._is_stopping = True
+        self._is_unready = self._is_stopping = True
         self._stop_if_done()
+
+    async def wait_answered(self) -> None:
+        """Until everything is answered that was accepted before `stop`."""
+        await self._stop.wait()
+
+    def accepted(self) -> Mapping[tuple[str, int], int]:
+        """How many requests clients wait for, by model and version."""
+        return dict(self._accepted)
 
     def _stop_if_done(self) -> None:
         """No model may go before the last request, which may still call any of them."""
@@ -151,7 +164,7 @@ class ServerCore:
         return True
 
     def is_ready(self) -> bool:
-        self._refuse_if_stopping()
+        self._refuse_if_unready()
         manager = self._manager
         return (
             manager is not None and manager.is_started and (not self._settings.strict_readiness or manager.is_ready())
@@ -163,6 +176,7 @@ class ServerCore:
         return not self._settings.strict_readiness or await self._running().check_ready()
 
     async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        self._refuse_if_unready()
         return await self._running().find(name, version).check_ready()
 
     def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
@@ -213,11 +227,14 @@ class ServerCore:
 
     async def _run_accepted(self, request: InferenceRequest, version: int, call: Awaitable[T]) -> T:
         """While it runs, the server does not end; by its id, if it has one, it can be cancelled."""
-        self._accepted += 1
+        accepted, key = self._accepted, (request.model_name, version)
+        accepted[key] = accepted.get(key, 0) + 1
         try:
             return await (self._in_flight.run(request, version, call) if request.id else call)
         finally:
-            self._accepted -= 1
+            accepted[key] -= 1
+            if not accepted[key]:
+                del accepted[key]
             self._stop_if_done()
 
     def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
@@ -249,10 +266,14 @@ class ServerCore:
         return self._manager
 
     def _not_running(self) -> Unavailable:
-        return Unavailable("Server exiting" if self._is_stopping else "Server not ready")
+        return Unavailable("Server exiting" if self._is_unready else "Server not ready")
 
     def _refuse_if_stopping(self) -> None:
         if self._is_stopping:
+            raise self._not_running()
+
+    def _refuse_if_unready(self) -> None:
+        if self._is_unready:
             raise self._not_running()
 
 

@@ -1,7 +1,7 @@
 """A server as a process: signals and exit codes around one `Server`.
 
-The first SIGINT or SIGTERM drains; a second one, or the end of the exit timeout, ends the process at once. Source:
-Triton, "Start and exit".
+The first SIGINT or SIGTERM drains; a second one, or the end of the exit timeout, ends the process at once. The exit
+code is 0 only if nothing was cut off. Source: Triton, "Start and exit".
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import NoReturn
 
 import trio
 
+from trioton.ending import ExitTimeoutExpired
 from trioton.log import ServerLog, logging_to
-from trioton.server import ExitTimeoutExpired, Server, StartError
+from trioton.server import Server, StartError
 from trioton.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -63,11 +64,12 @@ async def _stop_on_signals(server: Server, signals: AsyncIterator[int]) -> None:
     first = await anext(signals)
     logger.info("Signal (%d) received.", first)
     server.stop()
-    with trio.move_on_after(server.settings.exit_timeout_secs + CANCEL_GRACE_SECONDS):
+    longest = server.settings.drain_secs + server.settings.exit_timeout_secs
+    with trio.move_on_after(longest + CANCEL_GRACE_SECONDS):
         second = await anext(signals)
         logger.error("Signal (%d) received again. Exiting immediately.", second)
         end_process(1)
-    logger.error("%s", ExitTimeoutExpired())
+    logger.error("%s", ExitTimeoutExpired(server.cut_off))
     end_process(1)
 
 

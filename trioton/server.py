@@ -35,6 +35,7 @@ from protocol.shared_memory.table import SharedMemoryTable
 from protocol.tls import CertificateError
 from trioton.custom_collector import is_own_name
 from trioton.edges import Edge, Shared, edges
+from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.gpus import Gpus
 from trioton.load_report import load_report
 from trioton.log import VERBATIM, ServerLog
@@ -42,6 +43,8 @@ from trioton.metrics import Metrics
 from trioton.reload import Reloader
 from trioton.settings import Address, Settings
 from trioton.tables import model_table
+
+__all__ = ["ExitTimeoutExpired", "Server", "StartError", "open_server"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +54,6 @@ SERVICE_NAMES = {"grpc": "GRPCInferenceService", "http": "HTTPService", "metrics
 
 class StartError(Exception):
     """The server could not start, and nothing of it is left. The text says why and what to change."""
-
-
-class ExitTimeoutExpired(Exception):
-    """The server was stopped, and what it had accepted did not end within `exit_timeout_secs`."""
-
-    def __init__(self) -> None:
-        super().__init__("Exit timeout expired. Exiting immediately.")
 
 
 class Server:
@@ -94,7 +90,10 @@ class Server:
             gpus=self._gpus,
         )
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
+        self._ending = Ending(self.core, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs)
         self._stop = trio.Event()
+        self._close_edges = trio.Event()
+        self._close_metrics = trio.Event()
         self._has_started = False
         self._scope = trio.CancelScope()
 
@@ -113,42 +112,50 @@ class Server:
             await self._check_repositories()
             reloader = await self._reloader()
             async with trio.open_nursery() as background:
-                async with trio.open_nursery() as nursery:
-                    try:
-                        await self._start_tracing(background)
-                        await self._start_cache(background)
-                        await nursery.start(self.core.run)
-                        await self._start_serving(nursery, background)
-                    except StartError as error:  # raised below, outside the nursery, after an orderly end
-                        failure = error
-                    else:
-                        if reloader is not None:
-                            background.start_soon(reloader.run)
-                        task_status.started()
-                        await self._stop.wait()
-                    self._stop.set()
-                    self.core.stop()
+                async with trio.open_nursery() as metrics:  # shown until all the others have ended
+                    async with trio.open_nursery() as nursery:
+                        try:
+                            await self._start_tracing(background)
+                            await self._start_cache(background)
+                            await nursery.start(self.core.run)
+                            await self._start_serving(nursery, metrics, background)
+                        except StartError as error:  # raised below, outside the nursery, after an orderly end
+                            failure = error
+                            self.core.stop()
+                        else:
+                            if reloader is not None:
+                                background.start_soon(reloader.run)
+                            task_status.started()
+                            await self._stop.wait()
+                            await self._ending.run(self._scope, background)
+                        self._close_edges.set()
+                    self._close_metrics.set()
                 background.cancel_scope.cancel()  # helpers without an end of their own
         self._shared_memory.close()
         if failure is not None:
             raise failure
         if self._scope.cancelled_caught and self._has_started:
-            raise ExitTimeoutExpired
+            raise ExitTimeoutExpired(self.cut_off)
 
     def stop(self) -> None:
-        """Refuse new work, finish what was accepted, unload the models, and return from `run`.
+        """Say that the server is not ready, go on answering for `drain_secs`, then refuse new work, finish what was
+        accepted, unload the models, and return from `run`.
 
-        It takes `exit_timeout_secs` at most; what is left then is cancelled. A server that is still loading gives up
-        at once.
+        The latter takes `exit_timeout_secs` at most; what is left then is cancelled. A server that is still loading
+        gives up at once.
         """
         if self._stop.is_set():
             return
         self._stop.set()
         if self._has_started:
-            self.core.stop()  # from now on, not only when `run` gets its turn
-            self._scope.deadline = trio.current_time() + self.settings.exit_timeout_secs
+            self._ending.begin()  # from now on, not only when `run` gets its turn
         else:
             self._scope.cancel()
+
+    @property
+    def cut_off(self) -> int:
+        """How many requests were under way when the exit timeout expired."""
+        return self._ending.cut_off
 
     async def model_table(self) -> str:
         """The models, their versions and how they fare, as a table."""
@@ -181,7 +188,7 @@ class Server:
         except UnusableCache as error:
             raise StartError(f"{error}; see --cache-config") from None
 
-    async def _start_serving(self, nursery: trio.Nursery, background: trio.Nursery) -> None:
+    async def _start_serving(self, nursery: trio.Nursery, metrics: trio.Nursery, background: trio.Nursery) -> None:
         logger.info("%s", await self.model_table(), extra=VERBATIM)
         if self.settings.exit_on_error:
             _refuse_failed(_asked_for(await self.core.repository_index(), self.settings))
@@ -193,7 +200,9 @@ class Server:
         except CertificateError as error:
             raise StartError(str(error)) from None
         for word, edge in opening.items():
-            self.addresses[word] = await self._open(word, edge, nursery)
+            is_metrics = word == "metrics"
+            close = self._close_metrics if is_metrics else self._close_edges
+            self.addresses[word] = await self._open(word, edge, metrics if is_metrics else nursery, close)
             logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(self.addresses[word]))
         self._has_started = True
 
@@ -217,10 +226,10 @@ class Server:
             load_report=partial(load_report, self._metrics.registry),
         )
 
-    async def _open(self, word: str, edge: Edge, nursery: trio.Nursery) -> Address:
+    async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:
         try:
             # Only the two that a client sees matter; an IPv6 address has more parts.
-            host, port, *_ = await nursery.start(edge, self._stop)
+            host, port, *_ = await nursery.start(edge, close)
         except OSError as error:
             wanted = address_text(self.settings.services()[word])
             raise StartError(

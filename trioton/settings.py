@@ -182,6 +182,14 @@ class Settings(HttpFlags, GrpcFlags):
         help="The most bytes that the bodies of all requests in flight hold, over HTTP and gRPC; others are refused. "
         "Where absent, half of the memory of this machine or container.",
     )
+    drain_secs: int = flag(
+        0,
+        integer(0),
+        group=SERVER,
+        metavar=_INT,
+        help="How long a server that was told to stop goes on taking requests while it says that it is not ready, so "
+        "that load balancers look elsewhere.",
+    )
     exit_timeout_secs: int = flag(
         30, integer(0), group=SERVER, metavar=_INT, help="How long requests in flight may take to end at exit."
     )

@@ -73,7 +73,7 @@ class HealthService(HealthBase):
         raise Unavailable(SHUTTING_DOWN)
 
     async def _status(self, service: str) -> ServingStatus:
-        """UNKNOWN where the server cannot say."""
+        """NOT_SERVING also while the server starts or stops, and wherever it cannot say."""
         if service and service not in self._services:
             return ServingStatus.SERVICE_UNKNOWN
         try:
@@ -83,5 +83,5 @@ class HealthService(HealthBase):
                 is_serving = self._core.is_live()
             return ServingStatus.SERVING if is_serving else ServingStatus.NOT_SERVING
         except ServerError as error:
-            logger.debug("health is unknown: %s", error)
-            return ServingStatus.UNKNOWN
+            logger.debug("not serving: %s", error)
+            return ServingStatus.NOT_SERVING

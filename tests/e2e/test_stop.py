@@ -13,11 +13,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import grpc as grpcio  # type: ignore[import-untyped]  # it ships no types
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from protocol.grpc.generated.grpc.health.v1 import (
+    HealthCheckRequest,
+    HealthCheckResponse,
+    HealthCheckResponseServingStatus,
+)
 from tests.e2e.client import Client, add_sub_inputs, slow_inputs, status_of
+from tests.e2e.raw import Answer, infer_json
 from tests.e2e.repository import add_add_sub, copy_python_model
 from tests.e2e.server_process import (
     TIMEOUT_SECONDS,
@@ -139,6 +146,83 @@ def test_sigterm_under_load_loses_no_accepted_request(models: Path, threads: Thr
     assert '"Signal (15) received."' in server.log
 
 
+def get(address: str, path: str) -> int:
+    """The status of the answer."""
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        response.read()
+        return response.status
+    finally:
+        connection.close()
+
+
+def is_healthy(address: str) -> bool:
+    """As a load balancer asks (`grpc.health.v1`)."""
+    with grpcio.insecure_channel(address) as channel:
+        ask = channel.unary_unary("/grpc.health.v1.Health/Check", HealthCheckRequest.SerializeToString, None)
+        answer = HealthCheckResponse.parse(ask(HealthCheckRequest(), timeout=TIMEOUT_SECONDS))
+    return answer.status is HealthCheckResponseServingStatus.SERVING
+
+
+def test_while_it_drains_it_is_not_ready_and_answers(models: Path, threads: ThreadPoolExecutor) -> None:
+    """Readiness is off by each way to ask for it; whoever still comes is served, until a second signal."""
+    with ServerProcess("--drain-secs=1000", repository=models) as server:
+        http_address, grpc_address = server.addresses["http"], server.addresses["grpc"]
+        asked = ("/v2/health/ready", "/v2/models/add_sub/ready", "/v2/health/live")
+        assert [get(http_address, path) for path in asked] == [200, 200, 200]
+        assert is_healthy(grpc_address)
+        load = Load(server, threads)
+        server.signal(signal.SIGTERM)
+        server.wait_for_line("not ready any more")
+        before = load.outcomes["right"]
+        assert [get(http_address, path) for path in asked] == [503, 503, 200]
+        assert not is_healthy(grpc_address)
+        with Client("grpc", grpc_address) as client:
+            with pytest.raises(InferenceServerException, match="Server exiting") as refused:
+                client.raw.is_server_ready()
+            assert status_of(refused.value) == "UNAVAILABLE"
+            assert ask_slowly(client, 5, 0) == 5
+        assert ask_slowly_by_json(http_address, 6, 0) == 6
+        assert get(server.addresses["metrics"], "/metrics") == 200
+        assert eventually(lambda: load.outcomes["right"] >= before + 100)
+        assert set(load.outcomes) == {"right"}, load.outcomes
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 1
+        load.wait()
+
+
+def test_after_draining_it_ends_by_itself(models: Path, threads: ThreadPoolExecutor) -> None:
+    """What was accepted while it drained is answered, also when that takes longer; then the exit code is 0."""
+    with ServerProcess("--drain-secs=1", repository=models) as server, Client("grpc", server.addresses["grpc"]) as grpc:
+        load = Load(server, threads)
+        server.signal(signal.SIGTERM)
+        server.wait_for_line("not ready any more")
+        accepted = [threads.submit(ask_slowly, grpc, value, 1.0) for value in range(3)]
+        assert [future.result(TIMEOUT_SECONDS) for future in accepted] == [0, 1, 2]
+        load.wait()
+        assert server.wait() == 0
+    assert set(load.outcomes) == {"right", "refused"}, load.outcomes
+
+
+def test_new_work_is_refused_while_what_was_accepted_ends(models: Path, threads: ThreadPoolExecutor) -> None:
+    """By an answer that says so; the log tells what is waited for, and metrics are there as long as the server is."""
+    with ServerProcess(repository=models) as server, Client("grpc", server.addresses["grpc"]) as client:
+        accepted = [threads.submit(ask_slowly, client, value, 3.0) for value in range(3)]
+        wait_for_pending(server, 3 - SLOW_INSTANCES)
+        server.signal(signal.SIGTERM)
+        server.wait_for_line(r"Model 'slow' \(version 1\) has 3 in-flight inferences")
+        with pytest.raises(InferenceServerException, match="Server exiting") as refused:
+            ask_slowly(client, 2, 0)
+        assert status_of(refused.value) == "UNAVAILABLE"
+        assert get(server.addresses["http"], "/v2/health/ready") == 503
+        assert infer_json(server.addresses["http"], "slow", {}) == Answer(503, "Server exiting")
+        assert get(server.addresses["metrics"], "/metrics") == 200
+        assert [future.result(TIMEOUT_SECONDS) for future in accepted] == [0, 1, 2]
+        assert server.wait() == 0
+
+
 def test_ctrl_c_in_a_terminal(models: Path, threads: ThreadPoolExecutor) -> None:
     """The signal goes to the workers, too: they do not take it, finish, and end with their server. No traceback."""
     with ServerProcess(repository=models) as server, Client("grpc", server.addresses["grpc"]) as grpc:
@@ -191,6 +275,7 @@ def test_an_end_that_does_not_wait(models: Path, threads: ThreadPoolExecutor, ag
             assert isinstance(error, InferenceServerException)
             assert status_of(error) in ("UNAVAILABLE", "CANCELLED")
     assert "Exiting immediately." in server.log
+    assert again or "Exiting immediately. 3 inferences were cut off." in server.log
     assert eventually(lambda: not any(map(is_running, workers)))
 
 

@@ -36,13 +36,13 @@ def seen(peers: Caller, stream: int) -> list[str | None]:
 
 @pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService"])
 async def test_the_server_serves_while_it_is_ready(service: str) -> None:
-    """Unknown where it cannot say."""
+    """Not while a model is missing, and not while the server starts or stops."""
     async with serving() as peers:
         assert await check(peers, service) is ServingStatus.SERVING
         peers.core.is_complete = False
         assert await check(peers, service) is ServingStatus.NOT_SERVING
-        peers.core.is_up = False
-        assert await check(peers, service) is ServingStatus.UNKNOWN
+        peers.core.is_complete, peers.core.is_up = True, False
+        assert await check(peers, service) is ServingStatus.NOT_SERVING
 
 
 @pytest.mark.parametrize("service", SERVICES[1:])
