@@ -8,6 +8,7 @@ code 1, as Triton's do.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,9 @@ RUN_USAGE = "usage: trioton run <model directory> [--reload] [flags]"
 DEMO_USAGE = "usage: trioton demo [--once] [flags]"
 # Triton's own variable: 0 shows log messages as they are, without quotes and escapes.
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
+# Exit codes as shells have them for the signals that other programs end by.
+PIPE_CLOSED = 128 + 13  # SIGPIPE, which not every system has
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,20 +37,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = words.pop(0) if words and not words[0].startswith("-") else "serve"
     try:
-        match command:
-            case "serve":
-                return _serve(words)
-            case "run":
-                return _run(words)
-            case "demo":
-                return _demo(words)
-        raise UsageError(f"Unexpected argument: {command}; the commands are serve, run and demo")
+        code = _command(command, words)
+        sys.stdout.flush()
     except UsageError as error:
         usage = {"demo": DEMO_USAGE, "run": RUN_USAGE}.get(command, USAGE)
         print(usage, error, sep="\n", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever reads has seen enough (`… --help | head`)
+        # The interpreter flushes once more when it ends, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
     except KeyboardInterrupt:  # before the server listens for signals
-        return 130
+        return INTERRUPTED
+    return code
+
+
+def _command(command: str, words: list[str]) -> int:
+    match command:
+        case "serve":
+            return _serve(words)
+        case "run":
+            return _run(words)
+        case "demo":
+            return _demo(words)
+    raise UsageError(f"Unexpected argument: {command}; the commands are serve, run and demo")
 
 
 def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:

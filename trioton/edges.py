@@ -6,6 +6,7 @@ module makes.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +29,7 @@ from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
-from protocol.tls import server_context
+from protocol.tls import TlsFiles, server_context
 from trioton.settings import Address, Settings
 
 
@@ -53,36 +54,47 @@ class Shared:
     load_report: Callable[[], Mapping[str, float]]
 
 
-def edges(settings: Settings, shared: Shared) -> dict[str, Edge]:
-    """The services that are switched on, by the word in their flags and in the order in which they open.
+def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
+    """What TLS each service that is switched on is to use, by the word in its flags; those without TLS are left out.
+    Blocks: it reads the files.
 
     Raises:
-        CertificateError: TLS is asked for, and its files cannot be used.
+        CertificateError: a file cannot be used.
     """
-    makers: dict[str, Callable[[Settings, Shared, Address], Edge]] = {"grpc": _grpc, "http": _http, "metrics": _metrics}
-    return {word: makers[word](settings, shared, address) for word, address in settings.services().items()}
+    wanted: dict[str, tuple[TlsFiles | None, Sequence[str]]] = {
+        "grpc": (settings.grpc_tls(), (GRPC_ALPN_PROTOCOL,)),
+        "http": (settings.http_tls(), ALPN_PROTOCOLS),
+        "metrics": (settings.http_tls() if settings.metrics_use_ssl else None, ALPN_PROTOCOLS),
+    }
+    return {
+        word: server_context(files, protocols)
+        for word, (files, protocols) in wanted.items()
+        if files is not None and word in settings.services()
+    }
 
 
-def _grpc(settings: Settings, shared: Shared, address: Address) -> Edge:
+def edges(settings: Settings, shared: Shared, tls: Mapping[str, ssl.SSLContext]) -> dict[str, Edge]:
+    """The services that are switched on, by the word in their flags and in the order in which they open. `tls` is that
+    of `tls_contexts`."""
+    makers = {"grpc": _grpc, "http": _http, "metrics": _metrics}
+    return {
+        word: makers[word](settings, shared, address, tls.get(word)) for word, address in settings.services().items()
+    }
+
+
+def _grpc(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
     services = _services(shared, settings.grpc_restricted_protocol, GRPC_PROTOCOL, settings.grpc_header_forward_pattern)
-    tls = settings.grpc_tls()
-    grpc = replace(settings.grpc_edge(), tls=None if tls is None else server_context(tls, (GRPC_ALPN_PROTOCOL,)))
-    return partial(serve_grpc, services, grpc)
+    return partial(serve_grpc, services, replace(settings.grpc_edge(), tls=tls))
 
 
-def _http(settings: Settings, shared: Shared, address: Address) -> Edge:
+def _http(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
     services = _services(shared, settings.http_restricted_api, HTTP_API, settings.http_header_forward_pattern)
-    tls = settings.http_tls()
-    http = replace(settings.http_edge(), tls=None if tls is None else server_context(tls, ALPN_PROTOCOLS))
-    return partial(serve_http, services, http)
+    return partial(serve_http, services, replace(settings.http_edge(), tls=tls))
 
 
-def _metrics(settings: Settings, shared: Shared, address: Address) -> Edge:
+def _metrics(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
     host, port = address
-    tls = settings.http_tls() if settings.metrics_use_ssl else None
-    metrics = MetricsSettings(
-        host, port, settings.http_edge().connections, None if tls is None else server_context(tls, ALPN_PROTOCOLS)
-    )
+    metrics = MetricsSettings(host, port, settings.http_edge().connections, tls)
     access = AccessControl(keys=shared.keys)
     return partial(serve_metrics, shared.render_metrics, metrics, access=access, limits=shared.limits)
 

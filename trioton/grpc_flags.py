@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from protocol.access.forwarding import HeaderForwarding
-from protocol.access.restricted import GRPC_PROTOCOL, RestrictedApis, Restriction
+from protocol.access.restricted import GRPC_PROTOCOL, Restriction
 from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
 from protocol.tls import TlsFiles
-from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable
+from trioton.edge_flags import MILLISECONDS, EdgeFlags, check_restrictions, refuse_files_without_tls
+from trioton.flags import UsageError, choice, flag, integer
 
 GRPC = "gRPC"
 
-_BOOL = "<boolean>"
-_INT = "<integer>"
-_MS = "<milliseconds>"
-_PATH = "<path>"
+_edge = EdgeFlags(GRPC)
 
 # zlib's levels.
 COMPRESSION_LEVELS = {"none": 0, "low": 1, "medium": 6, "high": 9}
@@ -31,49 +28,27 @@ _MAX_INT32 = 2**31 - 1
 
 
 def _milliseconds(default: int, help: str) -> int:
-    return flag(default, integer(0, _MAX_INT32), group=GRPC, metavar=_MS, help=help)
-
-
-def _count(default: int, help: str, *, minimum: int = 1, maximum: int | None = None) -> int:
-    return flag(default, integer(minimum, maximum), group=GRPC, metavar=_INT, help=help)
+    return _edge.milliseconds(default, help, minimum=0, maximum=_MAX_INT32)
 
 
 def _without_effect(default: int, help: str, *, minimum: int, maximum: int | None = None) -> int:
-    return _count(default, f"Without effect: {help}", minimum=minimum, maximum=maximum)
-
-
-def _path(help: str) -> Path | None:
-    return flag(None, Path, group=GRPC, metavar=_PATH, help=help)
+    return _edge.count(default, f"Without effect: {help}", minimum=minimum, maximum=maximum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcFlags:
     """The part of the settings that is about gRPC."""
 
-    allow_grpc: bool = flag(True, boolean, group=GRPC, metavar=_BOOL, help="Serve gRPC.")
-    grpc_address: str = flag("0.0.0.0", str, group=GRPC, metavar="<string>", help="The address to listen on.")
-    grpc_port: int = flag(8001, integer(0, 65535), group=GRPC, metavar=_INT, help="The port to listen on.")
-    reuse_grpc_port: bool = flag(
-        False,
-        boolean,
-        group=GRPC,
-        metavar=_BOOL,
-        help="Let other processes listen on the same port; the system spreads the connections.",
-    )
-    grpc_restricted_protocol: tuple[Restriction, ...] = repeatable(
-        partial(Restriction.parse, dialect=GRPC_PROTOCOL),
-        group=GRPC,
+    allow_grpc: bool = _edge.allow()
+    grpc_address: str = _edge.address()
+    grpc_port: int = _edge.port(8001)
+    reuse_grpc_port: bool = _edge.reuse_port()
+    grpc_restricted_protocol: tuple[Restriction, ...] = _edge.restrictions(
+        GRPC_PROTOCOL,
         metavar="<protocol>[,<protocol>]:<key>=<value>",
-        help="Calls that need the metadata triton-grpc-protocol-<key> with this value. May be given several times.",
-        is_secret=True,
+        help="Calls that need the metadata triton-grpc-protocol-<key> with this value.",
     )
-    grpc_header_forward_pattern: HeaderForwarding | None = flag(
-        None,
-        HeaderForwarding,
-        group=GRPC,
-        metavar="<regular expression>",
-        help="Request metadata whose keys it matches become parameters of the inference request.",
-    )
+    grpc_header_forward_pattern: HeaderForwarding | None = _edge.header_forwarding("Request metadata whose keys")
     grpc_infer_response_compression_level: str = flag(
         "none",
         choice(*COMPRESSION_LEVELS),
@@ -82,38 +57,28 @@ class GrpcFlags:
         help="Compress responses to inference requests for clients that accept it.",
     )
 
-    grpc_use_ssl: bool = flag(
-        False, boolean, group=GRPC, metavar=_BOOL, help="Serve over TLS, with --grpc-server-cert and --grpc-server-key."
+    grpc_use_ssl: bool = _edge.on_off(False, "Serve over TLS, with --grpc-server-cert and --grpc-server-key.")
+    grpc_use_ssl_mutual: bool = _edge.on_off(
+        False, "Serve over TLS, and only clients with a certificate that --grpc-root-cert vouches for."
     )
-    grpc_use_ssl_mutual: bool = flag(
-        False,
-        boolean,
-        group=GRPC,
-        metavar=_BOOL,
-        help="Serve over TLS, and only clients with a certificate that --grpc-root-cert vouches for.",
-    )
-    grpc_server_cert: Path | None = _path("The server's certificate, with those between it and the root, in PEM form.")
-    grpc_server_key: Path | None = _path("The private key of the server's certificate, in PEM form.")
-    grpc_root_cert: Path | None = _path("The certificate that vouches for clients, in PEM form.")
+    grpc_server_cert: Path | None = _edge.certificate()
+    grpc_server_key: Path | None = _edge.key()
+    grpc_root_cert: Path | None = _edge.root_certificate()
 
     grpc_keepalive_time: int = _milliseconds(
         7_200_000, "After so long without a byte from a client it is asked for a sign of life."
     )
     grpc_keepalive_timeout: int = _milliseconds(20_000, "How long it has to give one, before the connection is closed.")
-    grpc_keepalive_permit_without_calls: bool = flag(
-        False,
-        boolean,
-        group=GRPC,
-        metavar=_BOOL,
-        help="Ask clients without calls too, and let them ask as often as those with calls.",
+    grpc_keepalive_permit_without_calls: bool = _edge.on_off(
+        False, "Ask clients without calls too, and let them ask as often as those with calls."
     )
-    grpc_http2_max_pings_without_data: int = _count(
+    grpc_http2_max_pings_without_data: int = _edge.count(
         2, "How often in a row a client is asked while it is sent nothing else; 0 is without limit.", minimum=0
     )
     grpc_http2_min_recv_ping_interval_without_data: int = _milliseconds(
         300_000, "How long a client has to wait between its own PINGs, unless it is sent data."
     )
-    grpc_http2_max_ping_strikes: int = _count(
+    grpc_http2_max_ping_strikes: int = _edge.count(
         2,
         "How many PINGs of a client may come too early; one more closes the connection. 0 is without limit.",
         minimum=0,
@@ -122,7 +87,7 @@ class GrpcFlags:
         None,
         integer(0, _MAX_INT32),
         group=GRPC,
-        metavar=_MS,
+        metavar=MILLISECONDS,
         help="After so long, give or take a tenth, a connection takes no more calls, and its client opens a new one. "
         "Where absent, never.",
     )
@@ -130,31 +95,33 @@ class GrpcFlags:
         None,
         integer(0, _MAX_INT32),
         group=GRPC,
-        metavar=_MS,
+        metavar=MILLISECONDS,
         help="How long the calls in progress may still go on then. Where absent, until they end.",
     )
     grpc_max_connection_idle: int = _milliseconds(
         3_600_000, "After so long without a call a connection is closed; 0 is never."
     )
 
-    grpc_max_connections: int = _count(1000, "The most connections at one time; others are turned away.")
-    grpc_max_concurrent_streams: int = _count(
+    grpc_max_connections: int = _edge.count(1000, "The most connections at one time; others are turned away.")
+    grpc_max_concurrent_streams: int = _edge.count(
         1024, "The most calls at one time on a connection; others are refused.", maximum=_MAX_INT32
     )
-    grpc_max_in_flight_per_stream: int = _count(
+    grpc_max_in_flight_per_stream: int = _edge.count(
         128, "The most requests of one ModelStreamInfer stream that are read and not yet answered."
     )
-    grpc_max_message_size: int = _count(
+    grpc_max_message_size: int = _edge.count(
         _MAX_INT32, "The most bytes of a request message, also once it is decompressed.", maximum=_MAX_INT32
     )
-    grpc_max_receive_memory: int = _count(
+    grpc_max_receive_memory: int = _edge.count(
         2**32, "The most bytes that the requests in progress on one connection may hold."
     )
-    grpc_max_header_size: int = _count(
+    grpc_max_header_size: int = _edge.count(
         16_384, "The most bytes of a call's headers, each counted with 32 more.", minimum=1024, maximum=2**24
     )
-    grpc_max_stream_resets: int = _count(1000, "The most calls in a second that a client may open only to reset them.")
-    grpc_max_control_frames: int = _count(
+    grpc_max_stream_resets: int = _edge.count(
+        1000, "The most calls in a second that a client may open only to reset them."
+    )
+    grpc_max_control_frames: int = _edge.count(
         10_000, "The most frames in a second that carry nothing of a call, and calls too many."
     )
     grpc_handshake_timeout: int = _milliseconds(20_000, "How long TLS, and then HTTP/2, may take to begin.")
@@ -172,14 +139,17 @@ class GrpcFlags:
     def check_grpc(self) -> None:
         """Raises UsageError for what cannot be served."""
         self.grpc_tls()
-        try:
-            RestrictedApis(self.grpc_restricted_protocol, GRPC_PROTOCOL)
-        except ValueError as error:
-            raise UsageError(f"--grpc-restricted-protocol: {error}") from None
+        check_restrictions("--grpc-restricted-protocol", self.grpc_restricted_protocol, GRPC_PROTOCOL)
 
     def grpc_tls(self) -> TlsFiles | None:
         """What TLS is to use, None without it. Raises UsageError."""
         if not (self.grpc_use_ssl or self.grpc_use_ssl_mutual):
+            files = {
+                "--grpc-server-cert": self.grpc_server_cert,
+                "--grpc-server-key": self.grpc_server_key,
+                "--grpc-root-cert": self.grpc_root_cert,
+            }
+            refuse_files_without_tls(files, "--grpc-use-ssl=true or --grpc-use-ssl-mutual=true")
             return None
         flag_name = "--grpc-use-ssl-mutual" if self.grpc_use_ssl_mutual else "--grpc-use-ssl"
         if self.grpc_server_cert is None or self.grpc_server_key is None:

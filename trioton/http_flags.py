@@ -7,88 +7,59 @@ Names and units are Triton's where it has the flag; times are in milliseconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from protocol.access.forwarding import HeaderForwarding
-from protocol.access.restricted import HTTP_API, RestrictedApis, Restriction
+from protocol.access.restricted import HTTP_API, Restriction
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.tls import TlsFiles
-from trioton.flags import UsageError, boolean, flag, integer, repeatable
+from trioton.edge_flags import EdgeFlags, check_restrictions, refuse_files_without_tls
+from trioton.flags import UsageError
 
 HTTP = "HTTP"
 
-_BOOL = "<boolean>"
-_INT = "<integer>"
+_edge = EdgeFlags(HTTP)
 
 
 def _milliseconds(default: int, help: str) -> int:
-    return flag(default, integer(1), group=HTTP, metavar="<milliseconds>", help=help)
-
-
-def _count(default: int, help: str, *, minimum: int = 1) -> int:
-    return flag(default, integer(minimum), group=HTTP, metavar=_INT, help=help)
-
-
-def _path(help: str) -> Path | None:
-    return flag(None, Path, group=HTTP, metavar="<path>", help=help)
+    return _edge.milliseconds(default, help, minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have two such parts
 class HttpFlags:
     """The part of the settings that is about HTTP."""
 
-    allow_http: bool = flag(True, boolean, group=HTTP, metavar=_BOOL, help="Serve HTTP.")
-    http_address: str = flag("0.0.0.0", str, group=HTTP, metavar="<string>", help="The address to listen on.")
-    http_port: int = flag(8000, integer(0, 65535), group=HTTP, metavar=_INT, help="The port to listen on.")
-    reuse_http_port: bool = flag(
-        False,
-        boolean,
-        group=HTTP,
-        metavar=_BOOL,
-        help="Let other processes listen on the same port; the system spreads the connections.",
+    allow_http: bool = _edge.allow()
+    http_address: str = _edge.address()
+    http_port: int = _edge.port(8000)
+    reuse_http_port: bool = _edge.reuse_port()
+    http_restricted_api: tuple[Restriction, ...] = _edge.restrictions(
+        HTTP_API, metavar="<api>[,<api>]:<header>=<value>", help="Calls that need a header with this value."
     )
-    http_restricted_api: tuple[Restriction, ...] = repeatable(
-        partial(Restriction.parse, dialect=HTTP_API),
-        group=HTTP,
-        metavar="<api>[,<api>]:<header>=<value>",
-        help="Calls that need a header with this value. May be given several times.",
-        is_secret=True,
-    )
-    http_header_forward_pattern: HeaderForwarding | None = flag(
-        None,
-        HeaderForwarding,
-        group=HTTP,
-        metavar="<regular expression>",
-        help="Request headers whose names it matches become parameters of the inference request.",
-    )
+    http_header_forward_pattern: HeaderForwarding | None = _edge.header_forwarding("Request headers whose names")
 
-    http_use_ssl: bool = flag(
-        False, boolean, group=HTTP, metavar=_BOOL, help="Serve HTTPS, with --http-server-cert and --http-server-key."
-    )
-    http_server_cert: Path | None = _path("The server's certificate, with those between it and the root, in PEM form.")
-    http_server_key: Path | None = _path("The private key of the server's certificate, in PEM form.")
-    http_root_cert: Path | None = _path(
-        "The certificate that vouches for clients, in PEM form; with it a client needs one of its own (mutual TLS)."
-    )
+    http_use_ssl: bool = _edge.on_off(False, "Serve HTTPS, with --http-server-cert and --http-server-key.")
+    http_server_cert: Path | None = _edge.certificate()
+    http_server_key: Path | None = _edge.key()
+    http_root_cert: Path | None = _edge.root_certificate("; with it a client needs one of its own (mutual TLS)")
 
-    http_max_input_size: int = _count(
+    http_max_input_size: int = _edge.count(
         67108864,
         "The most bytes of a request's JSON part, of a tensor given as JSON, and of a decompressed body.",
     )
-    http_max_body_size: int = _count(2**31, "The most bytes of a whole request body, binary tensors included.")
-    http_max_header_size: int = _count(65536, "The most bytes of a request's line and headers.", minimum=1024)
-    http_max_connections: int = _count(1000, "The most connections at one time; others are answered 503.")
-    http_max_concurrent_streams: int = _count(
+    http_max_body_size: int = _edge.count(2**31, "The most bytes of a whole request body, binary tensors included.")
+    http_max_header_size: int = _edge.count(65536, "The most bytes of a request's line and headers.", minimum=1024)
+    http_max_connections: int = _edge.count(1000, "The most connections at one time; others are answered 503.")
+    http_max_concurrent_streams: int = _edge.count(
         128, "The most requests at one time on an HTTP/2 connection; others are answered 429."
     )
-    http_max_requests_per_connection: int = _count(
+    http_max_requests_per_connection: int = _edge.count(
         0, "After so many requests a connection ends, and its client opens a new one; 0 is never.", minimum=0
     )
-    http_max_stream_resets: int = _count(
+    http_max_stream_resets: int = _edge.count(
         200, "The most requests in a second that a client may open on an HTTP/2 connection only to give them up."
     )
-    http_max_control_frames: int = _count(
+    http_max_control_frames: int = _edge.count(
         1000,
         "The most frames in a second on an HTTP/2 connection that carry nothing of a request, and requests too many.",
     )
@@ -103,22 +74,22 @@ class HttpFlags:
         60_000, "How long a client may take no byte of its response, before it is cut off."
     )
 
-    http_thread_count: int = _count(8, "Without effect: requests need no threads here.")
+    http_thread_count: int = _edge.count(8, "Without effect: requests need no threads here.")
 
     def check_http(self) -> None:
         """Raises UsageError for what cannot be served."""
         self.http_tls()
-        try:
-            RestrictedApis(self.http_restricted_api, HTTP_API)
-        except ValueError as error:
-            raise UsageError(f"--http-restricted-api: {error}") from None
+        check_restrictions("--http-restricted-api", self.http_restricted_api, HTTP_API)
 
     def http_tls(self) -> TlsFiles | None:
         """What TLS is to use, None without it. Raises UsageError."""
         if not self.http_use_ssl:
-            for name in ("http_server_cert", "http_server_key", "http_root_cert"):
-                if getattr(self, name) is not None:
-                    raise UsageError(f"--{name.replace('_', '-')} needs --http-use-ssl=true")
+            files = {
+                "--http-server-cert": self.http_server_cert,
+                "--http-server-key": self.http_server_key,
+                "--http-root-cert": self.http_root_cert,
+            }
+            refuse_files_without_tls(files, "--http-use-ssl=true")
             return None
         if self.http_server_cert is None or self.http_server_key is None:
             raise UsageError("--http-use-ssl needs --http-server-cert and --http-server-key")

@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -34,7 +36,7 @@ from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
 from protocol.tls import CertificateError
 from trioton.custom_collector import is_own_name
-from trioton.edges import Edge, Shared, edges
+from trioton.edges import Edge, Shared, edges, tls_contexts
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.gpus import Gpus
 from trioton.load_report import load_report
@@ -110,6 +112,7 @@ class Server:
         failure: StartError | None = None
         with self._scope:
             await self._check_repositories()
+            files = await self._read_files()
             reloader = await self._reloader()
             async with trio.open_nursery() as background:
                 async with trio.open_nursery() as metrics:  # shown until all the others have ended
@@ -118,7 +121,7 @@ class Server:
                             await self._start_tracing(background)
                             await self._start_cache(background)
                             await nursery.start(self.core.run)
-                            await self._start_serving(nursery, metrics, background)
+                            await self._start_serving(files, nursery, metrics, background)
                         except StartError as error:  # raised below, outside the nursery, after an orderly end
                             failure = error
                             self.core.stop()
@@ -188,17 +191,17 @@ class Server:
         except UnusableCache as error:
             raise StartError(f"{error}; see --cache-config") from None
 
-    async def _start_serving(self, nursery: trio.Nursery, metrics: trio.Nursery, background: trio.Nursery) -> None:
+    async def _start_serving(
+        self, files: _Files, nursery: trio.Nursery, metrics: trio.Nursery, background: trio.Nursery
+    ) -> None:
         logger.info("%s", await self.model_table(), extra=VERBATIM)
         if self.settings.exit_on_error:
             _refuse_failed(_asked_for(await self.core.repository_index(), self.settings))
         if self._gpus is not None and self.settings.allow_metrics:
             await background.start(self._gpus.run)
-        shared = await self._shared(background)
-        try:
-            opening = edges(self.settings, shared)
-        except CertificateError as error:
-            raise StartError(str(error)) from None
+        if files.keys is not None:
+            background.start_soon(files.keys.watch)
+        opening = edges(self.settings, self._shared(files.keys), files.tls)
         for word, edge in opening.items():
             is_metrics = word == "metrics"
             close = self._close_metrics if is_metrics else self._close_edges
@@ -206,14 +209,11 @@ class Server:
             logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(self.addresses[word]))
         self._has_started = True
 
-    async def _shared(self, background: trio.Nursery) -> Shared:
-        keys: KeysFile | None = None
-        if self.settings.auth_keys_file is not None:
-            try:
-                keys = await trio.to_thread.run_sync(KeysFile, self.settings.auth_keys_file)
-            except ValueError as error:
-                raise StartError(f"--auth-keys-file: {error}") from None
-            background.start_soon(keys.watch)
+    async def _read_files(self) -> _Files:
+        """Certificates and keys are read before the models, whose loading may take long."""
+        return await trio.to_thread.run_sync(_Files.read, self.settings)
+
+    def _shared(self, keys: KeysFile | None) -> Shared:
         return Shared(
             core=self.core,
             shared_memory=self._shared_memory,
@@ -237,6 +237,27 @@ class Server:
                 f"choose another address with --{word}-address or --{word}-port"
             ) from None
         return host, port
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What the edges need of files: TLS by the words of the services, and the keys of clients."""
+
+    tls: Mapping[str, ssl.SSLContext]
+    keys: KeysFile | None
+
+    @classmethod
+    def read(cls, settings: Settings) -> _Files:
+        """Blocks. Raises StartError."""
+        try:
+            tls = tls_contexts(settings)
+        except CertificateError as error:
+            raise StartError(str(error)) from None
+        try:
+            keys = None if settings.auth_keys_file is None else KeysFile(settings.auth_keys_file)
+        except ValueError as error:
+            raise StartError(f"--auth-keys-file: {error}") from None
+        return cls(tls, keys)
 
 
 @asynccontextmanager

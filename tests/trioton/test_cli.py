@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from trioton.cli import ESCAPE_VARIABLE, main, settings_from
+from trioton.cli import ESCAPE_VARIABLE, PIPE_CLOSED, main, settings_from
 from trioton.flags import UsageError
 from trioton.settings import BackendSetting
 
@@ -87,6 +89,17 @@ def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     assert "--model-repository=<path>" in shown.out
     assert shown.err == ""
+
+
+def test_a_reader_that_has_seen_enough_ends_it_without_a_word() -> None:
+    """As in `trioton serve --help | head -1`."""
+    command = [sys.executable, "-m", "trioton", "serve", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # before the first byte is written
+        assert process.stderr.read() == b""
+        assert process.wait() == PIPE_CLOSED
 
 
 def test_help_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,7 +99,6 @@ FILES = ("--grpc-server-cert=server.pem", "--grpc-server-key=server.key", "--grp
 
 def test_tls_is_asked_for_by_a_flag_of_its_own() -> None:
     """Mutual TLS takes precedence."""
-    assert parsed(*FILES).grpc_tls() is None
     assert parsed("--grpc-use-ssl=true", *FILES).grpc_tls() == TlsFiles(CERTIFICATE, KEY)
     mutual = TlsFiles(CERTIFICATE, KEY, ROOT)
     assert parsed("--grpc-use-ssl-mutual=true", *FILES).grpc_tls() == mutual
@@ -109,6 +108,9 @@ def test_tls_is_asked_for_by_a_flag_of_its_own() -> None:
 MISSING: list[tuple[dict[str, Any], str]] = [
     ({"grpc_use_ssl": True}, "--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key"),
     ({"grpc_use_ssl": True, "grpc_server_cert": CERTIFICATE}, "--grpc-use-ssl needs --grpc-server-cert and"),
+    ({"grpc_server_cert": CERTIFICATE}, "--grpc-server-cert needs --grpc-use-ssl=true or --grpc-use-ssl-mutual=true"),
+    ({"grpc_server_key": KEY}, "--grpc-server-key needs --grpc-use-ssl=true or"),
+    ({"grpc_root_cert": ROOT}, "--grpc-root-cert needs --grpc-use-ssl=true or"),
     (
         {"grpc_use_ssl_mutual": True, "grpc_server_cert": CERTIFICATE, "grpc_server_key": KEY},
         "--grpc-use-ssl-mutual needs --grpc-root-cert, the certificate that vouches for clients",
@@ -118,6 +120,7 @@ MISSING: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("values", "message"), MISSING)
 def test_tls_needs_its_files(values: dict[str, Any], message: str) -> None:
+    """And files need TLS: who gives them believes that they are used."""
     with pytest.raises(UsageError) as caught:
         Settings(model_repository=(Path("/models"),), **values)
     assert message in str(caught.value)

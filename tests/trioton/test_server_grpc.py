@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,29 @@ async def test_a_certificate_that_is_not_there_keeps_the_server_from_starting(re
     flags = ("--grpc-use-ssl=1", "--grpc-server-cert=/nowhere.pem", "--grpc-server-key=/nowhere.key")
     with pytest.raises(StartError, match=r"cannot read '/nowhere\.pem': No such file"):
         await Server(settings(repository, *flags)).run()
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (
+            ("--grpc-use-ssl=1", "--grpc-server-cert=/nowhere.pem", "--grpc-server-key=/n"),
+            r"cannot read '/nowhere\.pem'",
+        ),
+        (
+            ("--http-use-ssl=1", "--http-server-cert=/nowhere.pem", "--http-server-key=/n"),
+            r"cannot read '/nowhere\.pem'",
+        ),
+        (("--auth-keys-file=/nowhere.toml",), r"--auth-keys-file: .*nowhere\.toml"),
+    ],
+)
+async def test_files_are_read_before_the_models(
+    repository: Path, flags: tuple[str, ...], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Loading them may take long."""
+    with caplog.at_level(logging.DEBUG), pytest.raises(StartError, match=text):
+        await Server(settings(repository, *flags)).run()
+    assert not [record for record in caplog.records if "add_sub" in record.getMessage()]
 
 
 async def test_shared_memory(repository: Path) -> None:
