@@ -1,0 +1,29 @@
+"""All formats, and the parameters of the tests over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from tests.backends.conformance.format import Format
+from tests.backends.conformance.onnxruntime_format import OnnxFormat
+from tests.backends.conformance.python_format import PythonFormat
+
+FORMATS: tuple[Format, ...] = (OnnxFormat(), PythonFormat())
+
+
+def each_format(is_wanted: Callable[[Format], bool] = lambda _: True) -> pytest.MarkDecorator:
+    """For a test with the argument `form`: once for each format that can do what it is about."""
+    found = [form for form in FORMATS if is_wanted(form)]
+    return pytest.mark.parametrize("form", found, ids=[form.name for form in found], indirect=True)
+
+
+def each_of(
+    name: str, values: Callable[[Format], Iterable[Any]], *, label: Callable[[Any], str]
+) -> pytest.MarkDecorator:
+    """For a test with the arguments `form` and `name`: once for each value that a format has."""
+    pairs = [(form, value) for form in FORMATS for value in values(form)]
+    ids = [f"{form.name}-{label(value)}" for form, value in pairs]
+    return pytest.mark.parametrize(("form", name), pairs, ids=ids, indirect=["form"])
