@@ -37,6 +37,7 @@ from protocol.core import (
 )
 from protocol.errors import NotFound, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from repository.agents.registry import AgentRegistry
 from repository.json_form import to_json_form
 from repository.layout import Repository
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
@@ -90,6 +91,7 @@ class ServerCore:
         registry: BackendRegistry,
         cache: ResponseCache | None = None,
         custom_metrics: CustomMetrics | None = None,
+        agents: AgentRegistry | None = None,
     ) -> None:
         self._settings = settings
         self._cache = cache
@@ -97,6 +99,7 @@ class ServerCore:
         self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
+        self._agents = agents if agents is not None else AgentRegistry()
         self._manager: ModelManager | None = None
         self._is_unready = False
         self._is_stopping = False
@@ -116,6 +119,7 @@ class ServerCore:
             cache=self._cache,
             rate_limiter=None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources),
             services=BackendServices(ModelCalls(self._running), self.custom_metrics),
+            agent_registry=self._agents,
         )
         manager = ModelManager(
             settings.repositories,

@@ -43,11 +43,31 @@ class ModelLifeCycle:
         """Load the model as it is now beside what serves, then swap."""
         logger.info("loading: %s", entry.name)
         try:
+            agents = await self._loader.agents(directory, parameters)
+            directory = await agents.load()
+        except Exception as error:
+            raise self.failed(entry, error) from None
+        old = entry.versions
+        try:
+            new = await self._bring_up(entry, directory, parameters, files)
+        except BaseException:
+            await agents.fail()
+            raise
+        self._models.start_soon(agents.attend, tuple(new.values()))
+        entry.versions, entry.failure = new, ""
+        self.retire(old.values())
+        self._dependencies.replaced(entry.name)
+        logger.info("successfully loaded '%s'", entry.name)
+
+    async def _bring_up(
+        self, entry: ModelEntry, directory: ModelDirectory, parameters: LoadParameters, files: OverrideFiles | None
+    ) -> dict[int, VersionEntry]:
+        """All versions, ready. Raised, none of them is left; cancelled, they end with the nursery of the models."""
+        try:
             prepared = await self._loader.prepare(directory, parameters, self._table.find)
         except Exception as error:
             raise self.failed(entry, error) from None
         new = {model.version: VersionEntry(model.version, model, files) for model in prepared}
-        old = entry.versions
         if not entry.ready_versions:
             entry.versions, entry.failure = new, ""
         async with trio.open_nursery() as loads:
@@ -60,11 +80,10 @@ class ModelLifeCycle:
                 if version.state is ModelState.UNAVAILABLE
             )
             self.retire(new.values())
+            for version in new.values():
+                await version.ended.wait()
             raise InvalidArgument(f"load failed for model '{entry.name}': {failed}")
-        entry.versions, entry.failure = new, ""
-        self.retire(old.values())
-        self._dependencies.replaced(entry.name)
-        logger.info("successfully loaded '%s'", entry.name)
+        return new
 
     def failed(self, entry: ModelEntry, error: Exception) -> ServerError:
         """Note a load that came to no version; what served before goes on serving."""
@@ -103,6 +122,7 @@ class ModelLifeCycle:
             version.reason = with_reason(error)
         finally:
             self._dependencies.left(version)
+            version.leaving.set()
             version.ended.set()
             if version.files is not None:
                 await release(version.files)
@@ -115,6 +135,7 @@ class ModelLifeCycle:
         for version in versions:
             if version.state is ModelState.READY and version.model is not None:
                 version.state = ModelState.UNLOADING
+                version.leaving.set()
                 version.model.drain()
 
     async def retire_all(self) -> None:

@@ -17,6 +17,7 @@ from actors.caches.entry import KEY_BYTES, version_key
 from actors.ensemble.composition import Composition, FindModel, NoBackend
 from actors.ensemble.dependencies import Needs, needs_of_config
 from actors.model import Model
+from actors.model_agents import ModelAgents
 from actors.rate_limiter import ModelLimits, RateLimiter
 from actors.response_cache import ResponseCache, VersionCache
 from actors.traffic_split import TrafficSplit
@@ -26,6 +27,7 @@ from backends.services import BackendServices
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError, Unsupported
 from protocol.messages import Tensor
+from repository.agents.registry import AgentRegistry
 from repository.backend_fields import PYTHON_RUNTIME
 from repository.initial_state import read_initial_states
 from repository.labels import read_labels
@@ -52,6 +54,12 @@ class ModelLoader:
     cache: ResponseCache | None = None
     rate_limiter: RateLimiter | None = None
     services: BackendServices | None = None
+    agent_registry: AgentRegistry = field(default_factory=AgentRegistry)
+
+    async def agents(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelAgents:
+        """The repository agents that the configuration names. Raises ServerError where it cannot be read."""
+        config = await trio.to_thread.run_sync(self._read, directory, parameters)
+        return ModelAgents(directory, config, self.agent_registry)
 
     async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> Needs:
         """What must be loaded before this model: the models of an ensemble's steps or of a traffic split. A

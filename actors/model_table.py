@@ -42,6 +42,8 @@ class VersionEntry:
     state: ModelState = ModelState.LOADING
     reason: str = ""
     load_seconds: float = 0.0
+    # It takes no more requests; it is gone.
+    leaving: trio.Event = field(default_factory=trio.Event)
     ended: trio.Event = field(default_factory=trio.Event)
 
 

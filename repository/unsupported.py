@@ -53,7 +53,6 @@ REFUSED = (
         lambda parameters: "TRITON_BATCH_STRATEGY_PATH" in parameters,
         "['TRITON_BATCH_STRATEGY_PATH']",
     ),
-    Refusal("model_repository_agents.agents"),
 )
 
 # Fields that have their effect, or are hints that a server may leave without one (marked so).
@@ -161,6 +160,8 @@ SUPPORTED = frozenset(
         "model_warmup.inputs.input_data_file",
         "model_warmup.count",
         "model_operations.op_library_filename",
+        "model_repository_agents.agents.name",
+        "model_repository_agents.agents.parameters",
         "response_cache.enable",
         "model_metrics.metric_control.metric_identifier.family",
         "model_metrics.metric_control.histogram_options.buckets",

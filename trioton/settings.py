@@ -389,12 +389,12 @@ UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     repository-poll-secs model-config-name model-load-retry-count model-namespacing enable-peer-access
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
     min-supported-compute-capability buffer-manager-thread-count host-policy model-load-gpu-limit
-    repoagent-directory
     allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
     allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model
     """.split(),  # noqa: SIM905 (a word list reads better than fifty quoted strings)
     "",
 ) | {
+    "repoagent-directory": "; a repository agent is an installed Python package, see docs/repository-agents.md",
     "cache-directory": "; a cache is an installed Python package, see docs/schedulers.md",
     "strict-model-config": "; --disable-auto-complete-config does what --strict-model-config=true did",
 }
