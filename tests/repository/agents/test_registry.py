@@ -55,7 +55,11 @@ def test_an_extra_one_wins() -> None:
             Unavailable,
             "failed when it was imported: ModuleNotFoundError: No module named",
         ),
-        ({"a": "builtins:int"}, Unavailable, "is no subclass of repository.agents.interface.RepositoryAgent"),
+        (
+            {"a": "builtins:int"},
+            Unavailable,
+            "is no subclass of repository.agents.interface.RepositoryAgent",
+        ),
     ],
 )
 def test_what_cannot_be_used(
