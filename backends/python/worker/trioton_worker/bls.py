@@ -50,7 +50,7 @@ def async_execute(request: Any, decoupled: bool) -> Any:
         result.set_result(ResponseIterator(call, device_id=_preferred_device(request)))
         return result
 
-    def finish(_: asyncio.Future[None]) -> None:
+    def finish() -> None:
         if not result.done():
             result.set_result(_response(call.take(), _preferred_device(request)))
 
@@ -59,8 +59,21 @@ def async_execute(request: Any, decoupled: bool) -> Any:
             call.forget()
 
     result.add_done_callback(give_up)
-    call.when_news(loop).add_done_callback(finish)
+    call.when_news(loop, finish)
     return result
+
+
+def _news(call: Call) -> asyncio.Future[None]:
+    """Done when the call has something to give."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def resolve() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    call.when_news(loop, resolve)
+    return future
 
 
 def _response(frame: Frame | None, device_id: int | None) -> InferenceResponse:
@@ -175,7 +188,7 @@ class ResponseIterator:
     async def __anext__(self) -> InferenceResponse:
         response = self._stored()
         if response is None and self._call is not None:
-            await self._call.when_news(asyncio.get_running_loop())
+            await _news(self._call)
             response = self._received(self._call.take())
         if response is None:
             raise StopAsyncIteration

@@ -42,25 +42,13 @@ class Call:
             if not ticket.is_done:
                 raise ServerGone
 
-    def when_news(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """Done when `take` has something to give. The loop's thread need not read for that."""
-        future: asyncio.Future[None] = loop.create_future()
-        switchboard = self.calls.switchboard
-
-        def resolve() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        def notify() -> None:
-            switchboard.want_stand_in(-1)
-            with suppress(RuntimeError):  # the loop is closed; nobody waits in it any more
-                loop.call_soon_threadsafe(resolve)
-
-        switchboard.want_stand_in(1)
-        if self._has_news(notify):
-            switchboard.want_stand_in(-1)
-            future.set_result(None)
-        return future
+    def when_news(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        """Have the callback called in the loop, which runs in this thread, when `take` has something to give."""
+        reader = self.calls.switchboard.loop_reader(loop)
+        if self._has_news(partial(reader.tell, callback)):
+            callback()
+        else:
+            reader.begin()
 
     def take(self) -> Frame | None:
         """The next frame, if it is there."""

@@ -70,9 +70,26 @@ class Connection:
         with suppress(OSError):  # the server was faster
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def is_readable(self) -> bool:
         """Whether a frame has come, or has begun to."""
         return bool(self._ahead) or bool(self._poll.poll(0))
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether some of the next frame was received with the last one."""
+        return bool(self._ahead)
+
+    def has_begun(self) -> bool:
+        """As `is_readable`, for whoever is to call `receive` then: the first of it is received already."""
+        if not self._ahead:
+            try:
+                self._ahead = self._receive_some(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+        return True
 
     def receive(self) -> Frame | None:
         """The next frame; None when the server has closed its end."""
@@ -153,9 +170,9 @@ class Connection:
             if sent:
                 buffers[0] = buffers[0][sent:]
 
-    def _receive_some(self) -> bytes:
+    def _receive_some(self, flags: int = 0) -> bytes:
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(_READ_SIZE, _ANCILLARY_SIZE, _CLOSE_ON_EXEC)
+            data, ancillary, _, _ = self._socket.recvmsg(_READ_SIZE, _ANCILLARY_SIZE, _CLOSE_ON_EXEC | flags)
         except ConnectionError:
             return b""
         for level, kind, content in ancillary:

@@ -7,12 +7,15 @@ import threading
 from concurrent.futures import Future
 from typing import Any, Coroutine
 
+from .switchboard import Switchboard
+
 
 class BackgroundLoop:
     """One for the instance's life, so that what a model made in it stays usable, and in a thread of its own, so that
     the model's tasks go on between batches. It begins with the first coroutine."""
 
-    def __init__(self) -> None:
+    def __init__(self, switchboard: Switchboard) -> None:
+        self._switchboard = switchboard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
@@ -20,7 +23,7 @@ class BackgroundLoop:
         """Begin to run it; the future is done when it has ended."""
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = self._switchboard.own_loop = asyncio.new_event_loop()
                 threading.Thread(target=self._run, args=(self._loop,), name="execute", daemon=True).start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 

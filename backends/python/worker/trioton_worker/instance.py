@@ -32,7 +32,7 @@ class Instance:
         self._session = session
         self._maker = maker
         self._segments = Segments()
-        self._loop = BackgroundLoop()
+        self._loop = BackgroundLoop(session.switchboard)
         self._model: Any = None
         self._path = ""
         self._name = ""
@@ -59,7 +59,7 @@ class Instance:
         self._input_device = self._usable(head["input_device"])
         has_check = getattr(self._model, "is_ready", None) is not None
         if has_check:
-            self._session.switchboard.want_stand_in(1)
+            self._session.switchboard.want_checks()
         is_async = inspect.iscoroutinefunction(getattr(self._model, "execute", None))
         return {"is_async": is_async, "has_is_ready": has_check}
 
