@@ -46,14 +46,14 @@ class CallWaits:
 
     _waits: dict[Execution, list[CalledModel]] = field(default_factory=dict)
     # Instances may wait from each model, by its source: most calls need to know no more.
-    _callers: Counter[int] = field(default_factory=Counter)
+    _callers: dict[int, int] = field(default_factory=dict)
 
     def add(self, caller: Execution, target: CalledModel) -> None:
         """Raises EndlessWait, and notes nothing, if the caller would wait for itself."""
         targets = self._waits.get(caller)
         if targets is None:
             targets = self._waits[caller] = []
-            self._callers[id(caller.source)] += 1
+            self._callers[id(caller.source)] = self._callers.get(id(caller.source), 0) + 1
         targets.append(target)
         if id(target.source) in self._callers and self._is_stuck(caller):
             text = self._text(caller, target)
@@ -65,9 +65,10 @@ class CallWaits:
         targets.remove(target)
         if not targets:
             del self._waits[caller]
-            self._callers[id(caller.source)] -= 1
-            if not self._callers[id(caller.source)]:
-                del self._callers[id(caller.source)]
+            source = id(caller.source)
+            self._callers[source] -= 1
+            if not self._callers[source]:
+                del self._callers[source]
 
     def _is_stuck(self, caller: Execution) -> bool:
         """Whether nothing that runs can let this batch end: what can end is taken out until nothing more can."""

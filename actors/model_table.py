@@ -64,6 +64,15 @@ class ModelEntry:
         return tuple(sorted(v.version for v in self.versions.values() if v.state is ModelState.READY))
 
     @property
+    def latest(self) -> Model | None:
+        """The ready one with the highest number."""
+        found, highest = None, -1
+        for version in self.versions.values():  # asked for each request
+            if version.version > highest and version.state is ModelState.READY:
+                found, highest = version.model, version.version
+        return found
+
+    @property
     def reason(self) -> str:
         """Why no version serves, as far as that is known."""
         return self.failure or "".join(
@@ -117,10 +126,10 @@ class ModelTable:
         if entry is None or not (entry.versions or entry.failure):
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version == LATEST_VERSION:
-            ready = entry.ready_versions
-            if not ready:
+            latest = entry.latest
+            if latest is None:
                 raise NotFound(f"Request for unknown model: '{name}' has no available versions")
-            version = ready[-1]
+            return latest
         found = entry.versions.get(version)
         if found is None:
             raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")

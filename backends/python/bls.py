@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -43,12 +43,22 @@ _INTERNAL = ERROR_KINDS.index("INTERNAL")
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """One call under way. `untaken` counts the responses of a stream that the model has not looked at."""
+    """One call. `scope` is that of the task that runs it. `untaken` counts the responses of a stream that the model has
+    not looked at; `taken` is there while the stream waits for that."""
 
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    head: InferHead
+    request: InferenceRequest
+    batch: RunningBatch | None
+    scope: trio.CancelScope | None = None
+    is_cancelled: bool = False
     untaken: int = 0
     is_ignored: bool = False
-    taken: trio.Event = field(default_factory=trio.Event)
+    taken: trio.Event | None = None
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
 
 
 class BlsCalls:
@@ -61,7 +71,7 @@ class BlsCalls:
         self._limit = limit
         self._open: dict[int, _Call] = {}
         # Tasks that have ended a call wait for another: to wake one costs less than to begin one.
-        self._waiting: deque[tuple[InferHead, InferenceRequest, _Call, RunningBatch | None]] = deque()
+        self._waiting: deque[_Call] = deque()
         self._idle = trio.lowlevel.ParkingLot()
         link.handlers[INFER] = self._infer
         link.handlers[FORGET] = self._forget
@@ -88,8 +98,8 @@ class BlsCalls:
             bool(head.flags & _END_FLAG),
             timeout_microseconds=head.timeout,
         )
-        call = self._open[head.call] = _Call()
-        self._waiting.append((head, request, call, batch))
+        call = self._open[head.call] = _Call(head, request, batch)
+        self._waiting.append(call)
         if self._idle:
             self._idle.unpark()
         else:
@@ -98,7 +108,7 @@ class BlsCalls:
     def _forget(self, frame: Frame) -> None:
         call = self._open.get(decode_head(frame, ForgetHead).call)
         if call is not None:
-            call.scope.cancel()
+            call.cancel()
 
     def _take(self, frame: Frame) -> None:
         head = decode_head(frame, TakenHead)
@@ -111,48 +121,65 @@ class BlsCalls:
             call.untaken -= head.count
         else:
             raise BrokenFrame(f"it took {head.count} of {call.untaken} responses of a call")
-        call.taken.set()
+        if call.taken is not None:
+            call.taken.set()
 
     # Tasks
 
     async def _work(self) -> None:
         while True:
-            while self._waiting:
-                await self._run(*self._waiting.popleft())
-            await self._idle.park()
+            cancelled = await self._work_until_cancelled()
+            await self._send(RETURN, cancelled, Cancelled(f"the call of model '{cancelled.head.model}' was cancelled"))
 
-    async def _run(self, head: InferHead, request: InferenceRequest, call: _Call, batch: RunningBatch | None) -> None:
-        """One call, until the worker has its answer."""
-        if batch is not None:
-            batch.add_call(call.scope, head.index)
-        outcome: InferenceResponse | ServerError | None = Cancelled(f"the call of model '{head.model}' was cancelled")
+    async def _work_until_cancelled(self) -> _Call:
+        """Run calls, each until the worker has its answer; one that is cancelled is returned, not answered yet. All are
+        run in one scope: to enter one takes a good part of the time of a call."""
+        call: _Call | None = None
         try:
-            with call.scope:
-                outcome = await self._outcome(head, request, call, batch)
+            with trio.CancelScope() as scope:
+                while True:
+                    while not self._waiting:
+                        await self._idle.park()
+                    call = self._waiting.popleft()
+                    outcome = await self._run(call, scope)
+                    if scope.cancel_called:
+                        break
+                    done, call = call, None
+                    await self._send(RETURN, done, outcome)
         except BaseException:  # nobody attends to the worker any more, or not yet again
-            self._link.channel.post(encode(RETURN, _error(head.call, Internal("the call was given up"))))
+            if call is not None:
+                self._link.channel.post(encode(RETURN, _error(call, Internal("the call was given up"))))
             raise
+        assert call is not None  # the scope is cancelled for a call only
+        return call
+
+    async def _run(self, call: _Call, scope: trio.CancelScope) -> InferenceResponse | ServerError | None:
+        call.scope = scope
+        batch = call.batch
+        if batch is not None:
+            batch.add_call(call, call.head.index)
+        if call.is_cancelled:
+            scope.cancel()
+        try:
+            return await self._outcome(call)
         finally:
             if batch is not None:
-                batch.calls.pop(call.scope, None)
-            del self._open[head.call]
-        await self._send(RETURN, head.call, outcome)
+                batch.calls.pop(call, None)
+            del self._open[call.head.call]
 
-    async def _outcome(
-        self, head: InferHead, request: InferenceRequest, call: _Call, batch: RunningBatch | None
-    ) -> InferenceResponse | ServerError | None:
+    async def _outcome(self, call: _Call) -> InferenceResponse | ServerError | None:
         """The answer, or the last one; None where a stream ends without one."""
         if self._models is None:
             return Unsupported("the server has no other models")
+        head, batch = call.head, call.batch
         execution = batch.execution if batch is not None and batch.execution.is_running else None
-        trace = _child_trace(head, batch)
-        request.trace = trace
+        trace = call.request.trace = _child_trace(head, batch)
         try:
             if head.stream:
-                return await self._stream(self._models, head, request, call, execution)
+                return await self._stream(self._models, call, execution)
             if self._models.is_decoupled(head.model, head.version):
                 return Internal(_IS_DECOUPLED.format(model=head.model))
-            return await self._models.infer(request, execution)
+            return await self._models.infer(call.request, execution)
         except ModelNotReady as error:
             return type(error)(_REFUSED.format(model=head.model, message=_NOT_READY.format(model=head.model)))
         except CallRefused as refused:
@@ -166,14 +193,7 @@ class BlsCalls:
             if trace is not None:
                 trace.end()
 
-    async def _stream(
-        self,
-        models: ModelCaller,
-        head: InferHead,
-        request: InferenceRequest,
-        call: _Call,
-        execution: Execution | None,
-    ) -> InferenceResponse | None:
+    async def _stream(self, models: ModelCaller, call: _Call, execution: Execution | None) -> InferenceResponse | None:
         last: InferenceResponse | None = None
 
         async def respond(response: InferenceResponse) -> None:
@@ -186,24 +206,26 @@ class BlsCalls:
                 await call.taken.wait()
             if not call.is_ignored:
                 call.untaken += 1
-                await self._send(STREAM, head.call, response)
+                await self._send(STREAM, call, response)
 
-        await models.infer_stream(request, respond, execution)
+        await models.infer_stream(call.request, respond, execution)
         return last
 
-    async def _send(self, kind: int, call: int, outcome: InferenceResponse | ServerError | None) -> None:
+    async def _send(self, kind: int, call: _Call, outcome: InferenceResponse | ServerError | None) -> None:
+        number = call.head.call
         try:
             if isinstance(outcome, InferenceResponse):
                 column = TensorColumn()
                 column.add(outcome.outputs)
-                head: dict[str, Any] = {"call": call, "names": column.names}
+                head: dict[str, Any] = {"call": number, "names": column.names}
                 if outcome.parameters:
                     head["parameters"] = outcome.parameters
                 frame = column.frame(kind, head)
                 await self._link.channel.send(frame.start, frame.body)
             else:
-                head = {"call": call} if outcome is None else _error(call, outcome)
-                await self._link.channel.send(encode(kind, head))
+                await self._link.channel.send(
+                    encode(kind, {"call": number} if outcome is None else _error(call, outcome))
+                )
         except WorkerGone:
             pass
 
@@ -219,9 +241,9 @@ def _child_trace(head: InferHead, batch: RunningBatch | None) -> Trace | None:
     return None if trace is None else trace.child(head.model)
 
 
-def _error(call: int, error: ServerError) -> dict[str, Any]:
+def _error(call: _Call, error: ServerError) -> dict[str, Any]:
     code = ERROR_KINDS.index(error.kind) if error.kind in ERROR_KINDS else _INTERNAL
-    return {"call": call, "error": [code, error.message]}
+    return {"call": call.head.call, "error": [code, error.message]}
 
 
 _REFUSED = "Model {model} - Error when running inference: {message}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
@@ -16,6 +17,12 @@ from protocol.messages import InferenceRequest
 
 # In place of a request's index: a call belongs to the whole batch.
 WHOLE_BATCH = -1
+
+
+class Cancellable(Protocol):
+    """What is done for requests of a batch, until they are cancelled."""
+
+    def cancel(self) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -38,7 +45,7 @@ class RunningBatch:
     answered: trio.Event | None = None
     streams: list[ReplyStream] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
-    calls: dict[trio.CancelScope, int] = field(default_factory=dict)
+    calls: dict[Cancellable, int] = field(default_factory=dict)
 
     def answer(self, index: int, outcome: Outcome) -> None:
         """The response sender of a request has said its only answer; one after another is dropped."""
@@ -47,20 +54,20 @@ class RunningBatch:
         if not self.unanswered and self.answered is not None:
             self.answered.set()
 
-    def add_call(self, scope: trio.CancelScope, index: int) -> None:
+    def add_call(self, call: Cancellable, index: int) -> None:
         """Have a call end when those have gone for whom it is made."""
-        self.calls[scope] = index
+        self.calls[call] = index
         if self._is_unwanted(index):
-            scope.cancel()
+            call.cancel()
 
     def cancel(self, index: int) -> bool:
         """The caller of a request has gone; False if that was known."""
         if index in self.cancelled:
             return False
         self.cancelled.add(index)
-        for scope, whose in self.calls.items():
+        for call, whose in self.calls.items():
             if self._is_unwanted(whose):
-                scope.cancel()
+                call.cancel()
         return True
 
     def _is_unwanted(self, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""Who reads a worker's socket while coroutines, threads and the main thread wait for answers: none may wait for ever."""
+"""Who reads a worker's socket while coroutines, threads and the main thread wait for answers: all get theirs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CALLERS = {
                     found += pool.map(lambda n: value(call("plus", [n]).exec())[0], range(5, 10))
                 return [answer([sum(found)]) for r in requests]
     """,
-    "threads beside coroutines": f"""
+    "threads beside coroutines": """
         class TritonPythonModel:
             async def execute(self, requests):
                 later = [asyncio.to_thread(call("plus", [n]).exec) for n in range(5)]
