@@ -24,7 +24,7 @@ from backends.padding import Padding, pad_rows
 from backends.parameters import parse_int
 from backends.requirements import framework_missing
 from protocol.errors import Cancelled, ServerError
-from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.completion import DEFAULT_MAX_BATCH_SIZE, TensorSignature, complete_from_model
 from repository.model_config import ModelConfig
 from repository.shape_rules import read_shape_rules
@@ -45,6 +45,11 @@ class ArrayBackend(Backend):
 
     # BYTES inputs reach `run` as arrays of `str` instead of `bytes`; a request that is not UTF-8 fails alone.
     text_strings: ClassVar[bool] = False
+
+    # The inputs and outputs of states (`sequence_batching.state`) that the instance holds itself, set by `load_model`:
+    # batches then go to `run_holding`.
+    held_inputs: frozenset[str] = frozenset()
+    held_outputs: frozenset[str] = frozenset()
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
@@ -82,6 +87,14 @@ class ArrayBackend(Backend):
                 changed nothing. A batch of several requests is then run again one by one, so that one bad request
                 fails alone. Any other exception, and `InstanceDied`, fails the whole batch.
         """
+
+    def run_holding(
+        self, inputs: dict[str, NDArray[Any]], requests: Sequence[InferenceRequest]
+    ) -> tuple[dict[str, NDArray[Any]], Sequence[Sequence[Tensor]]]:
+        """As `run`, for an instance that holds states: they are missing in `inputs` and in the arrays that it returns.
+        The states are among the inputs of `requests`, the first time as plain tensors and then as what was returned
+        beside the arrays: for each request its next states, `backends.interface.HeldTensor`."""
+        raise NotImplementedError(f"{type(self).__name__} holds no states")
 
     def interrupt(self) -> None:
         """Nobody waits any more for what `run` computes: make it end soon, by an exception.
@@ -136,6 +149,8 @@ class ArrayBackend(Backend):
         except ImportError as error:
             raise framework_missing(self.spec.config.backend, model=self.spec.source.name, error=error) from error
         self._is_loaded = True
+        if self.held_inputs:
+            self._layout.leave_out(self.held_inputs, self.held_outputs)
 
     async def unload(self) -> None:
         """Call `close_model` after what the thread still does, and end the thread."""
@@ -204,7 +219,11 @@ class ArrayBackend(Backend):
             inputs.update(self._layout.batch_inputs([padded[index] for index in group]))
             watch.lap("input")
             try:
-                outputs = self.run(inputs)
+                states: Sequence[Sequence[Tensor]] = ()
+                if self.held_inputs:
+                    outputs, states = self.run_holding(inputs, [padded[index] for index in group])
+                else:
+                    outputs = self.run(inputs)
             except InstanceDied:
                 raise
             except Exception as error:
@@ -220,6 +239,8 @@ class ArrayBackend(Backend):
                 continue
             watch.lap("infer")
             responses = self._layout.responses(outputs, [padded[index] for index in group], rows)
+            for response, next_states in zip(responses, states, strict=False):  # none where none are held
+                response.outputs += next_states
             for index, response in zip(group, responses, strict=True):
                 results[index] = response if padding is None else padding.trim(requests[index], response)
             watch.lap("output")

@@ -57,9 +57,16 @@ class BatchLayout:
         self._ragged = frozenset(entry.name for entry in config.input if entry.allow_ragged_batch)
         self._batch_inputs = BatchInputs(config) if config.batch_input else None
         self._batch_outputs = BatchOutputs(config) if config.batch_output else None
+        # State inputs that the instance joins itself.
+        self._held: frozenset[str] = frozenset()
         self._input_reshapes = {
             entry.name: Reshape(entry.dims, entry.reshape.shape) for entry in config.input if entry.reshape is not None
         }
+
+    def leave_out(self, inputs: frozenset[str], outputs: frozenset[str]) -> None:
+        """Have nothing to do with some states: the instance holds them itself."""
+        self._held = inputs
+        self._outputs = tuple(entry for entry in self._outputs if entry.name not in outputs)
 
     def arrays(self, request: InferenceRequest) -> Arrays:
         """One request's inputs in the shapes that the model takes, with its own rows; views but for BYTES.
@@ -69,6 +76,8 @@ class BatchLayout:
         """
         found: Arrays = {}
         for tensor in request.inputs:
+            if tensor.name in self._held:
+                continue
             array = tensor.as_numpy()
             if self._text_strings and tensor.datatype is DataType.BYTES:
                 array = self._decoded(tensor.name, array)

@@ -17,7 +17,7 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -107,6 +107,22 @@ class Responder(Protocol):
     def close(self, error: ServerError | None = None) -> None:
         """End the request, well or with an error. What comes after is ignored. `Rescheduled`, given before
         `execute_decoupled` returns, ends only this round of it."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldTensor(Tensor):
+    """A state of a sequence that stays where its instance computes (`sequence_batching.state`).
+
+    A backend answers with it and gets it with the next request of the sequence, as it is. Only the instance that made
+    it can read it, by `held`, its own; `data` is empty where no client may ask for the output. Who drops it frees the
+    memory.
+    """
+
+    held: Any = None
+
+    def as_input(self, name: str) -> HeldTensor:
+        """The state as the next request has it, under its input's name."""
+        return HeldTensor(name, self.datatype, self.shape, b"", self.held)
 
 
 class Rescheduled(Internal):

@@ -130,8 +130,8 @@ SUPPORTED = frozenset(
         "sequence_batching.state.initial_state.zero_data",
         "sequence_batching.state.initial_state.data_file",
         "sequence_batching.state.initial_state.name",
-        "sequence_batching.state.use_same_buffer_for_input_output",  # hint: the server keeps the state
-        "sequence_batching.state.use_growable_memory",  # hint, likewise
+        "sequence_batching.state.use_same_buffer_for_input_output",  # by backends that hold states
+        "sequence_batching.state.use_growable_memory",  # likewise
         "sequence_batching.iterative_sequence",
         "ensemble_scheduling.step.model_name",
         "ensemble_scheduling.step.model_version",

@@ -21,6 +21,8 @@ from repository.model_config import (
     TimeoutAction,
 )
 
+# Backends that hold the states of their instances themselves, on the CPU too; ours, where Triton's do on the GPU alone.
+_GROW_ON_CPU = frozenset({"onnxruntime"})
 _CORRELATION_ID_TYPES = (DataType.UINT64, DataType.INT64, DataType.UINT32, DataType.INT32, DataType.BYTES)
 
 
@@ -150,7 +152,9 @@ def _validate_states(config: ModelConfig, states: Sequence[SequenceState]) -> No
                     "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name "
                     f"'{name}'."
                 )
-            if any(group.kind is not InstanceKind.GPU for group in config.instance_group):
+            if config.backend not in _GROW_ON_CPU and any(
+                group.kind is not InstanceKind.GPU for group in config.instance_group
+            ):
                 raise InvalidArgument(
                     "'use_growable_memory' can only work with KIND_GPU model instances right now. Please either change "
                     "the instance type to KIND_GPU or set 'use_growable_memory' to false for state input "

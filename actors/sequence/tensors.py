@@ -13,7 +13,7 @@ import numpy as np
 
 from actors.messages import Reply, ShapeKey
 from actors.sequence.records import CorrelationId, Step
-from backends.interface import Rescheduled
+from backends.interface import HeldTensor, Rescheduled
 from protocol.datatypes import DataType
 from protocol.errors import Internal
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor, encode_bytes_elements
@@ -33,8 +33,9 @@ class _Flag:
 class SequenceTensors:
     """The control and state tensors of one model version.
 
-    `initial_states` has one tensor for each state input (`repository.initial_state`). States are replaced, never
-    written to, so a batch that failed leaves them as they were.
+    `initial_states` has one tensor for each state input (`repository.initial_state`). States are replaced, and
+    never written to here, so a batch that failed leaves them as they were (but for those that share one buffer with
+    their output, which a backend may hold: `backends.interface.HeldTensor`).
     """
 
     def __init__(self, config: ModelConfig, initial_states: Mapping[str, Tensor]) -> None:
@@ -139,7 +140,10 @@ class SequenceTensors:
             tensor = by_name.get(state.output_name)
             if tensor is not None:
                 self._check(state, tensor)
-                states[place] = Tensor(state.input_name, tensor.datatype, tensor.shape, _own(tensor.data))
+                if isinstance(tensor, HeldTensor):
+                    states[place] = tensor.as_input(state.input_name)
+                else:
+                    states[place] = Tensor(state.input_name, tensor.datatype, tensor.shape, _own(tensor.data))
         step.sequence.states = tuple(states)
 
     def _check(self, state: SequenceState, tensor: Tensor) -> None:

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from backends.array_backend import ArrayBackend, Signature
 from backends.interface import InstanceSpec, ModelSource
 from backends.onnxruntime.errors import load_errors, run_errors
+from backends.onnxruntime.held_states import HeldStates, held_states
 from backends.onnxruntime.options import OnnxRuntimeOptions, read_options, run_options, session_options
 from backends.onnxruntime.ort_values import run_with_values
 from backends.onnxruntime.providers import CPU, Provider, check_started, is_gpu_package_installed, providers_for
 from backends.onnxruntime.signature import ModelSignature, read_signature
 from protocol.datatypes import DataType
 from protocol.errors import Unavailable, Unsupported
+from protocol.messages import InferenceRequest, Tensor
 from repository.completion import check_against_model
 from repository.sequence_tensors import hidden_outputs
 
@@ -44,6 +46,7 @@ class OnnxRuntimeBackend(ArrayBackend):
         self._output_names = [entry.name for entry in self._outputs]
         self._scalars: frozenset[str] = frozenset()
         self._has_bf16 = False
+        self._states: HeldStates | None = None
 
     @classmethod
     def signature(cls, source: ModelSource) -> Signature | None:
@@ -67,19 +70,40 @@ class OnnxRuntimeBackend(ArrayBackend):
         self._session = session
         self._run_options = run_options(options)
         self._scalars = found.scalars
+        if self._padding is None and self._batch_rule is None:
+            self._hold_states()
+
+    def _hold_states(self) -> None:
+        states = held_states(self.spec, self._session, self._output_names, self._run_options)
+        if states is not None:
+            self._states = states
+            self.held_inputs, self.held_outputs = states.inputs, states.state_outputs
 
     def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        feed = inputs
-        if self._scalars:
-            feed = {name: array.reshape(()) if name in self._scalars else array for name, array in inputs.items()}
+        feed = self._feed(inputs)
         with run_errors(self.spec.source.name):
             if self._has_bf16:
                 arrays = run_with_values(self._session, self._output_names, feed, self._run_options)
             else:
                 arrays = self._session.run(self._output_names, feed, self._run_options)
-        outputs = dict(zip(self._output_names, arrays, strict=True))
+        return self._shaped(dict(zip(self._output_names, arrays, strict=True)))
+
+    def run_holding(
+        self, inputs: dict[str, NDArray[Any]], requests: Sequence[InferenceRequest]
+    ) -> tuple[dict[str, NDArray[Any]], Sequence[Sequence[Tensor]]]:
+        assert self._states is not None
+        with run_errors(self.spec.source.name):
+            outputs, states = self._states.run(self._feed(inputs), requests)
+        return self._shaped(outputs), states
+
+    def _feed(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        if not self._scalars:
+            return inputs
+        return {name: array.reshape(()) if name in self._scalars else array for name, array in inputs.items()}
+
+    def _shaped(self, outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         for entry in self._outputs if self._scalars else ():
-            if entry.name in self._scalars:
+            if entry.name in self._scalars and entry.name in outputs:
                 outputs[entry.name] = outputs[entry.name].reshape(entry.backend_dims)
         return outputs
 
@@ -92,6 +116,7 @@ class OnnxRuntimeBackend(ArrayBackend):
 
     def close_model(self) -> None:
         self._session = None
+        self._states = None
 
 
 def model_path(source: ModelSource) -> Path:

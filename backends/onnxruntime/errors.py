@@ -10,6 +10,7 @@ from protocol.errors import Internal, InvalidArgument, ServerError
 
 _TEXT = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)
 _INVALID_ARGUMENT = 2
+_OTHER_SHAPE = "but the computed output shape for this run is"
 
 
 @contextmanager
@@ -31,7 +32,9 @@ def run_errors(model: str) -> Iterator[None]:
     except ServerError:
         raise
     except Exception as error:
-        kind = InvalidArgument if _code(error) == _INVALID_ARGUMENT else Internal
+        # A shape that configuration and file have announced, and that the model then does not give, is its own mistake.
+        is_clients = _code(error) == _INVALID_ARGUMENT and _OTHER_SHAPE not in str(error)
+        kind = InvalidArgument if is_clients else Internal
         raise kind(f"{_translated(error)} (model '{model}')") from error
 
 

@@ -16,7 +16,9 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-_BFLOAT16 = 16  # TensorProto.BFLOAT16
+from backends.onnxruntime.signature import ONNX_ELEMENT_TYPES
+from protocol.datatypes import DataType
+
 _BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -27,17 +29,21 @@ def run_with_values(
 
     Costs one copy of every BF16 output.
     """
-    values = {name: _to_value(array) for name, array in feed.items()}
-    return [_to_array(value) for value in session.run_with_ort_values(list(output_names), values, run_options)]
+    values = {name: to_value(array) for name, array in feed.items()}
+    return [to_array(value) for value in session.run_with_ort_values(list(output_names), values, run_options)]
 
 
-def _to_value(array: NDArray[Any]) -> Any:
+def to_value(array: NDArray[Any]) -> Any:
+    """The library's value over an array of the host, which is C-contiguous and holds no strings."""
     if array.dtype == _BF16:
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16)
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            array.view(np.uint16), ONNX_ELEMENT_TYPES[DataType.BF16]
+        )
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
-def _to_array(value: Any) -> NDArray[Any]:
+def to_array(value: Any) -> NDArray[Any]:
+    """The array over a value on the host; of a BF16 one, a copy."""
     if value.data_type() != "tensor(bfloat16)":
         plain: NDArray[Any] = value.numpy()
         return plain

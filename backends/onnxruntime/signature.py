@@ -29,6 +29,23 @@ _DATA_TYPES = {
     "tensor(string)": DataType.BYTES,
     "tensor(bfloat16)": DataType.BF16,
 }
+# Numbers of ONNX's TensorProto.DataType.
+ONNX_ELEMENT_TYPES = {
+    DataType.FP32: 1,
+    DataType.UINT8: 2,
+    DataType.INT8: 3,
+    DataType.UINT16: 4,
+    DataType.INT16: 5,
+    DataType.INT32: 6,
+    DataType.INT64: 7,
+    DataType.BYTES: 8,
+    DataType.BOOL: 9,
+    DataType.FP16: 10,
+    DataType.FP64: 11,
+    DataType.UINT32: 12,
+    DataType.UINT64: 13,
+    DataType.BF16: 16,
+}
 _ONNX_TYPES = {
     "seq": "ONNX_TYPE_SEQUENCE",
     "map": "ONNX_TYPE_MAP",
