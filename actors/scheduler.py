@@ -7,7 +7,6 @@ Started and owned by the model actor; knows its instances by their addresses, an
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,78 +24,46 @@ from actors.messages import (
     InstanceReady,
     QueuedRequest,
     Reply,
-    SchedulerAddress,
     SchedulerMessage,
     StreamEnded,
     Submit,
     stopped_accepting,
 )
 from actors.ordered_replies import OrderedReplies
-from actors.statistics import FailureReason, VersionStatistics
+from actors.scheduler_loop import SchedulerLoop
+from actors.statistics import FailureReason
 from protocol.errors import Unavailable
 
 
 @dataclass(eq=False, slots=True)
-class Scheduler:
-    """Ends when drained: asked to, nothing queued, nothing running. Cancelled, it fails all that it holds.
-    On its way out it closes its instances' addresses, so that they unload.
+class Scheduler(SchedulerLoop):
+    """A `SchedulerLoop` for requests that have nothing to do with each other.
 
     With `runs_ahead` a busy instance is given its next batch too, where that would not gain by waiting. `tuning` is
     told how each batch went.
     """
 
-    name: str
     policy: BatchingPolicy
-    statistics: VersionStatistics
     ordered: OrderedReplies | None = None
     is_decoupled: bool = False
     runs_ahead: bool = False
     tuning: BatchTuning | None = None
-    _live: set[InstanceAddress] = field(default_factory=set)
     _idle: deque[InstanceAddress] = field(default_factory=deque)
     # The one that started first is first.
     _running: dict[InstanceAddress, Execute] = field(default_factory=dict)
     # What busy instances have for the time after their present batch, if `runs_ahead`.
     _ahead: dict[InstanceAddress, Execute] = field(default_factory=dict)
     _streaming: set[QueuedRequest] = field(default_factory=set)
-    _is_draining: bool = False
 
-    @property
-    def pending_count(self) -> int:
-        """Requests that wait for an instance."""
-        return len(self.policy)
+    def _wake_at(self) -> float:
+        return self.policy.wake_at(is_idle=bool(self._idle))
 
-    @property
-    def live_count(self) -> int:
-        """Instances that are loaded, idle or busy. One that runs several batches has an address for each."""
-        return len({instance.name for instance in self._live})
+    def _give_out(self, now: float) -> None:
+        self._refuse_expired(now)
+        self._assign(now)
 
-    async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
-        to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](math.inf)
-        with inbox:
-            try:
-                task_status.started(SchedulerAddress(to_inbox))
-                while not self._is_drained():
-                    with trio.move_on_at(self.policy.wake_at(is_idle=bool(self._idle))):
-                        self._handle(await inbox.receive())
-                    self._handle_waiting(inbox)
-                    now = trio.current_time()
-                    self._refuse_expired(now)
-                    self._assign(now)
-            finally:
-                self._fail_all(inbox)
-
-    def _is_drained(self) -> bool:
-        return self._is_draining and not self._running and not self._streaming and not len(self.policy)
-
-    def _handle_waiting(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
-        """Take all messages that are there already: one wake-up for a burst of requests, not one for each."""
-        while True:
-            try:
-                message = inbox.receive_nowait()
-            except trio.WouldBlock:
-                return
-            self._handle(message)
+    def _has_running(self) -> bool:
+        return bool(self._running or self._streaming)
 
     def _handle(self, message: SchedulerMessage) -> None:
         match message:
@@ -193,9 +160,6 @@ class Scheduler:
         if not self._live:  # nobody is left to run them, and a restart may take long or fail
             self._fail(self.policy.clear(), self._no_instance())
 
-    def _no_instance(self) -> Unavailable:
-        return Unavailable(f"model '{self.name}' is not ready: all of its instances have stopped and are restarting")
-
     def _assign(self, now: float) -> None:
         while self._idle:
             batch = self.policy.next_batch(now)
@@ -234,11 +198,7 @@ class Scheduler:
                 self.statistics.count_failure(FailureReason.OTHER, now - item.arrival)
         self._answer(items, [error] * len(items))
 
-    def _fail_all(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
-        """On the way out: nobody may be left waiting for an answer that cannot come."""
-        self._is_draining = True
-        self._handle_waiting(inbox)
-        error = Unavailable(f"model '{self.name}' was stopped before the request was finished")
+    def _fail_all(self, error: Unavailable) -> None:
         self._fail(self.policy.clear(), error)
         for message in (*self._running.values(), *self._ahead.values()):
             self._fail([item for item in message.batch if item not in self._streaming], error)
@@ -247,5 +207,3 @@ class Scheduler:
             item.reply.close()
         self._running.clear()
         self._ahead.clear()
-        for instance in self._live:
-            instance.inbox.close()

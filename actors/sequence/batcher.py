@@ -7,7 +7,6 @@ in `actors.sequence.policy`, what it adds to requests in `actors.sequence.tensor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +24,6 @@ from actors.messages import (
     InstanceReady,
     QueuedRequest,
     Reply,
-    SchedulerAddress,
     SchedulerMessage,
     StreamEnded,
     Submit,
@@ -33,6 +31,7 @@ from actors.messages import (
 )
 from actors.ordered_replies import OrderedReplies
 from actors.response_statistics import COUNTED_RESPONSES
+from actors.scheduler_loop import SchedulerLoop
 from actors.sequence.policy import SequencePolicy
 from actors.sequence.records import Step
 from actors.sequence.strategy import Rows
@@ -57,25 +56,21 @@ def sequence_batcher(
     policy = SequencePolicy(
         config, key_of_states=tensors.key_of_states, on_offered=_take_turn if ordered is None else ordered.expect
     )
-    return SequenceBatcher(config.name, policy, tensors, statistics, ordered, is_decoupled=config.is_decoupled)
+    return SequenceBatcher(config.name, policy, statistics, tensors, ordered, is_decoupled=config.is_decoupled)
 
 
 @dataclass(eq=False, slots=True)
-class SequenceBatcher:
-    """Ends when drained: asked to, nothing queued, nothing running. Cancelled, it fails all that it holds. On its way
-    out it closes its instances' addresses, so that they unload.
+class SequenceBatcher(SchedulerLoop):
+    """A `SchedulerLoop` for requests that belong together.
 
     One actor for all slots: a slot's part of the work is to remember, so it is a record in the policy, and a request
     costs no more task switches than in the other schedulers.
     """
 
-    name: str
     policy: SequencePolicy
     tensors: SequenceTensors
-    statistics: VersionStatistics
     ordered: OrderedReplies | None = None
     is_decoupled: bool = False
-    _live: set[InstanceAddress] = field(default_factory=set)
     _idle: dict[InstanceAddress, None] = field(default_factory=dict)  # the one that is idle longest first
     _running: dict[InstanceAddress, Rows] = field(default_factory=dict)
     # Requests of decoupled models from their first round to the end of their stream.
@@ -84,43 +79,16 @@ class SequenceBatcher:
     _rescheduled: set[QueuedRequest] = field(default_factory=set)
     # Those whose batch has ended, but whose stream has not, where only its end tells what comes next.
     _unended: dict[QueuedRequest, InstanceAddress] = field(default_factory=dict)
-    _is_draining: bool = False
 
-    @property
-    def pending_count(self) -> int:
-        """Requests that wait, for a slot or for their instance."""
-        return len(self.policy)
+    def _wake_at(self) -> float:
+        return self.policy.wake_at(self._idle)
 
-    @property
-    def live_count(self) -> int:
-        """Instances that are loaded, idle or busy."""
-        return len(self._live)
+    def _give_out(self, now: float) -> None:
+        self._give_up_expired(now)
+        self._assign(now)
 
-    async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
-        to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](math.inf)
-        with inbox:
-            try:
-                task_status.started(SchedulerAddress(to_inbox))
-                while not self._is_drained():
-                    with trio.move_on_at(self.policy.wake_at(self._idle)):
-                        self._handle(await inbox.receive())
-                    self._handle_waiting(inbox)
-                    self._give_up_expired()
-                    self._assign()
-            finally:
-                self._fail_all(inbox)
-
-    def _is_drained(self) -> bool:
-        return self._is_draining and not self._running and not self._streaming and not len(self.policy)
-
-    def _handle_waiting(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
-        """Take all messages that are there already: one wake-up for a burst of requests, not one for each."""
-        while True:
-            try:
-                message = inbox.receive_nowait()
-            except trio.WouldBlock:
-                return
-            self._handle(message)
+    def _has_running(self) -> bool:
+        return bool(self._running or self._streaming)
 
     def _handle(self, message: SchedulerMessage) -> None:
         match message:
@@ -167,14 +135,13 @@ class SequenceBatcher:
         rest = self.policy.abandon(item)
         self._fail(rest, Cancelled("an earlier request of the sequence was cancelled"), FailureReason.CANCELED)
 
-    def _give_up_expired(self) -> None:
-        expired = self.policy.take_expired(trio.current_time())
+    def _give_up_expired(self, now: float) -> None:
+        expired = self.policy.take_expired(now)
         if expired:
             error = Unavailable("timeout of the corresponding sequence has been expired")
             self._fail(expired, error, FailureReason.REJECTED)
 
-    def _assign(self) -> None:
-        now = trio.current_time()
+    def _assign(self, now: float) -> None:
         for instance in tuple(self._idle):
             found = self.policy.next_batch(instance, now)
             if found is None:
@@ -302,9 +269,6 @@ class SequenceBatcher:
         if not self._live:  # nobody is left to run them, and a restart may take long or fail
             self._fail(self.policy.clear(), self._no_instance())
 
-    def _no_instance(self) -> Unavailable:
-        return Unavailable(f"model '{self.name}' is not ready: all of its instances have stopped and are restarting")
-
     def _fail(
         self, items: Iterable[QueuedRequest], error: ServerError, reason: FailureReason = FailureReason.OTHER
     ) -> None:
@@ -326,18 +290,13 @@ class SequenceBatcher:
         if self.ordered is not None:
             self.ordered.answer(())
 
-    def _fail_all(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
-        """On the way out: nobody may be left waiting for an answer that cannot come."""
-        self._is_draining = True
-        self._handle_waiting(inbox)
+    def _fail_all(self, error: Unavailable) -> None:
         left = self.policy.clear()
         for rows in self._running.values():
             left += [step.item for step in _real(rows)]
         left += self._streaming
-        self._fail(dict.fromkeys(left), Unavailable(f"model '{self.name}' was stopped before the request was finished"))
+        self._fail(dict.fromkeys(left), error)
         self._running.clear()
-        for instance in self._live:
-            instance.inbox.close()
 
 
 def _take_turn(item: QueuedRequest) -> None:
