@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from actors.model import Model
-from backends.interface import Backend, BatchResult, BatchTiming, InstanceSpec, Rescheduled, Responder
+from backends.interface import Backend, BatchResult, BatchTiming, HeldTensor, InstanceSpec, Rescheduled, Responder
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -54,6 +54,7 @@ class Schedule:
         self.is_decoupled = rng.random() < 0.5
         self.is_iterative = rng.random() < 0.3
         self.can_die = rng.random() < 0.2
+        self.is_holding = rng.random() < 0.5  # its instances keep their states themselves
         self.plans: dict[str, list[int | None]] = {}
         self.rounds: Counter[str] = Counter()
         self.lives: list[list[Call]] = []  # each from a START on
@@ -115,10 +116,27 @@ class Schedule:
                 if not request.id:  # a row without a request
                     return response(request, 0.0)
                 planned, is_last = schedule.next_round(request)
-                total = request.inputs[1].as_numpy().flat[0] + request.inputs[0].as_numpy().flat[0]
+                total = self.state(request) + request.inputs[0].as_numpy().flat[0]
                 if planned is None:
                     return InvalidArgument("planned to fail")
-                return response(request, total) if is_last else Rescheduled(response(request, total).outputs[1:])
+                found = self.response(request, total)
+                return found if is_last else Rescheduled(found.outputs[1:])
+
+            def state(self, request: InferenceRequest) -> float:
+                state = request.inputs[1]
+                if not isinstance(state, HeldTensor):
+                    return float(state.as_numpy().flat[0])
+                assert not state.data
+                holder, value = state.held
+                assert holder is self, "the state of another instance"
+                return float(value)
+
+            def response(self, request: InferenceRequest, total: float) -> InferenceResponse:
+                found = response(request, total)
+                if schedule.is_holding:
+                    out = found.outputs[1]
+                    found.outputs[1] = HeldTensor(out.name, out.datatype, out.shape, out.data, (self, total))
+                return found
 
             async def execute_decoupled(
                 self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
@@ -138,11 +156,11 @@ class Schedule:
 
             async def stream(self, request: InferenceRequest, responder: Responder) -> None:
                 planned, is_last = schedule.next_round(request)
-                total = request.inputs[1].as_numpy().flat[0]
+                total = self.state(request)
                 for _ in range(1 if planned is None else planned):
                     await trio.sleep(schedule.rng.choice([0.0, 0.1, 0.5]))
                     total += request.inputs[0].as_numpy().flat[0]
-                    await responder.send(response(request, total))
+                    await responder.send(self.response(request, total))
                 error = None if is_last else Rescheduled()
                 responder.close(InvalidArgument("planned to fail") if planned is None else error)
 
