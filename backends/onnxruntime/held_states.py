@@ -39,13 +39,12 @@ _LEAST_GROWABLE = 4096  # bytes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """One sequence's state: the library's value over a piece of memory, which may be larger. What the library has
-    allocated is not `is_ours`. `spare` is the other of two growable pieces that take turns."""
+    """One sequence's state: the value over a piece of memory, which may be larger. `spare` is the other of two
+    growable pieces that take turns."""
 
     value: Any
     shape: tuple[int, ...]
     piece: Piece
-    is_ours: bool
     spare: Piece | None = None
 
 
@@ -218,25 +217,26 @@ class HeldStates:
             return None
         held = _held(tensor)
         size = byte_size(shape, state.itemsize)
-        if held is not None and held.is_ours and keeps_its_place(tensor.shape, shape):
-            if held.shape == shape:
-                return held
-            if size <= held.piece.byte_size:
-                return self._placed(state, held.piece, shape)
+        if held is None:
+            return self._placed(state, self._memory.allocate(_with_room(state, size)), shape)
+        stays = keeps_its_place(held.shape, shape)
+        if stays and held.shape == shape:
+            return held
+        if stays and size <= held.piece.byte_size:
+            return self._placed(state, held.piece, shape)
         if not state.config.use_growable_memory:
-            return self._placed(state, self._memory.allocate(size), shape)
-        in_turn = held.spare if held is not None else None
+            return None
+        in_turn = held.spare
         if in_turn is None or in_turn.byte_size < size:
-            in_turn = self._memory.allocate(max(2 * size, _LEAST_GROWABLE))
-        other = held.piece if held is not None and held.is_ours and not keeps_its_place(tensor.shape, shape) else None
-        return self._placed(state, in_turn, shape, spare=other)
+            in_turn = self._memory.allocate(_with_room(state, size))
+        return self._placed(state, in_turn, shape, spare=None if stays else held.piece)
 
     def _placed(self, state: _State, piece: Piece, shape: tuple[int, ...], spare: Piece | None = None) -> Held:
-        return Held(self._memory.view(piece, state.element_type, shape), shape, piece, True, spare)
+        return Held(self._memory.view(piece, state.element_type, shape), shape, piece, spare)
 
     def _library_held(self, state: _State, value: Any) -> Held:
         shape = tuple(value.shape())
-        return Held(value, shape, piece_of(value, byte_size(shape, state.itemsize)), False)
+        return Held(value, shape, piece_of(value, byte_size(shape, state.itemsize)))
 
     def _taken_apart(
         self, state: _State, value: Any, tensors: Sequence[Tensor], requests: Sequence[InferenceRequest]
@@ -264,13 +264,12 @@ class HeldStates:
         return found
 
     def _row_target(self, state: _State, held: Held | None, row: tuple[int, ...], size: int) -> Held:
-        if state.config.use_same_buffer_for_input_output and held is not None and held.is_ours:
+        if state.config.use_same_buffer_for_input_output and held is not None:
             if held.shape == row:
                 return held
             if held.piece.byte_size >= size:
                 return self._placed(state, held.piece, row, held.spare)
-        wanted = max(2 * size, _LEAST_GROWABLE) if state.config.use_growable_memory else size
-        return self._placed(state, self._memory.allocate(wanted), row)
+        return self._placed(state, self._memory.allocate(_with_room(state, size)), row)
 
 
 def keeps_its_place(present: Sequence[int], following: Sequence[int]) -> bool:
@@ -280,6 +279,10 @@ def keeps_its_place(present: Sequence[int], following: Sequence[int]) -> bool:
             is_outermost = all(before == 1 for before in present[:index])
             return is_outermost and tuple(present[index + 1 :]) == tuple(following[index + 1 :])
     return True
+
+
+def _with_room(state: _State, size: int) -> int:
+    return max(2 * size, _LEAST_GROWABLE) if state.config.use_growable_memory else size
 
 
 def _held(tensor: Tensor) -> Held | None:

@@ -213,6 +213,7 @@ def test_rules_of_states(states: str, message: str) -> None:
         f"sequence_batching {{ {control('T', f'{START} {PAIR}')} {control('U', f'{CORRID} data_type: TYPE_STRING')} }}",
         f"sequence_batching {{ {state(f'initial_state {{ {INITIAL} dims: [ 2, 5 ] }}')} }}",
         f"sequence_batching {{ {state(GROWABLE)} }} instance_group {{ kind: KIND_GPU }}",
+        f'backend: "onnxruntime" sequence_batching {{ {state(GROWABLE)} }} instance_group {{ kind: KIND_CPU }}',
     ],
 )
 def test_good_sequence_batching_passes(text: str) -> None:

@@ -222,7 +222,8 @@ async def test_a_state_that_grows_between_its_rows_changes_places(tmp_path: Path
 async def test_a_state_whose_size_nobody_knows_is_found_memory_by_the_library(options: str, tmp_path: Path) -> None:
     async with serving(logging(longer=None), config(log_state(options)), tmp_path) as watched:
         assert [await watched.total(1, start=number == 0) for number in range(20)] == list(range(1, 21))
-    assert not any(held(states[0][0]).is_ours for _, states in watched.batches)
+    states = [held(states[0][0]) for _, states in watched.batches]
+    assert [(state.shape, state.piece.byte_size) for state in states] == [((1, n, 2), 8 * n) for n in range(1, 21)]
 
 
 @pytest.mark.parametrize("options", [ONE, GROWABLE])
