@@ -41,6 +41,7 @@ from repository.agents.registry import AgentRegistry
 from repository.json_form import to_json_form
 from repository.layout import Repository
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
+from repository.repositories import Repositories
 
 __all__ = ["ControlMode", "CoreSettings", "ServerCore"]
 
@@ -71,6 +72,7 @@ class CoreSettings:
     repositories: tuple[Repository, ...]
     server_id: str = "trioton"
     control_mode: ControlMode = ControlMode.NONE
+    poll_seconds: float = 15.0
     load_models: tuple[str, ...] = ()
     strict_readiness: bool = True
     auto_complete_config: bool = True
@@ -122,9 +124,10 @@ class ServerCore:
             agent_registry=self._agents,
         )
         manager = ModelManager(
-            settings.repositories,
+            Repositories(settings.repositories),
             loader,
             control_mode=settings.control_mode,
+            poll_seconds=settings.poll_seconds,
             load_models=settings.load_models,
             load_limit=trio.CapacityLimiter(settings.model_load_thread_count),
         )

@@ -17,16 +17,12 @@ from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import ModelEntry, ModelTable, VersionEntry
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError
-from repository.fingerprint import fingerprint
-from repository.layout import (
-    DUPLICATE_MODEL,
-    FoundModels,
-    ModelDirectory,
-    Repository,
-    check_model_name,
-    find_model,
-)
+from repository.changes import LoadedFrom
+from repository.layout import DUPLICATE_MODEL, ModelDirectory, check_model_name
 from repository.override_files import OverrideFiles
+from repository.repositories import Repositories
+
+NO_PARAMETERS = LoadParameters()
 
 logger = logging.getLogger("trioton.model_manager")
 
@@ -40,7 +36,7 @@ class ModelControl:
         life_cycle: ModelLifeCycle,
         table: ModelTable,
         loader: ModelLoader,
-        repositories: Sequence[Repository],
+        repositories: Repositories,
         composing: ComposingModels,
         dependencies: EnsembleDependencies,
         *,
@@ -63,13 +59,13 @@ class ModelControl:
         except ServerError as error:  # noted in the table; the other models serve
             entry = self._table.entry(name)
             if not entry.versions and not entry.failure:
-                entry.failure = with_reason(error)
+                entry.note_failure(with_reason(error))
                 logger.error("%s", error)
 
     async def load(
         self,
         name: str,
-        parameters: LoadParameters,
+        parameters: LoadParameters = NO_PARAMETERS,
         tried: frozenset[str] = frozenset(),
         *,
         only_if_absent: bool = False,
@@ -78,9 +74,15 @@ class ModelControl:
         if parameters.files:
             await self._load_files(name, parameters)
             return
-        directory = await self._find_directory(name)
+        try:
+            directory = await self._find_directory(name)
+        except ServerError as error:
+            if name in self._table.entries:  # a name that was never heard of leaves nothing behind
+                self._table.entries[name].note_failure(with_reason(error))
+            raise
         entry = self._table.entry(name)
         needed = await self._loader.composing_models(directory, parameters)
+        entry.needs = needed.names
         with self._dependencies.wanted(needed.names):
             await self._load_composing(entry, needed, tried)
             await self._load_from(entry, directory, parameters, only_if_absent=only_if_absent)
@@ -96,12 +98,18 @@ class ModelControl:
         async with entry.lock:
             if only_if_absent and entry.ready_versions:
                 return
-            seen = None if parameters.config else await trio.to_thread.run_sync(fingerprint, directory)
-            if seen is not None and seen == entry.loaded_from and entry.ready_versions:
+            source = await self._read(entry, directory, parameters)
+            if source == entry.loaded_from and entry.ready_versions:
+                entry.reload_failure = ""
                 return
             async with self._load_limit:
-                await self._life_cycle.replace(entry, directory, parameters)
-            entry.loaded_from = seen
+                await self._life_cycle.replace(entry, directory, source, parameters)
+
+    async def _read(self, entry: ModelEntry, directory: ModelDirectory, parameters: LoadParameters) -> LoadedFrom:
+        try:
+            return await self._loader.read(directory, parameters)
+        except ServerError as error:
+            raise self._life_cycle.failed(entry, error) from None
 
     async def _load_files(self, name: str, parameters: LoadParameters) -> None:
         """Load a model from what the call brought; no repository needs to have it. The next load without files goes
@@ -111,12 +119,13 @@ class ModelControl:
         try:
             entry = self._table.entry(name)
             needed = await self._loader.composing_models(files.directory, parameters)
+            entry.needs = needed.names
             with self._dependencies.wanted(needed.names):
                 await self._load_composing(entry, needed, frozenset())
                 async with entry.lock:
+                    source = await self._read(entry, files.directory, parameters)
                     async with self._load_limit:
-                        await self._life_cycle.replace(entry, files.directory, parameters, files)
-                    entry.loaded_from = None
+                        await self._life_cycle.replace(entry, files.directory, source, parameters, files)
         finally:
             await release(files)
 
@@ -141,19 +150,31 @@ class ModelControl:
 
     async def _find_directory(self, name: str) -> ModelDirectory:
         """Raises what a client is told of a name that no repository has, or that more than one has."""
-        found: FoundModels = await trio.to_thread.run_sync(find_model, self._repositories, name)
+        found = await trio.to_thread.run_sync(self._repositories.find_model, name)
         if name in found.models:
             return found.models[name]
         reason = DUPLICATE_MODEL if found.duplicates else "failed to poll from model repository"
         raise InvalidArgument(f"failed to load '{name}', {reason}")
 
-    async def unload(self, name: str, *, unload_dependents: bool) -> None:
+    async def needs(self, name: str) -> Sequence[str]:
+        """What a model of the repositories needs, as far as that can be known."""
+        try:
+            directory = await self._find_directory(name)
+        except ServerError:
+            return ()
+        return (await self._loader.composing_models(directory, NO_PARAMETERS)).names
+
+    def failed_for(self, name: str) -> list[str]:
+        """The models whose last load has failed, perhaps for want of this one."""
+        return [each.name for each in self._table.entries.values() if name in each.needs and each.has_failed]
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Returns when the model's versions have been told to end."""
         entry = self._table.entries.get(name)
         if entry is None:
             return
         async with entry.lock:
-            entry.loaded_from, entry.failure, entry.is_explicit = None, "", False
+            entry.loaded_from, entry.failure, entry.reload_failure, entry.is_explicit = None, "", "", False
             composing = needs_of(entry) or ()
             versions = list(entry.versions.values())
             self._life_cycle.retire(versions)

@@ -6,16 +6,19 @@ Flow: model control → [model life cycle] → model. Runs every model actor, in
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import trio
 
 from actors.ensemble.dependencies import EnsembleDependencies
+from actors.model import Model
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
 from protocol.core import LoadParameters
 from protocol.errors import Internal, InvalidArgument, ServerError
+from repository.changes import LoadedFrom, has_same_instances, unchanged_versions
 from repository.layout import ModelDirectory
+from repository.model_config import ModelConfig
 from repository.override_files import OverrideFiles
 
 logger = logging.getLogger("trioton.model_manager")
@@ -37,53 +40,84 @@ class ModelLifeCycle:
         self,
         entry: ModelEntry,
         directory: ModelDirectory,
+        source: LoadedFrom,
         parameters: LoadParameters,
         files: OverrideFiles | None = None,
     ) -> None:
-        """Load the model as it is now beside what serves, then swap."""
+        """Load the model as it is now beside what serves, then swap. Versions for which nothing has changed go on as
+        they are."""
         logger.info("loading: %s", entry.name)
+        agents = self._loader.agents(directory, source.config)
         try:
-            agents = await self._loader.agents(directory, parameters)
-            directory = await agents.load()
+            moved = await agents.load()
         except Exception as error:
             raise self.failed(entry, error) from None
         old = entry.versions
+        kept = self._kept(entry, source, files)
         try:
-            new = await self._bring_up(entry, directory, parameters, files)
+            prepared = await self._prepare(entry, moved, source.config if moved == directory else None, parameters)
+            new = await self._bring_up(entry, prepared, kept, files)
         except BaseException:
             await agents.fail()
             raise
         self._models.start_soon(agents.attend, tuple(new.values()))
-        entry.versions, entry.failure = new, ""
-        self.retire(old.values())
+        entry.versions, entry.failure, entry.reload_failure = new, "", ""
+        entry.loaded_from = None if files is not None else source
+        self.retire(version for version in old.values() if new.get(version.version) is not version)
         self._dependencies.replaced(entry.name)
         logger.info("successfully loaded '%s'", entry.name)
 
-    async def _bring_up(
-        self, entry: ModelEntry, directory: ModelDirectory, parameters: LoadParameters, files: OverrideFiles | None
-    ) -> dict[int, VersionEntry]:
-        """All versions, ready. Raised, none of them is left; cancelled, they end with the nursery of the models."""
+    async def _prepare(
+        self, entry: ModelEntry, directory: ModelDirectory, config: ModelConfig | None, parameters: LoadParameters
+    ) -> tuple[Model, ...]:
+        """Without a configuration, by that of the directory."""
         try:
-            prepared = await self._loader.prepare(directory, parameters, self._table.find)
+            if config is None:
+                config = await self._loader.read_config(directory, parameters)
+            return await self._loader.prepare(directory, config, self._table.find)
         except Exception as error:
             raise self.failed(entry, error) from None
-        new = {model.version: VersionEntry(model.version, model, files) for model in prepared}
+
+    async def _bring_up(
+        self,
+        entry: ModelEntry,
+        prepared: Iterable[Model],
+        kept: Mapping[int, VersionEntry],
+        files: OverrideFiles | None,
+    ) -> dict[int, VersionEntry]:
+        """All versions, ready. Raised, none of the new ones is left; cancelled, they end with the nursery of the
+        models."""
+        new = {
+            model.version: kept.get(model.version) or VersionEntry(model.version, model, files, entry.needs)
+            for model in prepared
+        }
+        loading = [version for version in new.values() if version.state is ModelState.LOADING]
         if not entry.ready_versions:
             entry.versions, entry.failure = new, ""
         async with trio.open_nursery() as loads:
-            for version in new.values():
+            for version in loading:
                 loads.start_soon(self._start, entry.name, version)
-        if any(version.state is not ModelState.READY for version in new.values()):
+        if any(version.state is not ModelState.READY for version in loading):
             failed = "".join(
                 f"version {version.version} is at UNAVAILABLE state: {version.reason};\n"
-                for version in new.values()
+                for version in loading
                 if version.state is ModelState.UNAVAILABLE
             )
-            self.retire(new.values())
-            for version in new.values():
+            self.retire(loading)
+            if entry.ready_versions:
+                entry.reload_failure = failed.rstrip()
+            for version in loading:
                 await version.ended.wait()
             raise InvalidArgument(f"load failed for model '{entry.name}': {failed}")
         return new
+
+    def _kept(self, entry: ModelEntry, source: LoadedFrom, files: OverrideFiles | None) -> dict[int, VersionEntry]:
+        """The versions that serve and need no load."""
+        before = entry.loaded_from
+        if before is None or files is not None or not has_same_instances(before, source):
+            return {}
+        unchanged = unchanged_versions(before, source)
+        return {version: entry.versions[version] for version in entry.ready_versions if version in unchanged}
 
     def failed(self, entry: ModelEntry, error: Exception) -> ServerError:
         """Note a load that came to no version; what served before goes on serving."""
@@ -92,8 +126,7 @@ class ModelLifeCycle:
             error = Internal(f"{type(error).__name__}: {error}")
         reason = with_reason(error)
         logger.error("failed to load '%s': %s", entry.name, reason)
-        if not entry.ready_versions:
-            entry.versions, entry.failure = {}, reason
+        entry.note_failure(reason)
         return InvalidArgument(f"failed to load '{entry.name}': {reason}")
 
     async def _start(self, name: str, version: VersionEntry) -> None:

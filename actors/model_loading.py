@@ -29,6 +29,8 @@ from protocol.errors import InvalidArgument, ServerError, Unsupported
 from protocol.messages import Tensor
 from repository.agents.registry import AgentRegistry
 from repository.backend_fields import PYTHON_RUNTIME
+from repository.changes import LoadedFrom
+from repository.fingerprint import fingerprint
 from repository.initial_state import read_initial_states
 from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
@@ -56,29 +58,36 @@ class ModelLoader:
     services: BackendServices | None = None
     agent_registry: AgentRegistry = field(default_factory=AgentRegistry)
 
-    async def agents(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelAgents:
-        """The repository agents that the configuration names. Raises ServerError where it cannot be read."""
-        config = await trio.to_thread.run_sync(self._read, directory, parameters)
+    def agents(self, directory: ModelDirectory, config: ModelConfig) -> ModelAgents:
+        """The repository agents that the configuration names."""
         return ModelAgents(directory, config, self.agent_registry)
 
     async def composing_models(self, directory: ModelDirectory, parameters: LoadParameters) -> Needs:
         """What must be loaded before this model: the models of an ensemble's steps or of a traffic split. A
-        configuration that cannot be read has none; `prepare` says what is wrong with it."""
+        configuration that cannot be read has none; `read` says what is wrong with it."""
         try:
             return needs_of_config(await trio.to_thread.run_sync(self._read, directory, parameters))
         except ServerError:
             return Needs()
 
-    async def prepare(
-        self, directory: ModelDirectory, parameters: LoadParameters, find: FindModel
-    ) -> tuple[Model, ...]:
-        """One `Model`, not yet running, for each version that the policy selects. An ensemble finds the models of its
-        steps by `find`, and they must serve.
+    async def read(self, directory: ModelDirectory, parameters: LoadParameters) -> LoadedFrom:
+        """What the model is to be loaded from. Files that change after it has begun count as changed.
+
+        Raises ServerError with what is wrong and where."""
+        files = await trio.to_thread.run_sync(fingerprint, directory)
+        return LoadedFrom(await self.read_config(directory, parameters), files)
+
+    async def read_config(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelConfig:
+        """Raises ServerError with what is wrong and where."""
+        return await trio.to_thread.run_sync(self._read, directory, parameters)
+
+    async def prepare(self, directory: ModelDirectory, config: ModelConfig, find: FindModel) -> tuple[Model, ...]:
+        """One `Model`, not yet running, for each version that the policy of a configuration, as it was read, selects.
+        An ensemble finds the models of its steps by `find`, and they must serve.
 
         Raises ServerError with what is wrong and where. Cancelled, it leaves nothing behind.
         """
         in_thread = trio.to_thread.run_sync
-        config = await in_thread(self._read, directory, parameters)
         refuse_unbuilt(config)
         if config.is_ensemble:
             return await self._prepare_ensemble(directory, config, find)

@@ -25,18 +25,21 @@ from actors.model_life_cycle import ModelLifeCycle
 from actors.model_loading import ModelLoader
 from actors.model_table import ModelState, ModelTable
 from actors.readiness import all_ready
+from actors.repository_watcher import RepositoryWatcher
 from actors.statistics import VersionSnapshot
 from actors.version_snapshots import version_snapshots
 from protocol.core import LoadParameters, ModelIndex
 from protocol.errors import InvalidArgument, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION
-from repository.layout import DUPLICATE_MODEL, Repository, find_models
+from repository.layout import DUPLICATE_MODEL
+from repository.repositories import Repositories
 
 
 class ControlMode(enum.Enum):
     """`--model-control-mode`: who decides which models are loaded."""
 
     NONE = "none"
+    POLL = "poll"
     EXPLICIT = "explicit"
 
 
@@ -62,16 +65,18 @@ class ModelManager:
 
     def __init__(
         self,
-        repositories: Sequence[Repository],
+        repositories: Repositories,
         loader: ModelLoader,
         *,
         control_mode: ControlMode,
+        poll_seconds: float,
         load_models: Sequence[str],
         load_limit: trio.CapacityLimiter,
     ) -> None:
         self._repositories = repositories
         self._loader = loader
         self._control_mode = control_mode
+        self._poll_seconds = poll_seconds
         self._load_models = load_models
         self._load_limit = load_limit
         self._table = ModelTable()
@@ -97,11 +102,16 @@ class ModelManager:
                 load_limit=self._load_limit,
                 tasks=models,
             )
+            watcher = RepositoryWatcher(self._repositories, control, poll_seconds=self._poll_seconds)
+            if self._control_mode is ControlMode.POLL:
+                await watcher.begin()
             await self._load_at_start(control)
             self.is_started = True
             task_status.started()
             async with trio.open_nursery() as calls:
                 calls.start_soon(self._hear, calls, control)
+                if self._control_mode is ControlMode.POLL:
+                    calls.start_soon(watcher.run)
                 await stop.wait()
                 calls.cancel_scope.cancel()  # a load that has not ended is given up
             await life_cycle.retire_all()
@@ -148,7 +158,7 @@ class ModelManager:
 
     async def index(self, *, ready: bool) -> list[ModelIndex]:
         """The known versions, and by name those models of the repositories that were never loaded."""
-        found = await trio.to_thread.run_sync(find_models, self._repositories)
+        found = await trio.to_thread.run_sync(self._repositories.find_models)
         index: list[ModelIndex] = []
         for name in sorted({*found.models, *found.duplicates, *self._table.entries}):
             if name in self._table.entries:
@@ -210,7 +220,7 @@ class ModelManager:
                 message.reply.send_nowait(outcome)
 
     async def _load_at_start(self, control: ModelControl) -> None:
-        found = await trio.to_thread.run_sync(find_models, self._repositories)
+        found = await trio.to_thread.run_sync(self._repositories.find_models)
         names = sorted({*found.models, *found.duplicates})
         if self._control_mode is ControlMode.EXPLICIT and "*" not in self._load_models:
             names = list(dict.fromkeys(self._load_models))

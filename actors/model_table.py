@@ -15,7 +15,7 @@ from actors.model import Model
 from protocol.core import ModelIndex
 from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.messages import LATEST_VERSION
-from repository.fingerprint import Fingerprint
+from repository.changes import LoadedFrom
 from repository.override_files import OverrideFiles
 
 # The reason in the index after an unload that was asked for.
@@ -34,11 +34,13 @@ class ModelState(enum.Enum):
 @dataclass(eq=False, slots=True)
 class VersionEntry:
     """One version. `model` serves while the state is READY, and finishes its requests while it is UNLOADING.
-    `files` are those that the load call brought, needed as long as an instance may be started again."""
+    `files` are those that the load call brought, needed as long as an instance may be started again. `needs` are the
+    models that it calls: those of an ensemble's steps or of a traffic split."""
 
     version: int
     model: Model | None
     files: OverrideFiles | None = None
+    needs: tuple[str, ...] = ()
     state: ModelState = ModelState.LOADING
     reason: str = ""
     load_seconds: float = 0.0
@@ -49,14 +51,17 @@ class VersionEntry:
 
 @dataclass(eq=False, slots=True)
 class ModelEntry:
-    """One model. `lock` serialises its loads and unloads; `failure` is why the last load gave no version at all.
+    """One model. `lock` serialises its loads and unloads; `failure` is why the last load gave no version at all, and
+    `reload_failure` why it left those serving that did before. `needs` are the models that the last load needed.
     `is_explicit`: somebody asked for this model, not only for an ensemble that needs it."""
 
     name: str
     lock: trio.Lock = field(default_factory=trio.Lock)
     versions: dict[int, VersionEntry] = field(default_factory=dict)
     failure: str = ""
-    loaded_from: Fingerprint | None = None
+    reload_failure: str = ""
+    needs: tuple[str, ...] = ()
+    loaded_from: LoadedFrom | None = None
     is_explicit: bool = False
 
     @property
@@ -91,15 +96,35 @@ class ModelEntry:
             for entry in self.versions.values()
         )
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last load has."""
+        return bool(self.failure or self.reload_failure) or any(
+            version.state is ModelState.UNAVAILABLE and version.reason != UNLOADED for version in self.versions.values()
+        )
+
+    def note_failure(self, reason: str) -> None:
+        """A load came to nothing; what served before goes on serving."""
+        if self.ready_versions:
+            self.reload_failure = reason
+        else:
+            self.versions, self.failure = {}, reason
+
     def index(self) -> list[ModelIndex]:
+        """Versions that serve although a later load has failed say so in their reason."""
         if self.failure and not self.ready_versions:
             return [ModelIndex(self.name, "", ModelState.UNAVAILABLE.value, self.failure)]
         if not self.versions:
             return [ModelIndex(self.name, "", ModelState.LOADING.value if self.lock.locked() else "")]
         return [
-            ModelIndex(self.name, str(version), entry.state.value, entry.reason)
+            ModelIndex(self.name, str(version), entry.state.value, self._index_reason(entry))
             for version, entry in sorted(self.versions.items())
         ]
+
+    def _index_reason(self, version: VersionEntry) -> str:
+        if version.state is ModelState.READY and self.reload_failure:
+            return f"serves as it was before the last load, which failed: {self.reload_failure}"
+        return version.reason
 
 
 class ModelTable:

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from repository.layout import ModelDirectory
 
-# Every file below the model's directory with its time of change in nanoseconds and its size in bytes.
+# Every file below the model's directory with its time of change in nanoseconds and its size in bytes; a directory with
+# nothing in it, as the version of an ensemble, ends in a slash and has neither.
 Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
 
 # Written by whoever imports a model's files, its own worker included.
@@ -38,6 +39,8 @@ def _files(root: Path, is_watched: bool) -> Iterator[tuple[str, int, int]]:
             continue
         seen.add(real)
         subfolders[:] = [name for name in subfolders if name != _COMPILED and not (is_watched and _is_scratch(name))]
+        if not names and not subfolders and folder != str(root):
+            yield os.path.relpath(folder, root) + "/", 0, 0
         for name in names:
             if is_watched and _is_scratch(name):
                 continue

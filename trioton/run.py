@@ -20,7 +20,7 @@ from trioton.flags import Flag, UsageError, flag, read_arguments, read_environme
 from trioton.settings import RUN, UNBUILT_FLAGS, BackendSetting, Settings
 
 # Flags of a server of whole repositories: here the model is the command's argument.
-_NOT_HERE = frozenset({"model-repository", "model-control-mode", "load-model"})
+_NOT_HERE = frozenset({"model-repository", "model-control-mode", "repository-poll-secs", "load-model"})
 _EXPECTED = f"expected {CONFIG_FILE}, a version directory such as 1, or a model file such as model.py or model.onnx"
 LOCAL = "127.0.0.1"
 

@@ -294,6 +294,7 @@ def _core_settings(settings: Settings) -> CoreSettings:
         repositories=settings.repositories(),
         server_id=settings.id,
         control_mode=ControlMode(settings.model_control_mode),
+        poll_seconds=settings.repository_poll_secs,
         load_models=settings.load_model,
         strict_readiness=settings.strict_readiness,
         auto_complete_config=not settings.disable_auto_complete_config,
@@ -307,7 +308,7 @@ def _core_settings(settings: Settings) -> CoreSettings:
 
 def _asked_for(index: Sequence[ModelIndex], settings: Settings) -> list[ModelIndex]:
     """What the server was to load: everything, or in explicit mode the models named."""
-    if settings.model_control_mode == "none" or "*" in settings.load_model:
+    if settings.model_control_mode != "explicit" or "*" in settings.load_model:
         return list(index)
     return [entry for entry in index if entry.name in settings.load_model]
 

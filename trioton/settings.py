@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, cast
 from actors.rate_limit_policy import RateLimitResource
 from actors.tracing.settings import TracerSettings
 from repository.layout import ModelDirectory, Repository
-from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, switch
+from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, seconds, switch
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.http_flags import HTTP, HttpFlags
 from trioton.machine import memory_size
@@ -72,12 +72,6 @@ def backend_setting(text: str) -> BackendSetting:
     return BackendSetting(backend, key, value)
 
 
-def control_mode(text: str) -> str:
-    if text == "poll":
-        raise ValueError("model control mode 'poll' is not supported yet; expected none or explicit")
-    return choice("none", "explicit")(text)
-
-
 def verbosity(text: str) -> int:
     """A level, or true and false for 1 and 0."""
     match text.lower():
@@ -124,11 +118,18 @@ class Settings(HttpFlags, GrpcFlags):
     )
     model_control_mode: str = flag(
         "none",
-        control_mode,
+        choice("none", "poll", "explicit"),
         group=SERVER,
-        metavar="{none,explicit}",
-        help="none: load all models at start, and leave it at that. explicit: load those named by --load-model, "
-        "and let clients load and unload.",
+        metavar="{none,poll,explicit}",
+        help="none: load all models at start, and leave it at that. poll: as none, and follow the changes of the "
+        "repositories. explicit: load those named by --load-model, and let clients load and unload.",
+    )
+    repository_poll_secs: float = flag(
+        15.0,
+        seconds,
+        group=SERVER,
+        metavar="<seconds>",
+        help="In poll mode, how often to look at the repositories; 0 for never.",
     )
     load_model: tuple[str, ...] = repeatable(
         str,
@@ -386,7 +387,7 @@ def _refuse_shared_ports(services: dict[str, Address]) -> None:
 # Flags of Triton's that are not built, each with what to use in its place.
 UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     """
-    repository-poll-secs model-config-name model-load-retry-count model-namespacing enable-peer-access
+    model-config-name model-load-retry-count model-namespacing enable-peer-access
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
     min-supported-compute-capability buffer-manager-thread-count host-policy model-load-gpu-limit
     allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count

@@ -47,10 +47,7 @@ def needs_of(entry: ModelEntry | None) -> tuple[str, ...] | None:
     """What a model that serves needs; None if it does not serve."""
     if entry is None or not entry.ready_versions:
         return None
-    serving = [entry.versions[version].model for version in entry.ready_versions]
-    return tuple(
-        dict.fromkeys(name for model in serving if model is not None for name in composing_models(model.config))
-    )
+    return tuple(dict.fromkeys(name for version in entry.ready_versions for name in entry.versions[version].needs))
 
 
 def find_circle(name: str, needs: Mapping[str, Sequence[str]]) -> list[str]:
@@ -94,8 +91,8 @@ class EnsembleDependencies:
 
     def entered(self, version: VersionEntry) -> None:
         """A version runs from now on."""
-        if version.model is not None and (names := composing_models(version.model.config)):
-            self._running[version] = frozenset(names)
+        if version.needs:
+            self._running[version] = frozenset(version.needs)
 
     def left(self, version: VersionEntry) -> None:
         self._running.pop(version, None)

@@ -15,15 +15,13 @@ from actors.model_loading import ModelLoader
 from actors.model_table import ModelTable
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument
-from repository.layout import Repository, find_model
+from repository.repositories import Repositories
 
 
 class ComposingModels:
     """`name` is the ensemble or the traffic split that is to be loaded, `needs` are the models that it needs."""
 
-    def __init__(
-        self, table: ModelTable, loader: ModelLoader, repositories: Sequence[Repository], waits: LoadWaits
-    ) -> None:
+    def __init__(self, table: ModelTable, loader: ModelLoader, repositories: Repositories, waits: LoadWaits) -> None:
         self._table = table
         self._waits = waits
         self._loader = loader
@@ -86,7 +84,7 @@ class ComposingModels:
                 continue
             found: Sequence[str] | None = needs_of(self._table.entries.get(needed))
             if found is None:
-                places = await trio.to_thread.run_sync(find_model, self._repositories, needed)
+                places = await trio.to_thread.run_sync(self._repositories.find_model, needed)
                 if needed not in places.models:
                     continue
                 found = (await self._loader.composing_models(places.models[needed], LoadParameters())).names

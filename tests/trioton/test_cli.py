@@ -68,7 +68,7 @@ def test_triton_s_variable_for_escapes() -> None:
         ),
         (["--host-policy=a,numa-node=0"], "--host-policy is a flag of Triton's that Trioton does not have yet"),
         (["--strict-model-config=true"], "--disable-auto-complete-config does what"),
-        (["--model-control-mode=poll"], "'poll' is not supported yet"),
+        (["--model-control-mode=manual"], "expected none or poll or explicit, got 'manual'"),
         (["demo", "--twice"], 'Bad option: "--twice".'),
         (["demo", "--http-port=x"], "--http-port: expected a whole number"),
     ],

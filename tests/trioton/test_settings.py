@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from trioton.flags import UsageError, rows
+from trioton.flags import UsageError, rows, seconds
 from trioton.settings import (
     UNBUILT_FLAGS,
     BackendSetting,
     DemoSettings,
     Settings,
     backend_setting,
-    control_mode,
     log_format,
     verbosity,
 )
@@ -98,13 +97,15 @@ def test_wrong_backend_settings(text: str) -> None:
         backend_setting(text)
 
 
-def test_poll_mode_is_refused_by_name() -> None:
-    """It is Triton's, so it is not just an unknown word."""
-    assert control_mode("explicit") == "explicit"
-    with pytest.raises(ValueError, match="'poll' is not supported yet"):
-        control_mode("poll")
-    with pytest.raises(ValueError, match="expected none or explicit"):
-        control_mode("manual")
+@pytest.mark.parametrize(("text", "value"), [("0", 0.0), ("15", 15.0), ("0.25", 0.25)])
+def test_seconds(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "15s"])
+def test_wrong_seconds(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a number of seconds of at least 0"):
+        seconds(text)
 
 
 def test_verbosity_takes_levels_and_booleans() -> None:

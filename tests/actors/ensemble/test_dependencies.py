@@ -49,7 +49,7 @@ def test_levels(names: str, needs: Mapping[str, str], levels: list[str]) -> None
 def test_what_a_running_or_loading_ensemble_needs_is_needed() -> None:
     dependencies = EnsembleDependencies()
     model = ensemble(ensemble_config(step("a", "I=IN", "O=OUT")), toy("a"))
-    version = VersionEntry(1, model)
+    version = VersionEntry(1, model, needs=composing_models(model.config))
     assert not dependencies.is_needed("a")
     dependencies.entered(version)
     assert dependencies.is_needed("a")
