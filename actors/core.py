@@ -23,7 +23,7 @@ from actors.rate_limit_policy import RateLimitResource
 from actors.rate_limiter import RateLimiter
 from actors.response_cache import ResponseCache
 from actors.statistics import VersionSnapshot
-from backends.devices import gpu_count
+from backends.devices import compute_capabilities
 from backends.registry import BackendRegistry
 from backends.services import BackendServices
 from protocol.core import (
@@ -76,6 +76,7 @@ class CoreSettings:
     load_models: tuple[str, ...] = ()
     strict_readiness: bool = True
     auto_complete_config: bool = True
+    model_config_name: str = ""
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_load_thread_count: int = 4
     latency_histograms: bool = True
@@ -113,8 +114,9 @@ class ServerCore:
         settings = self._settings
         loader = ModelLoader(
             self._registry,
-            gpu_count=await trio.to_thread.run_sync(gpu_count),
+            compute_capabilities=await trio.to_thread.run_sync(compute_capabilities),
             auto_complete_config=settings.auto_complete_config,
+            config_name=settings.model_config_name,
             has_histograms=settings.latency_histograms,
             summary_quantiles=settings.summary_quantiles,
             backend_config=settings.backend_config,

@@ -25,7 +25,7 @@ from backends.interface import Backend, InstanceSpec, ModelSource
 from backends.registry import BackendRegistry
 from backends.services import BackendServices
 from protocol.core import LoadParameters
-from protocol.errors import InvalidArgument, ServerError, Unsupported
+from protocol.errors import ServerError, Unsupported
 from protocol.messages import Tensor
 from repository.agents.registry import AgentRegistry
 from repository.backend_fields import PYTHON_RUNTIME
@@ -39,7 +39,7 @@ from repository.model_config import ModelConfig
 from repository.shape_rules import read_shape_rules
 from repository.traffic_split import is_split
 from repository.unsupported import refuse_unbuilt
-from repository.validation import normalise, resolve_instances, validate
+from repository.validation import InstancePlacement, normalise, resolve_instances, validate, validate_backend
 from repository.warmup_data import WarmupSample, warmup_samples
 
 
@@ -48,8 +48,10 @@ class ModelLoader:
     """How this server turns directories into models."""
 
     registry: BackendRegistry
-    gpu_count: int = 0
+    compute_capabilities: Sequence[str] = ()  # of each GPU
     auto_complete_config: bool = True
+    # Which of a model's `configs/` to take, see `repository.loader`.
+    config_name: str = ""
     has_histograms: bool = True
     summary_quantiles: Sequence[float] = ()
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -93,8 +95,7 @@ class ModelLoader:
             return await self._prepare_ensemble(directory, config, find)
         if is_split(config):
             return (TrafficSplit(config, find),)
-        if not config.backend:
-            raise InvalidArgument(f"unexpected platform type '{config.platform}' for {config.name}")
+        validate_backend(config)
         backend = await in_thread(
             partial(
                 self.registry.find,
@@ -156,12 +157,17 @@ class ModelLoader:
         )
 
     def _read(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelConfig:
-        return read_config(directory, override=parameters.config, auto_complete=self.auto_complete_config)
+        return read_config(
+            directory,
+            override=parameters.config,
+            auto_complete=self.auto_complete_config,
+            config_name=self.config_name,
+        )
 
     def _normalise(self, config: ModelConfig, backend: type[Backend]) -> ModelConfig:
         return normalise(
             config,
-            gpu_count=self.gpu_count,
+            gpu_count=len(self.compute_capabilities),
             backend_default_cpu_count=backend.default_cpu_instance_count,
             backend_prefers_gpu=backend.prefers_gpu,
         )
@@ -182,6 +188,10 @@ class ModelLoader:
             is_flat=directory.is_flat,
         )
 
+    def _on_device(self, source: ModelSource, placement: InstancePlacement) -> ModelSource:
+        is_known = placement.device_id < len(self.compute_capabilities)
+        return source.for_device(placement.kind, self.compute_capabilities[placement.device_id] if is_known else "")
+
     def _model(
         self,
         directory: ModelDirectory,
@@ -195,7 +205,10 @@ class ModelLoader:
     ) -> Model:
         source = self._source(directory, config, version, backend)
         placements = resolve_instances(config)
-        specs = [InstanceSpec(source, each.name, each.kind, each.device_id, each.is_passive) for each in placements]
+        specs = [
+            InstanceSpec(self._on_device(source, each), each.name, each.kind, each.device_id, each.is_passive)
+            for each in placements
+        ]
         cache: VersionCache | None = None
         if self.cache is not None and cache_generation is not None:
             cache = VersionCache(self.cache, version_key(config.name, version, cache_generation), version)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import trio
 
 from backends.services import BackendServices
@@ -46,6 +47,14 @@ class ModelSource:
     shared: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
     # The model has no version directories: its files lie in its own.
     is_flat: bool = False
+
+    def for_device(self, kind: InstanceKind, compute_capability: str) -> ModelSource:
+        """The same for an instance on a device: on a GPU whose compute capability is in `cc_model_filenames`, that file
+        is the default model file."""
+        filename = self.config.cc_model_filenames.get(compute_capability) if kind is InstanceKind.GPU else None
+        if filename is None:
+            return self
+        return replace(self, config=msgspec.structs.replace(self.config, default_model_filename=filename))
 
     @property
     def version_directory(self) -> Path:

@@ -77,7 +77,7 @@ def complete_from_model(
     max_batch_size = config.max_batch_size
     if can_batch and max_batch_size == 0 and default_max_batch_size > 0:
         max_batch_size = default_max_batch_size
-        logger.warning(
+        logger.info(
             "autofilled max_batch_size to %d for model '%s' since batching is supported but no max_batch_size is "
             "specified in model configuration. Must specify max_batch_size to utilize autofill with a larger max "
             "batch size",

@@ -21,9 +21,11 @@ logger = logging.getLogger(__name__)
 
 DUPLICATE_MODEL = "model appears in two or more repositories"
 CONFIG_FILE = "config.pbtxt"
+# Other configurations of the same model, for servers started with their names.
+CONFIGS_DIRECTORY = "configs"
 
 # Directories beside the versions that have a meaning of their own.
-_RESERVED_DIRECTORIES = frozenset({"warmup", "initial_state", "configs"})
+_RESERVED_DIRECTORIES = frozenset({"warmup", "initial_state", CONFIGS_DIRECTORY})
 _NUMBER = re.compile(r"[0-9]+")
 _LARGEST_VERSION = 2**63 - 1
 

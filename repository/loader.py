@@ -11,17 +11,20 @@ from pathlib import Path
 from protocol.errors import Internal, InvalidArgument, NotFound
 from repository.backend_fields import fill_backend_fields
 from repository.json_form import from_json_form
-from repository.layout import ModelDirectory
+from repository.layout import CONFIGS_DIRECTORY, ModelDirectory
 from repository.model_config import ModelConfig
 from repository.pbtxt import parse_pbtxt
 
 
-def read_config(directory: ModelDirectory, *, override: str | None = None, auto_complete: bool = True) -> ModelConfig:
+def read_config(
+    directory: ModelDirectory, *, override: str | None = None, auto_complete: bool = True, config_name: str = ""
+) -> ModelConfig:
     """The configuration of a model as far as it is known without loading it.
 
     Args:
         override: a configuration as JSON text, in place of the file.
         auto_complete: whether a model may come without a configuration file.
+        config_name: take `configs/<name>.pbtxt` in the model's directory, where that is there.
 
     Raises:
         InvalidArgument: the configuration cannot be parsed (with file, line and column), names another model, or
@@ -29,7 +32,7 @@ def read_config(directory: ModelDirectory, *, override: str | None = None, auto_
         NotFound: there is no configuration and no completion, or no such model directory.
         Internal: the file cannot be read.
     """
-    given = _read_file(directory.config_file) if override is None else from_json_form(override)
+    given = _read_file(config_file(directory, config_name)) if override is None else from_json_form(override)
     if given is None:
         if not auto_complete:
             raise NotFound(f"model configuration is not provided for model '{directory.name}'")
@@ -40,6 +43,15 @@ def read_config(directory: ModelDirectory, *, override: str | None = None, auto_
             "directory name must equal model name"
         )
     return fill_backend_fields(given, directory)
+
+
+def config_file(directory: ModelDirectory, config_name: str = "") -> Path:
+    """The file that has a model's configuration. It may not be there."""
+    if config_name:
+        custom = directory.path / CONFIGS_DIRECTORY / f"{config_name}.pbtxt"
+        if custom.is_file():
+            return custom
+    return directory.config_file
 
 
 def _read_file(path: Path) -> ModelConfig | None:

@@ -46,7 +46,6 @@ REFUSED = (
     Refusal("instance_group.secondary_devices"),
     Refusal("instance_group.profile"),
     Refusal("instance_group.host_policy"),
-    Refusal("cc_model_filenames"),
     # Custom batching: the path of a library that decides what goes into a batch.
     Refusal(
         "parameters",
@@ -148,6 +147,7 @@ SUPPORTED = frozenset(
         "instance_group.rate_limiter.resources.count",
         "instance_group.rate_limiter.priority",
         "default_model_filename",
+        "cc_model_filenames",
         "metric_tags",
         "parameters",
         "parameters.string_value",

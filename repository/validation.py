@@ -7,6 +7,8 @@ Flow: configuration as read -> `normalise` -> `validate(complete=False)` -> the 
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from protocol.errors import InvalidArgument
@@ -31,7 +33,9 @@ from repository.validation_ensemble import validate_ensemble
 from repository.validation_scheduling import validate_dynamic_batching, validate_sequence_batching
 from repository.validation_tensors import validate_tensors
 
-__all__ = ["InstancePlacement", "normalise", "resolve_instances", "validate"]
+__all__ = ["InstancePlacement", "normalise", "resolve_instances", "validate", "validate_backend"]
+
+_CAPABILITY = re.compile(r"[0-9]+\.[0-9]+")
 
 DEFAULT_MAX_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 
@@ -48,14 +52,7 @@ def validate(config: ModelConfig, *, complete: bool = True) -> None:
         Unsupported: a label file outside the model's directory.
     """
     name = config.name
-    if not name:
-        raise InvalidArgument("model configuration must specify 'name'")
-    if not config.backend and not config.is_ensemble:
-        raise InvalidArgument(f"unexpected platform type '{config.platform}' for {name}")
-    if config.is_ensemble and config.backend:
-        raise InvalidArgument(f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type")
-    if not is_known_pair(config.platform, config.backend):
-        raise InvalidArgument(f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}")
+    validate_backend(config)
     if config.max_batch_size < 0:
         raise InvalidArgument(f"'max_batch_size' must be non-negative value for {name}")
     if config.version_policy is None:
@@ -70,6 +67,30 @@ def validate(config: ModelConfig, *, complete: bool = True) -> None:
         read_shape_rules(config)
     if not config.is_ensemble:
         validate_instance_groups(config)
+
+
+def validate_backend(config: ModelConfig) -> None:
+    """Judge what says who is to run the model: the first rules of `validate`, which need no backend.
+
+    Raises:
+        InvalidArgument: the first rule that is broken.
+    """
+    name = config.name
+    if not name:
+        raise InvalidArgument("model configuration must specify 'name'")
+    if not config.backend and not config.is_ensemble:
+        validate_ensemble(config)  # somebody may have forgotten its platform
+        raise InvalidArgument(f"unexpected platform type '{config.platform}' for {name}")
+    if config.is_ensemble and config.backend:
+        raise InvalidArgument(f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type")
+    if not is_known_pair(config.platform, config.backend):
+        raise InvalidArgument(f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}")
+    for capability in config.cc_model_filenames:
+        if not _CAPABILITY.fullmatch(capability):
+            raise InvalidArgument(
+                f"'cc_model_filenames' of model '{name}' has the key '{capability}', expected a CUDA compute "
+                "capability such as '7.5'"
+            )
 
 
 def normalise(

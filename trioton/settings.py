@@ -72,6 +72,12 @@ def backend_setting(text: str) -> BackendSetting:
     return BackendSetting(backend, key, value)
 
 
+def config_name(text: str) -> str:
+    if not text or not text.isprintable() or any(mark in text for mark in " /\\"):
+        raise ValueError("expected the name of a file in configs/, without .pbtxt, spaces and slashes")
+    return text
+
+
 def verbosity(text: str) -> int:
     """A level, or true and false for 1 and 0."""
     match text.lower():
@@ -145,6 +151,16 @@ class Settings(HttpFlags, GrpcFlags):
     )
     disable_auto_complete_config: bool = switch(
         group=SERVER, help="Require complete configurations; fill in nothing from the models."
+    )
+    strict_model_config: bool = flag(
+        False, boolean, group=SERVER, metavar=_BOOL, help="Deprecated: --disable-auto-complete-config."
+    )
+    model_config_name: str = flag(
+        "",
+        config_name,
+        group=SERVER,
+        metavar="<name>",
+        help="Take the configuration of each model that has configs/<name>.pbtxt in its directory from there.",
     )
     model_load_thread_count: int = flag(
         4, integer(1), group=SERVER, metavar=_INT, help="How many models may load at the same time."
@@ -314,6 +330,10 @@ class Settings(HttpFlags, GrpcFlags):
         """Where models are looked for."""
         return self.model_repository if self.model is None else (self.model, *self.model_repository)
 
+    def auto_complete_config(self) -> bool:
+        """Whether configurations are filled up from the models."""
+        return not (self.disable_auto_complete_config or self.strict_model_config)
+
     def request_memory(self) -> int:
         return self.max_request_memory or memory_size() // 2
 
@@ -387,7 +407,7 @@ def _refuse_shared_ports(services: dict[str, Address]) -> None:
 # Flags of Triton's that are not built, each with what to use in its place.
 UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     """
-    model-config-name model-load-retry-count model-namespacing enable-peer-access
+    model-load-retry-count model-namespacing enable-peer-access
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
     min-supported-compute-capability buffer-manager-thread-count host-policy model-load-gpu-limit
     allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
@@ -397,5 +417,4 @@ UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
 ) | {
     "repoagent-directory": "; a repository agent is an installed Python package, see docs/repository-agents.md",
     "cache-directory": "; a cache is an installed Python package, see docs/schedulers.md",
-    "strict-model-config": "; --disable-auto-complete-config does what --strict-model-config=true did",
 }

@@ -40,7 +40,8 @@ def composing_models(config: ModelConfig) -> tuple[str, ...]:
             return ()
     if not config.is_ensemble or config.ensemble_scheduling is None:
         return ()
-    return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+    # A step without a model is a fault that is told when the ensemble is prepared.
+    return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step if step.model_name))
 
 
 def needs_of(entry: ModelEntry | None) -> tuple[str, ...] | None:

@@ -40,7 +40,7 @@ class _End:
 def check_composition(config: ModelConfig, composing: Sequence[ModelConfig]) -> ModelConfig:
     """Judge a valid ensemble together with its steps' models, one for each step.
 
-    Returns the configuration, marked decoupled if a step is.
+    Returns the configuration with its `model_transaction_policy`: decoupled if a step is.
 
     Raises:
         InvalidArgument: the first rule that is broken, naming step and tensor.
@@ -61,9 +61,8 @@ def check_composition(config: ModelConfig, composing: Sequence[ModelConfig]) -> 
     _check_writers(config, wired, order)
     decoupled_chains(config, composing)
     _check_response_cache(config, composing)
-    if any(model.is_decoupled for model in composing):
-        return msgspec.structs.replace(config, model_transaction_policy=ModelTransactionPolicy(decoupled=True))
-    return config
+    is_decoupled = config.is_decoupled or any(model.is_decoupled for model in composing)
+    return msgspec.structs.replace(config, model_transaction_policy=ModelTransactionPolicy(is_decoupled))
 
 
 def optional_inputs(composing: Sequence[ModelConfig]) -> list[frozenset[str]]:

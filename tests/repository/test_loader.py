@@ -40,6 +40,20 @@ def test_a_partial_file_is_completed(directory: ModelDirectory) -> None:
     assert (config.max_batch_size, config.name, config.backend) == (8, "m", "onnxruntime")
 
 
+def test_a_server_may_choose_one_of_several_configurations(directory: ModelDirectory) -> None:
+    """`configs/<name>.pbtxt` where it is there, else the ordinary file, else none."""
+    assert read_config(directory, config_name="h100").max_batch_size == 0
+    directory.config_file.write_text("max_batch_size: 8")
+    (directory.path / "configs").mkdir()
+    (directory.path / "configs" / "h100.pbtxt").write_text("max_batch_size: 64")
+    assert read_config(directory, config_name="h100").max_batch_size == 64
+    assert read_config(directory, config_name="a10").max_batch_size == 8
+    assert read_config(directory).max_batch_size == 8
+    (directory.path / "configs" / "h100.pbtxt").write_text("max_batch: 64")
+    with pytest.raises(InvalidArgument, match=r"configs/h100\.pbtxt:1:1: .*no field named"):
+        read_config(directory, config_name="h100")
+
+
 def test_an_override_replaces_the_file(directory: ModelDirectory) -> None:
     directory.config_file.write_text("this is no configuration")
     assert read_config(directory, override='{"max_batch_size": 2}').max_batch_size == 2

@@ -91,7 +91,6 @@ EXAMPLES = {
     "instance_group.secondary_devices": ("instance_group { secondary_devices {} }", ""),
     "instance_group.profile": ('instance_group { profile: "0" }', ""),
     "instance_group.host_policy": ('instance_group {} instance_group { host_policy: "cpu" }', ""),
-    "cc_model_filenames": ('cc_model_filenames { key: "7.5" value: "a" }', ""),
     "parameters": (
         'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value {} }',
         "parameters['TRITON_BATCH_STRATEGY_PATH']",
@@ -113,10 +112,8 @@ def test_each_row_refuses_by_name(path: str) -> None:
 
 
 def test_all_refused_fields_are_named_at_once() -> None:
-    text = (
-        'name: "m" instance_group { host_policy: "a" } cc_model_filenames { key: "7.5" value: "a" } runtime: "other.so"'
-    )
-    named = "'runtime other than model.py', 'instance_group.host_policy', 'cc_model_filenames'"
+    text = 'name: "m" instance_group { host_policy: "a" } output { is_shape_tensor: true } runtime: "other.so"'
+    named = "'runtime other than model.py', 'output.is_shape_tensor', 'instance_group.host_policy'"
     with pytest.raises(Unsupported, match=f"uses {named}, which"):
         refuse_unbuilt(parse_pbtxt(text, source="test"))
 
@@ -136,6 +133,7 @@ def test_what_is_built_passes() -> None:
               default_queue_policy { timeout_action: REJECT max_queue_size: 64 } }
             instance_group { name: "g" kind: KIND_GPU count: 2 gpus: 0 }
             default_model_filename: "model.onnx" metric_tags { key: "a" value: "b" }
+            cc_model_filenames { key: "7.5" value: "a" }
             parameters { key: "intra_op_thread_count" value { string_value: "2" } }
             model_operations { op_library_filename: "custom.so" }
             model_transaction_policy {} response_cache {} model_repository_agents {} model_metrics {}

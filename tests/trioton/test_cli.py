@@ -48,6 +48,13 @@ def test_a_whole_command_line() -> None:
     assert (settings.exit_timeout_secs, settings.log_verbose) == (5, 1)
 
 
+def test_completion_is_turned_off_by_either_of_tritons_flags() -> None:
+    assert settings_from(["--model-repository=/a"], {}).auto_complete_config()
+    assert settings_from(["--model-repository=/a", "--strict-model-config=false"], {}).auto_complete_config()
+    assert not settings_from(["--model-repository=/a", "--strict-model-config=true"], {}).auto_complete_config()
+    assert not settings_from(["--model-repository=/a", "--disable-auto-complete-config"], {}).auto_complete_config()
+
+
 def test_triton_s_variable_for_escapes() -> None:
     arguments = ["--model-repository=/a"]
     assert settings_from(arguments, {}).log_escape
@@ -67,8 +74,9 @@ def test_triton_s_variable_for_escapes() -> None:
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
         ),
         (["--host-policy=a,numa-node=0"], "--host-policy is a flag of Triton's that Trioton does not have yet"),
-        (["--strict-model-config=true"], "--disable-auto-complete-config does what"),
         (["--model-control-mode=manual"], "expected none or poll or explicit, got 'manual'"),
+        (["--model-config-name=a b"], "--model-config-name: expected the name of a file in configs/"),
+        (["--model-config-name=../x"], "without .pbtxt, spaces and slashes"),
         (["demo", "--twice"], 'Bad option: "--twice".'),
         (["demo", "--http-port=x"], "--http-port: expected a whole number"),
     ],

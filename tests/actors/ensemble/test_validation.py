@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from actors.ensemble.validation import check_composition, decoupled_chains
 from protocol.errors import InvalidArgument
-from repository.model_config import ModelConfig
+from repository.model_config import ModelConfig, ModelTransactionPolicy
 from tests.actors.ensemble.ensembles import ensemble_config, model_config, step
 
 M = model_config("m")
@@ -162,8 +162,10 @@ def test_two_outputs_into_one_tensor_name_step_and_tensor() -> None:
         ),
     ],
 )
-def test_what_fits_passes_unchanged(ensemble: ModelConfig, composing: Sequence[ModelConfig]) -> None:
-    assert check_composition(ensemble, composing) == ensemble
+def test_what_fits_passes(ensemble: ModelConfig, composing: Sequence[ModelConfig]) -> None:
+    """Unchanged, but that it is marked as not decoupled, as in Triton."""
+    expected = replace(ensemble, model_transaction_policy=ModelTransactionPolicy(decoupled=False))
+    assert check_composition(ensemble, composing) == expected
 
 
 def test_an_ensemble_with_a_decoupled_step_is_decoupled() -> None:
