@@ -112,6 +112,7 @@ class ServerCore:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Started when the start-up loads have ended, well or badly; returns when stopped, drained and unloaded."""
         settings = self._settings
+        limiter = None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources)
         loader = ModelLoader(
             self._registry,
             compute_capabilities=await trio.to_thread.run_sync(compute_capabilities),
@@ -121,8 +122,8 @@ class ServerCore:
             summary_quantiles=settings.summary_quantiles,
             backend_config=settings.backend_config,
             cache=self._cache,
-            rate_limiter=None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources),
-            services=BackendServices(ModelCalls(self._running), self.custom_metrics),
+            rate_limiter=limiter,
+            services=BackendServices(ModelCalls(self._running, limiter), self.custom_metrics),
             agent_registry=self._agents,
         )
         manager = ModelManager(

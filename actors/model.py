@@ -277,7 +277,8 @@ class Model:
 
     async def _supervise(self, spec: InstanceSpec, *, task_status: trio.TaskStatus[None]) -> None:
         """Keep one instance running until the scheduler has drained. Only the first load's failure is raised."""
-        limit = None if self._limits is None else self._limits.of_instance(spec.name, spec.device_id)
+        limits = self._limits
+        limit = None if limits is None else limits.of_instance(spec.name, spec.device_id, spec.source)
         try:
             await self._keep_running(spec, limit, task_status)
         finally:

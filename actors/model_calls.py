@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from actors.call_waits import CallWaits, EndlessWait, WaitingCall
+from actors.call_waits import CallWaits, EndlessWait, SharedResources, WaitingCall
 from actors.model import Model
 from actors.model_manager import ModelManager
 from backends.services import CallRefused, Execution, ModelNotReady
@@ -22,11 +22,12 @@ T = TypeVar("T")
 
 
 class ModelCalls:
-    """Implements `backends.services.ModelCaller` for the models that `manager` answers."""
+    """Implements `backends.services.ModelCaller` for the models that `manager` answers. `resources` are what their
+    instances share, where that is limited."""
 
-    def __init__(self, manager: Callable[[], ModelManager]) -> None:
+    def __init__(self, manager: Callable[[], ModelManager], resources: SharedResources | None = None) -> None:
         self._manager = manager
-        self._waits = CallWaits()
+        self._waits = CallWaits(resources)
 
     async def infer(self, request: InferenceRequest, caller: Execution | None = None) -> InferenceResponse:
         model = self._called(request, caller)

@@ -142,7 +142,7 @@ class RateLimitPolicy:
 
     def free(self, pool: Pool) -> int:
         """Units that nobody holds; negative after the instance that needed most has been unloaded."""
-        return self._count(pool) - self._used.get(pool, 0)
+        return self.count(pool) - self._used.get(pool, 0)
 
     def _start(self, claim: Claim) -> None:
         del self._waiting[claim]
@@ -154,7 +154,8 @@ class RateLimitPolicy:
     def _fits(self, claim: Claim) -> bool:
         return all(self.free(pool) >= need for pool, need in claim.needs.items())
 
-    def _count(self, pool: Pool) -> int:
+    def count(self, pool: Pool) -> int:
+        """All units that there are."""
         given = self._given(pool)
         if given is not None:
             return given

@@ -12,7 +12,7 @@ from types import TracebackType
 
 import trio
 
-from actors.rate_limit_policy import Claim, RateLimitPolicy, RateLimitResource, make_claim
+from actors.rate_limit_policy import Claim, Pool, RateLimitPolicy, RateLimitResource, make_claim
 from repository.model_config import ModelRateLimiter
 
 
@@ -22,14 +22,29 @@ class RateLimiter:
     def __init__(self, resources: Iterable[RateLimitResource] = ()) -> None:
         self._policy = RateLimitPolicy(resources)
         self._waiting: dict[Claim, trio.Event] = {}
+        self._owned: dict[int, dict[str, Claim]] = {}  # by the owner's identity
 
-    def register(self, claim: Claim) -> None:
-        """Raises InvalidArgument, as the policy does."""
+    def register(self, claim: Claim, owner: object = None) -> None:
+        """`owner` is the source of the instance's spec. Raises InvalidArgument, as the policy does."""
         self._policy.register(claim)
+        self._owned.setdefault(id(owner), {})[claim.instance] = claim
 
-    def unregister(self, claim: Claim) -> None:
+    def unregister(self, claim: Claim, owner: object = None) -> None:
         self._policy.unregister(claim)
+        owned = self._owned.get(id(owner), {})
+        owned.pop(claim.instance, None)
+        if not owned:
+            self._owned.pop(id(owner), None)
         self._grant()
+
+    # actors.call_waits.SharedResources
+
+    def claims(self, source: object) -> Mapping[str, Claim]:
+        """Of those instances with this source that need any resources, by their names."""
+        return self._owned.get(id(source), {})
+
+    def count(self, pool: Pool) -> int:
+        return self._policy.count(pool)
 
     async def acquire(self, claim: Claim) -> None:
         """Wait for the turn of an instance. Cancelled, it holds nothing."""
@@ -62,8 +77,9 @@ class ModelLimits:
     limiter: RateLimiter
     needs: Mapping[str, ModelRateLimiter]
 
-    def of_instance(self, name: str, device_id: int) -> InstanceLimit | None:
-        """The registered limit of an instance, to be closed at its end; None if it needs nothing.
+    def of_instance(self, name: str, device_id: int, source: object = None) -> InstanceLimit | None:
+        """The registered limit of an instance, to be closed at its end; None if it needs nothing. `source` is its
+        spec's.
 
         Raises:
             InvalidArgument: it could never run.
@@ -72,8 +88,8 @@ class ModelLimits:
         claim = None if needs is None else make_claim(name, device_id, needs)
         if claim is None:
             return None
-        self.limiter.register(claim)
-        return InstanceLimit(self.limiter, claim)
+        self.limiter.register(claim, source)
+        return InstanceLimit(self.limiter, claim, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +98,7 @@ class InstanceLimit:
 
     limiter: RateLimiter
     claim: Claim
+    source: object = None
 
     async def __aenter__(self) -> None:
         await self.limiter.acquire(self.claim)
@@ -93,4 +110,4 @@ class InstanceLimit:
 
     def close(self) -> None:
         """The instance is gone."""
-        self.limiter.unregister(self.claim)
+        self.limiter.unregister(self.claim, self.source)

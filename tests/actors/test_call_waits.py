@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from actors.call_waits import CallWaits, EndlessWait, WaitingCall
+from actors.rate_limit_policy import Claim, RateLimitResource
+from actors.rate_limiter import RateLimiter
 from backends.services import Execution
 
 
@@ -121,3 +123,90 @@ def test_a_call_that_ends_leaves_nothing() -> None:
             waits.add(b.run(), a)
         call.end_wait(b)
     waits.add(b.run(), a)
+
+
+@dataclass
+class Shared:
+    """A rate limiter with `units` of the resource R."""
+
+    units: int
+
+    def __post_init__(self) -> None:
+        self.limiter = RateLimiter([RateLimitResource("R", self.units)])
+        self.waits = CallWaits(self.limiter)
+
+    def model(self, name: str, needs: int, *, instances: int = 1, unlimited: int = 0) -> Target:
+        """Each of its instances needs so much of R; those that are `unlimited` need nothing."""
+        made = Target(name, instances + unlimited)
+        for number in range(instances):
+            self.limiter.register(Claim(f"{name}_{number}", 1, {("R", None): needs}), made.source)
+        return made
+
+
+def test_a_batch_that_holds_what_the_called_model_needs_is_refused() -> None:
+    shared = Shared(1)
+    a, b = shared.model("a", 1), shared.model("b", 1)
+    caller = a.run()
+    for _ in range(2):
+        with pytest.raises(
+            EndlessWait, match=r"model 'b' needs resource \"R\", of which too much is held .*\(a → b\); more of it"
+        ):
+            shared.waits.add(caller, b)
+    shared.waits.add(Target("other").run(), b)  # a's batch runs on, and will end
+
+
+def test_enough_of_a_resource_is_no_reason_to_refuse() -> None:
+    shared = Shared(3)
+    a, b = shared.model("a", 1), shared.model("b", 2)
+    shared.waits.add(a.run(), b)
+
+
+def test_one_instance_that_can_run_is_enough() -> None:
+    shared = Shared(1)
+    a, b = shared.model("a", 1), shared.model("b", 1, unlimited=1)
+    shared.waits.add(a.run(), b)
+    with pytest.raises(EndlessWait):
+        shared.waits.add(b.run(1), b)  # that one waits itself, the other one needs what a holds
+
+
+def test_a_model_that_goes_between_does_not_hide_the_circle() -> None:
+    shared = Shared(1)
+    a, between, b = shared.model("a", 1), Target("between"), shared.model("b", 1)
+    shared.waits.add(a.run(), between)
+    with pytest.raises(EndlessWait, match=r"\(between → b\)"):
+        shared.waits.add(between.run(), b)
+
+
+def test_several_callers_together_may_hold_too_much() -> None:
+    shared = Shared(3)
+    a, b = shared.model("a", 1, instances=2), shared.model("b", 2)
+    shared.waits.add(a.run(0), b)
+    with pytest.raises(EndlessWait):
+        shared.waits.add(a.run(1), b)
+
+
+def test_what_others_hold_will_be_given_back() -> None:
+    """Batches that run without waiting for anybody hold the rest."""
+    shared = Shared(2)
+    a, b, busy = shared.model("a", 1), shared.model("b", 1), shared.model("busy", 1)
+    busy.run()
+    shared.waits.add(a.run(), b)
+
+
+def test_a_batch_that_has_ended_has_given_its_resources_back() -> None:
+    shared = Shared(1)
+    a, b = shared.model("a", 1), shared.model("b", 1)
+    ended = a.run()
+    shared.waits.add(ended, Target("free"))
+    ended.is_running = False
+    shared.waits.add(Target("c").run(), b)
+
+
+def test_an_instance_that_is_gone_needs_nothing() -> None:
+    limiter = RateLimiter()
+    source, claim = object(), Claim("a_0", 1, {("R", None): 1})
+    limiter.register(claim, source)
+    assert dict(limiter.claims(source)) == {"a_0": claim}
+    assert limiter.count(("R", None)) == 1
+    limiter.unregister(claim, source)
+    assert not limiter.claims(source)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from tests.e2e.client import Client
 from tests.e2e.server_process import ServerProcess
@@ -26,6 +27,19 @@ class TritonPythonModel:
         stamps = np.array([began, time.monotonic()], np.float64)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("STAMPS", stamps)]) for _ in requests]
 """
+# Calls the model b, whose answer it gives.
+CALLS_B = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.call(request) for request in requests]
+
+    def call(self, request):
+        return pb_utils.InferenceRequest(
+            model_name="b", inputs=request.inputs(), requested_output_names=["STAMPS"]
+        ).exec()
+"""
 CONFIG = """
 backend: "python"
 input [ {{ name: "X" data_type: TYPE_FP32 dims: [ 1 ] }} ]
@@ -35,9 +49,9 @@ instance_group [ {{ count: {count} kind: KIND_CPU rate_limiter {{ resources [ {r
 SHARED = '{ name: "R" global: true count: 1 }'
 
 
-def add_model(model: Path, *, count: int, resource: str) -> None:
+def add_model(model: Path, *, count: int, resource: str, text: str = STAMPS) -> None:
     (model / "1").mkdir(parents=True)
-    (model / "1" / "model.py").write_text(STAMPS)
+    (model / "1" / "model.py").write_text(text)
     (model / "config.pbtxt").write_text(CONFIG.format(count=count, resource=resource))
 
 
@@ -46,6 +60,8 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     repository = tmp_path_factory.mktemp("limited")
     add_model(repository / "a", count=2, resource=SHARED)
     add_model(repository / "b", count=1, resource=SHARED)
+    add_model(repository / "calls_b", count=1, resource="", text=CALLS_B)
+    add_model(repository / "holds_and_calls_b", count=1, resource=SHARED, text=CALLS_B)
     add_model(repository / "needy", count=1, resource='{ name: "N" count: 3 }')
     with ServerProcess(
         "--rate-limit=execution_count",
@@ -68,6 +84,17 @@ def test_instances_that_share_a_resource_never_run_at_the_same_time(limited: Ser
     with ThreadPoolExecutor(6) as pool:
         runs = sorted(pool.map(call, ["a", "b", "a", "a", "b", "a"]))
     assert all(ended <= began for (_, ended), (began, _) in pairwise(runs))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_call_that_waits_for_what_its_caller_holds_is_refused(limited: ServerProcess, protocol: str) -> None:
+    """Before it waits for ever; all others go on, also those that call the same model and hold nothing."""
+    with Client(protocol, limited.addresses[protocol]) as client:
+        inputs = {"X": np.zeros(1, np.float32)}
+        for _ in range(2):
+            with pytest.raises(InferenceServerException, match="model 'b' needs resource \"R\", of which too much is"):
+                client.infer("holds_and_calls_b", inputs)
+            assert client.infer("calls_b", inputs)["STAMPS"].shape == (2,)
 
 
 def test_a_model_that_could_never_run_is_not_loaded(limited: ServerProcess) -> None:
