@@ -1,4 +1,4 @@
-"""The ASGI application of the main HTTP service: find the route, take the body in, run the handler, answer.
+"""The application of the main HTTP service: find the route, take the body in, run the handler, answer.
 
 Every failure becomes an answer here: a `ServerError` by the table in `errors`, anything else, a defect, as 500 with
 its traceback in the log.
@@ -13,27 +13,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
 from protocol.errors import Internal, ServerError
+from protocol.http.body import BodyLimit
 from protocol.http.compression import IDENTITY, content_encoding, inflate
 from protocol.http.errors import BodyTooLarge, LimitError, error_reply
-from protocol.http.exchange import HttpRequest, Reply
+from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
 from protocol.http.infer_codec import HEADER_LENGTH, json_too_large
+from protocol.http.reply import Reply
 from protocol.http.routes import Route, RouteTable
 from protocol.http.settings import HttpSettings
-from protocol.http.transport import (
-    BodyLimit,
-    ClientGone,
-    StreamedReply,
-    first_headers,
-    has_body,
-    header_text,
-    read_body,
-    send_early_reply,
-    send_reply,
-    sent_headers,
-)
 from protocol.request_memory import LIMIT_NAME, RequestShare
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
@@ -50,19 +39,17 @@ class HttpApp:
     settings: HttpSettings
     routes: RouteTable = field(default_factory=RouteTable)
 
-    async def __call__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         services = self.services
         with services.memory.share(partial(services.limits.count, "http", LIMIT_NAME)) as share:
-            await self._exchange(scope, receive, send, share)
+            await self._exchange(exchange, share)
 
-    async def _exchange(
-        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable, share: RequestShare
-    ) -> None:
-        headers = first_headers(scope)
+    async def _exchange(self, exchange: Exchange, share: RequestShare) -> None:
+        headers = exchange.headers
         trace: Trace | None = None
         try:
             try:
-                route, parameters = self._find(scope, headers)
+                route, parameters = self._find(exchange)
                 trace = self._sample(route, parameters, headers)
                 encoding = content_encoding(headers, allowed=route.takes_codings)
                 limit = self._body_limit(route, headers, encoding)
@@ -72,24 +59,24 @@ class HttpApp:
                     self.settings,
                     parameters,
                     headers,
-                    await read_body(receive, headers, limit, share, pause_seconds=timeout),
-                    StreamedReply(send),
-                    sent_headers(scope),
+                    await exchange.read_body(limit, share, pause_seconds=timeout),
+                    exchange,
+                    exchange.sent_headers,
                     trace,
                 )
             except ClientGone:
                 return
             except ServerError as exc:
-                await self._refuse(exc, scope, headers, receive, send)
+                await self._refuse(exc, exchange)
                 return
             if trace is not None:
                 trace.stamp("HTTP_RECV_END")
             try:
-                reply = await self._answer(route, request, encoding, receive, share)
+                reply = await self._answer(exchange, route, request, encoding, share)
                 if reply is not None:
                     if trace is not None:
                         trace.stamp("HTTP_SEND_START")
-                    await send_reply(reply, send)
+                    await exchange.reply(reply)
                     if trace is not None:
                         trace.stamp("HTTP_SEND_END")
             finally:
@@ -98,13 +85,13 @@ class HttpApp:
             if trace is not None:
                 trace.end()
 
-    def _find(self, scope: HTTPScope, headers: Mapping[bytes, bytes]) -> tuple[Route, dict[str, str]]:
+    def _find(self, exchange: Exchange) -> tuple[Route, Mapping[str, str]]:
         """Path, then access, then method: who may not make a call learns nothing else of it."""
-        endpoint, parameters = self.routes.find(scope["raw_path"])
+        endpoint, parameters = self.routes.find(exchange.raw_path)
         access = self.services.access
         if not access.is_open:
-            access.check(endpoint.category, lambda name: header_text(headers, name))
-        return endpoint.route(scope["method"]), parameters
+            access.check(endpoint.category, lambda name: header_text(exchange.headers, name))
+        return endpoint.route(exchange.method), parameters
 
     def _sample(self, route: Route, parameters: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Trace | None:
         if not route.is_inference:
@@ -126,30 +113,23 @@ class HttpApp:
             return BodyLimit(self.settings.max_body_size, _body_too_large)
         return BodyLimit(min(self.settings.max_input_size, self.settings.max_body_size), json_too_large)
 
-    async def _refuse(
-        self,
-        error: ServerError,
-        scope: HTTPScope,
-        headers: Mapping[bytes, bytes],
-        receive: ASGIReceiveCallable,
-        send: ASGISendCallable,
-    ) -> None:
+    async def _refuse(self, error: ServerError, exchange: Exchange) -> None:
         """Answer a request whose body has not been read whole."""
         reply = self._error_reply(error)
-        if has_body(scope, headers):
-            await send_early_reply(reply, scope, receive, send, linger=self.settings.linger)
+        if exchange.may_have_body:
+            await exchange.reply_early(reply, linger=self.settings.linger)
         else:
-            await send_reply(reply, send)
+            await exchange.reply(reply)
 
     async def _answer(
-        self, route: Route, request: HttpRequest, encoding: str, receive: ASGIReceiveCallable, share: RequestShare
+        self, exchange: Exchange, route: Route, request: HttpRequest, encoding: str, share: RequestShare
     ) -> Reply | None:
         """The reply; None where the handler has sent one, or where the client left before there was one."""
         try:
             if encoding != IDENTITY:
                 await self._inflate(request, encoding, share)
             if route.is_inference:
-                return await _run_until_disconnect(route, request, receive)
+                return await exchange.run(route.handler, request)
             return await route.handler(request)
         except ServerError as exc:
             return self._error_reply(exc)
@@ -170,27 +150,6 @@ class HttpApp:
         if isinstance(error, LimitError):
             self.services.limits.count("http", error.limit)
         return error_reply(error)
-
-
-async def _run_until_disconnect(route: Route, request: HttpRequest, receive: ASGIReceiveCallable) -> Reply | None:
-    """Run the handler beside a watcher of the connection, which cancels it when the client leaves."""
-    reply: Reply | None = None
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_cancel_on_disconnect, receive, nursery.cancel_scope)
-        try:
-            reply = await route.handler(request)
-        except Exception as exc:  # raised outside, where the nursery does not wrap it in a group
-            failure = exc
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    return reply
-
-
-async def _cancel_on_disconnect(receive: ASGIReceiveCallable, scope: trio.CancelScope) -> None:
-    await receive()  # the body has been read: nothing but the disconnect can come
-    scope.cancel()
 
 
 def _body_too_large(size: int, limit: int) -> BodyTooLarge:

@@ -9,27 +9,24 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
 
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
-from protocol.http.connection import GOODBYE_SECONDS, Connection, OnLimit, Stream
+from protocol.http.asgi import as_asgi
+from protocol.http.connection import Connection, Served
+from protocol.http.date import DateHeader
 from protocol.http.errors import TooManyConnections, error_reply
-from protocol.http.exchange import Reply
-from protocol.http.settings import ConnectionLimits
+from protocol.http.exchange import App
+from protocol.http.http1_exchange import response_head
+from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.listening import open_listeners
 from protocol.tls import server_stream
 
 logger = logging.getLogger(__name__)
-
-App: TypeAlias = Callable[[HTTPScope, ASGIReceiveCallable, ASGISendCallable], Awaitable[None]]
 
 # What TLS offers, the best first.
 ALPN_PROTOCOLS = ("h2", "http/1.1")
@@ -48,20 +45,18 @@ async def serve_app(
     on_limit: OnLimit = lambda name: None,
     tls: ssl.SSLContext | None = None,
     reuse_port: bool = False,
-    keeps_header_case: bool = False,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve an ASGI application until `stop` is set and the requests in flight have been answered.
+    """Serve an application until `stop` is set and the requests in flight have been answered.
 
     Started with the bound address once connections are accepted. After `stop` no connection is accepted, idle ones
     are closed, and each other ends with the response to its present request. Cancelling closes everything at once.
-    `on_limit` is told the name of each limit that bites. With `keeps_header_case` a scope's state has the headers as
-    the client sent them (see `transport.sent_headers`).
+    `on_limit` is told the name of each limit that bites.
 
     Raises:
         OSError: the address cannot be listened on.
     """
-    server = ConnectionServer(app, limits, on_limit=on_limit, tls=tls, keeps_header_case=keeps_header_case)
+    server = ConnectionServer(app, limits, on_limit=on_limit, tls=tls)
     try:
         listeners = await open_listeners(host, port, backlog=limits.backlog, reuse_port=reuse_port)
     except OSError as exc:
@@ -81,23 +76,13 @@ async def serve_app(
         watching.cancel_scope.cancel()
 
 
-def _hypercorn_config(limits: ConnectionLimits, keeps_header_case: bool) -> Config:
+def _hypercorn_config(limits: ConnectionLimits) -> Config:
     config = Config()
     config.errorlog = logger  # its default is a handler of its own on stderr
     config.accesslog = None
     config.include_server_header = False
-    config.h11_max_incomplete_size = limits.max_header_size
-    config.h11_pass_raw_headers = keeps_header_case
     config.keep_alive_max_requests = limits.max_requests_per_connection or _NEVER
     return config
-
-
-def _wrap(app: App) -> AppWrapper:
-    async def http_only(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        assert scope["type"] == "http"  # `http1` and `http2` make nothing else
-        await app(scope, receive, send)
-
-    return ASGIWrapper(http_only)
 
 
 class ConnectionServer:
@@ -110,15 +95,15 @@ class ConnectionServer:
         *,
         on_limit: OnLimit = lambda name: None,
         tls: ssl.SSLContext | None = None,
-        keeps_header_case: bool = False,
     ) -> None:
-        self._app = _wrap(app)
-        self._config = _hypercorn_config(limits, keeps_header_case)
+        self._context = WorkerContext(None)
+        self._date = DateHeader()
+        config = _hypercorn_config(limits)
+        self._served = Served(app, limits, on_limit, self._date, as_asgi(app), config, self._context)
         self._limits = limits
         self._on_limit = on_limit
         self._tls = tls
-        self._context = WorkerContext(None)
-        self._connections: dict[Connection, trio.SocketStream] = {}
+        self._connections: set[Connection] = set()
         self._refusals: set[trio.SocketStream] = set()
         self._is_draining = False
 
@@ -132,11 +117,8 @@ class ConnectionServer:
             return
         with suppress(OSError):  # gone already
             transport.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        stream: Stream = transport
-        if self._tls is not None:
-            stream = server_stream(transport, self._tls)
-        connection = Connection(self._app, self._config, self._context, self._limits, self._on_limit, stream)
-        self._connections[connection] = transport
+        connection = Connection(self._served, transport if self._tls is None else server_stream(transport, self._tls))
+        self._connections.add(connection)
         try:
             await connection.run()
         except* Exception as group:
@@ -146,9 +128,9 @@ class ConnectionServer:
             logger.warning("a connection ended with an error: %r", error)
             logger.debug("the error in full", exc_info=group)
         finally:
-            del self._connections[connection]
+            self._connections.discard(connection)
             with trio.move_on_after(GOODBYE_SECONDS):
-                await stream.aclose()  # in TLS this says goodbye
+                await connection.wire.aclose()  # in TLS this says goodbye
 
     async def drain(self) -> None:
         """Take no more connections and no more requests; each `serve` returns when what is in flight has ended."""
@@ -162,8 +144,8 @@ class ConnectionServer:
         try:
             await trio.sleep_forever()
         finally:
-            for transport in self._connections.values():
-                transport.socket.close()
+            for connection in self._connections:
+                connection.wire.abort()
 
     async def _refuse(self, transport: trio.SocketStream) -> None:
         """Say that there are too many, if few are being told so; in TLS that would cost a handshake."""
@@ -172,16 +154,13 @@ class ConnectionServer:
         if self._tls is None and len(self._refusals) < MAX_REFUSALS:
             self._refusals.add(transport)
             with trio.move_on_after(GOODBYE_SECONDS), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                await transport.send_all(_as_http1(error_reply(error)))
+                await transport.send_all(self._too_many(error))
                 await transport.send_eof()
                 while await transport.receive_some():
                     pass
             self._refusals.discard(transport)
         await trio.aclose_forcefully(transport)
 
-
-def _as_http1(reply: Reply) -> bytes:
-    """A reply to a client that has not asked yet, or asked what nobody has read."""
-    length = (b"content-length", b"%d" % len(reply.body))
-    headers = b"".join(b"%b: %b\r\n" % header for header in (*reply.headers, length, (b"connection", b"close")))
-    return b"HTTP/1.1 %d \r\n%b\r\n%b" % (reply.status, headers, reply.body)
+    def _too_many(self, error: TooManyConnections) -> bytes:
+        reply = error_reply(error)
+        return response_head(reply.status, reply.headers, self._date, length=len(reply.body), closes=True) + reply.body

@@ -20,7 +20,7 @@ from protocol.errors import (
     Unavailable,
     Unsupported,
 )
-from protocol.http.exchange import JSON_CONTENT, Headers, Reply
+from protocol.http.reply import JSON_CONTENT, Headers, Reply
 
 
 class MethodNotAllowed(InvalidArgument):

@@ -1,4 +1,4 @@
-"""What a handler is given and what it answers with: one HTTP exchange, free of ASGI and of sockets."""
+"""What a handler is given and what it answers with: one HTTP exchange, free of sockets and of HTTP's versions."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-import msgspec
-
 from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument
+from protocol.http.body import BodyLimit
+from protocol.http.reply import Headers, Reply
 from protocol.http.settings import HttpSettings
 from protocol.messages import LATEST_VERSION, Buffer
+from protocol.request_memory import RequestShare
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease
-
-Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
-
-JSON_CONTENT: Headers = ((b"content-type", b"application/json"),)
 
 # Reading or writing more bytes than this as JSON would hold up every other call.
 JSON_IN_THREAD_ABOVE = 1 << 20
@@ -100,18 +97,63 @@ class HttpRequest:
         return int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A whole response; `content-length` is added when it is sent."""
-
-    status: int = 200
-    headers: Headers = ()
-    body: bytes = b""
-
-
 # None means that the handler has answered through the request's writer.
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Reply | None]]
 
 
-def json_reply(value: object) -> Reply:
-    return Reply(headers=JSON_CONTENT, body=msgspec.json.encode(value))
+class Exchange(BodyWriter, Protocol):
+    """What a connection gives the application for each request: `http1_exchange` and `asgi` implement it."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def raw_path(self) -> bytes:
+        """What is asked for, as the client sent it, without its query."""
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """The headers by their lower-case names; of one that comes several times the first value, for every reader."""
+
+    @property
+    def sent_headers(self) -> Iterable[tuple[bytes, bytes]]:
+        """All headers, their names in the letter case of the client where its protocol has it."""
+
+    @property
+    def may_have_body(self) -> bool:
+        """Whether a body may follow. HTTP/1 announces it, HTTP/2 need not, whatever the method."""
+
+    async def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Buffer:
+        """The whole body, counted by `limit` and `share` as it comes.
+
+        Raises:
+            BodyTimeout: it pauses for longer than `pause_seconds` in all, or comes too slowly.
+            ClientGone: the client has left.
+            ServerError: it is over a limit, or framed as it must not be.
+        """
+
+    async def run(self, handler: Handler, request: HttpRequest) -> Reply | None:
+        """Run a handler, which is cancelled if the client leaves; then there is no reply."""
+
+    async def reply(self, reply: Reply) -> None:
+        """Answer a request whose body has been read."""
+
+    async def reply_early(self, reply: Reply, *, linger: float) -> None:
+        """Answer a request whose body has not been read whole, and end its connection (HTTP/1) or stream (HTTP/2).
+
+        The reply leaves at once. The rest of the body is then read and dropped, for `linger` seconds at most: closing
+        earlier would make the kernel reset the connection and the client lose the reply that it has not yet read.
+        """
+
+
+App: TypeAlias = Callable[[Exchange], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The client closed its end before its request was whole: there is nobody to answer."""
+
+
+def header_text(headers: Mapping[bytes, bytes], name: str) -> str | None:
+    """A header as text: each byte a character, so that nothing is lost."""
+    value = headers.get(name.encode("latin-1", "replace"))
+    return None if value is None else value.decode("latin-1")

@@ -12,9 +12,10 @@ import trio
 
 from protocol.errors import Internal, InvalidArgument, ServerError
 from protocol.http.errors import error_reply
-from protocol.http.exchange import JSON_CONTENT, JSON_IN_THREAD_ABOVE, Headers, HttpRequest, Reply
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.generate_codec import decode_generate_request, encode_generate_response
 from protocol.http.load_report import load_report_headers
+from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.messages import InferenceRequest, InferenceResponse
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,8 @@ Source: reference sections "Health", "Metadata and configuration", "Statistics".
 from __future__ import annotations
 
 from protocol.errors import InvalidArgument
-from protocol.http.exchange import HttpRequest, Reply, json_reply
+from protocol.http.exchange import HttpRequest
+from protocol.http.reply import Reply, json_reply
 
 
 async def server_live(request: HttpRequest) -> Reply:

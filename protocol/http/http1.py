@@ -1,260 +1,345 @@
-"""HTTP/1.1 on one connection: hypercorn's protocol over h11, exact where a server must not guess.
+"""HTTP/1 on one connection: one task reads, one answers, one exchange at a time.
 
-    bytes -> h11 -> [http1] -> hypercorn's HTTPStream -> the application, and back
+    wire -> [reader] -> head and body -> [application] -> reply -> wire
 
-Beside what h11 refuses (unknown transfer codings, wrong lengths, names and values that are none), this refuses what it
-lets pass and what two servers in a row may read differently: `Content-Length` beside `Transfer-Encoding`, and transfer
-codings in HTTP/1.0 (RFC 9112, 6.1). Each refusal is JSON, as all errors of this edge are.
+The reader has the next bytes of the connection in sight while a request runs, so that a client that leaves cancels it.
+A request behind the present one waits in the reader's buffer, which takes no more then.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Mapping
-from itertools import chain
-from typing import Any
+import logging
+import math
+from contextlib import suppress
+from dataclasses import dataclass
 
-import h11
-from hypercorn.events import Closed, RawData, Updated
-from hypercorn.protocol.events import Body, EndBody, Event, Request, Response
-from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
-from hypercorn.protocol.http_stream import HTTPStream
-from hypercorn.typing import (
-    ASGIReceiveCallable,
-    ASGIReceiveEvent,
-    ASGISendCallable,
-    ConnectionState,
-    H11SendableEvent,
-    Scope,
-)
+import trio
 
-from protocol.errors import InvalidArgument, ServerError, Unsupported
+from protocol.errors import Internal, ServerError
+from protocol.http.date import DateHeader
 from protocol.http.errors import HeadersTooLarge, HeaderTimeout, LimitError, error_reply
-from protocol.http.settings import ConnectionLimits
-from protocol.http.transport import SENT_HEADERS
+from protocol.http.exchange import App
+from protocol.http.http1_body import IncomingBody
+from protocol.http.http1_chunks import ChunkDecoder, LineTooLong
+from protocol.http.http1_exchange import Http1Exchange, response_head
+from protocol.http.http1_head import END_OF_HEAD, HTTP2_PREFACE, Head, malformed, parse_head
+from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
+from protocol.http.wire import Wire
+from protocol.messages import Buffer
 
-# Triton's bound on chunks, for bodies cut so small that framing costs more than content.
-MAX_CHUNKS = 65536
+logger = logging.getLogger(__name__)
 
-_CLOSE = (b"connection", b"close")
-# What h11 has taken for a request, and h2 wants to see (RFC 9113, 3.4).
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
-_SETTING_SIZE = 6  # bytes of one entry in a SETTINGS frame
-# What is larger is not copied to be joined with its head.
-_JOINED_SIZE = 64 * 1024
+RECEIVE_SIZE = 64 * 1024
+# A line of chunked framing, and all trailers of a body.
+MAX_FRAMING_LINE = 16 * 1024
+
+# The most that is read at a time of a body whose size is known.
+_PIECE = 1024 * 1024
+
+_HOP_BY_HOP = frozenset({b"host", b"connection", b"upgrade", b"http2-settings", b"transfer-encoding", b"keep-alive"})
 
 
-class Http1(H11Protocol):
-    """Made and driven by `connection.Connection`, which sets `limits` and `on_limit`."""
+@dataclass(frozen=True, slots=True)
+class ChangeToHttp2:
+    """The client wants HTTP/2 from here on: `rest` has come already. After an upgrade there are its settings and the
+    headers of its request."""
 
-    connection: h11.Connection  # and never hypercorn's WebSocket in its place
-    limits: ConnectionLimits
-    on_limit: Callable[[str], None]
-    _is_draining = False
-    _is_head = False
-    _chunks = 0
-    _head = b""  # of a response, not sent yet
-    _has_refused = False
+    rest: bytes
+    settings: bytes | None = None
+    headers: list[tuple[bytes, bytes]] | None = None
 
-    @property
-    def idle(self) -> bool:
-        return self.stream is None
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a part of a request's head is there."""
-        return bool(self.connection.trailing_data[0])
+class _Ended(Exception):
+    """The reader has nothing more to do."""
 
-    @property
-    def may_get_more(self) -> bool:
-        """Whether the client may still be sending what nobody will read."""
-        return self.has_begun or self.connection.their_state in (h11.SEND_BODY, h11.ERROR)
+
+class Http1:
+    """`on_limit` is told the name of each limit that bites."""
+
+    def __init__(
+        self,
+        app: App,
+        wire: Wire,
+        limits: ConnectionLimits,
+        on_limit: OnLimit,
+        date: DateHeader,
+        *,
+        may_upgrade: bool = True,
+    ) -> None:
+        self._app = app
+        self.wire = wire
+        self.limits = limits
+        self.on_limit = on_limit
+        self.date = date
+        self._may_upgrade = may_upgrade
+        self._buffer = b""
+        self._last_head = b""
+        self._parsed: Head | None = None
+        self._exchange: Http1Exchange | None = None
+        self._begun = trio.lowlevel.ParkingLot()
+        self._over = trio.lowlevel.ParkingLot()
+        self._reading = trio.CancelScope()
+        self._is_timing_head = False
+        self._has_ended = False  # no request comes after the present one
+        self._is_gone = False  # the client has left, or takes nothing any more
+        self._is_draining = False
+        self._has_unread = False  # the client may still be sending what nobody will read
+        self._linger = GOODBYE_SECONDS
+        self._left = limits.max_requests_per_connection or math.inf
+        self._change: ChangeToHttp2 | None = None
+
+    async def run(self) -> ChangeToHttp2 | None:
+        """Serve until either side ends the connection, or HTTP/2 begins. Cancelling ends it at once, with what runs."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._answer)
+            self._note_idle()
+            with self._reading, suppress(_Ended):
+                await self._read()
+            if self._is_gone:
+                nursery.cancel_scope.cancel()
+            elif self._reading.cancelled_caught and not self._has_ended:
+                await self._time_out()
+            self._has_ended = True
+            self._begun.unpark_all()
+        if self._change is None and not self._is_gone and self._has_unread:
+            with trio.move_on_after(self._linger):
+                await self._say_goodbye()
+        return self._change
 
     async def drain(self) -> None:
-        """Take no request after the present one."""
+        """Finish what is in flight, take no more, and let `run` return."""
         self._is_draining = True
-        if self.idle:
-            await self.send(Closed())
+        if self._exchange is None:
+            self.end()
 
-    async def time_out(self) -> None:
-        """The head of a request took too long."""
-        await self._refuse(HeaderTimeout(self.limits.header_timeout))
+    def end(self) -> None:
+        """Take no request after the present one."""
+        self._has_ended = True
+        self._reading.cancel()
 
-    # From the client.
+    @property
+    def closes(self) -> bool:
+        """Whether the connection ends with the present exchange, whatever its client wants."""
+        return self._is_draining or self._left <= 0
 
-    async def _handle_events(self) -> None:
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes have come that are not read yet."""
+        return bool(self._buffer)
+
+    # The reader.
+
+    async def _read(self) -> None:
         while True:
-            try:
-                event = self.connection.next_event()
-            except h11.RemoteProtocolError as error:
-                await self._refuse(self._error(error))
+            head = await self._head()
+            if head is None:
                 return
-            if event is h11.NEED_DATA or isinstance(event, h11.ConnectionClosed):
-                return
-            if event is h11.PAUSED:  # a request behind the one that is being answered
-                await self.can_read.clear()
-                await self.can_read.wait()
-            elif isinstance(event, h11.Request):
-                if not await self._open(event):
-                    return
-            elif self.stream is None:
-                return  # answered, and the connection ends: nobody wants the rest
-            elif isinstance(event, h11.Data):
-                self._chunks += event.chunk_start
-                if self._chunks > MAX_CHUNKS:
-                    await self._refuse(_too_many_chunks())
-                    return
-                await self.stream.handle(Body(stream_id=STREAM_ID, data=event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                await self.stream.handle(EndBody(stream_id=STREAM_ID))
+            self._left -= 1
+            if self._left == 0:
+                self.on_limit("max_requests_per_connection")
+            self._reading.deadline = math.inf
+            self._is_timing_head = False
+            body = self._body(head)
+            self._exchange = exchange = Http1Exchange(self, head, body)
+            self._begun.unpark()
+            if body.size or head.is_chunked:
+                await self._fill(head, body)
+            await self._watch(exchange)
 
-    async def _open(self, request: h11.Request) -> bool:
-        """Start the application on a request, and return whether that was done.
+    async def _head(self) -> Head | None:
+        """The next head; None where none follows, which has then been told."""
+        searched = 0
+        while True:
+            if self._buffer:
+                if self._buffer[0] in b"\r\n":  # a few clients end a body with a line end that is not part of it
+                    self._buffer = self._buffer.lstrip(b"\r\n")
+                found = END_OF_HEAD.search(self._buffer, max(0, searched - 2))
+                if found:
+                    return await self._take_head(found.end())
+                searched = len(self._buffer)
+                if searched > self.limits.max_header_size:
+                    await self._refuse(HeadersTooLarge(self.limits.max_header_size))
+                    return None
+                if searched and not self._buffer[:1].isalpha():
+                    await self._refuse(malformed("no request line of HTTP/1.0 or HTTP/1.1"))
+                    return None
+                if searched and not self._is_timing_head:
+                    self._is_timing_head = True
+                    self._reading.deadline = min(
+                        self._reading.deadline, trio.current_time() + self.limits.header_timeout
+                    )
+            self._buffer += await self._more()
 
-        Raises:
-            H2ProtocolAssumedError, H2CProtocolRequiredError: the client changes to HTTP/2.
-        """
-        headers = list(request.headers)
-        fields = dict(headers)
-        self._is_head = request.method == b"HEAD"
-        if _head_size(request) > self.limits.max_header_size:  # it has come at once: h11 looks only at what is cut off
+    async def _take_head(self, end: int) -> Head | None:
+        data, self._buffer = self._buffer[:end], self._buffer[end:]
+        if data == self._last_head and self._parsed is not None:
+            return self._parsed  # a client's requests differ in their bodies, mostly
+        if len(data) > self.limits.max_header_size:
             await self._refuse(HeadersTooLarge(self.limits.max_header_size))
+            return None
+        if data == HTTP2_PREFACE and self._may_upgrade:
+            self._change = ChangeToHttp2(data + self._buffer)
+            return None
+        try:
+            head = parse_head(data)
+        except ServerError as error:
+            await self._refuse(error)
+            return None
+        if self._may_upgrade and (settings := head.http2_settings) is not None:
+            await self._upgrade(head, settings)
+            return None
+        self._last_head, self._parsed = data, head
+        return head
+
+    def _body(self, head: Head) -> IncomingBody:
+        size = head.content_length
+        if head.is_chunked or size > len(self._buffer):
+            return IncomingBody(size, is_complete=False)
+        data, self._buffer = self._buffer[:size], self._buffer[size:]
+        return IncomingBody(0, data, is_complete=True)
+
+    async def _fill(self, head: Head, body: IncomingBody) -> None:
+        """Read a body that is not there yet; what goes wrong with it the application hears."""
+        self._has_unread = True
+        await body.wait_wanted()
+        whole = await (self._fill_chunked(body) if head.is_chunked else self._fill_sized(body))
+        if not whole:
+            await self._wait_over()
+            raise _Ended
+        self._has_unread = False
+
+    async def _fill_sized(self, body: IncomingBody) -> bool:
+        view = body.buffer()
+        filled = len(self._buffer)
+        view[:filled] = self._buffer
+        self._buffer = b""
+        if not body.count(filled):
             return False
-        if b"transfer-encoding" in fields and (b"content-length" in fields or request.http_version < b"1.1"):
-            await self._refuse(_ambiguous_length(fields))
-            return False
-        if (request.method, request.target, request.http_version) == (b"PRI", b"*", b"2.0"):
-            raise H2ProtocolAssumedError(_PREFACE + self.connection.trailing_data[0])
-        if b"upgrade" in fields and not self.ssl and _asks_for_http2(fields):
-            await self._check_protocol(request)
-        self._chunks = 0
-        self.keep_alive_requests += 1
-        if self.keep_alive_requests == self.config.keep_alive_max_requests:
-            self.on_limit("max_requests_per_connection")
-        state: dict[str, Any] = {SENT_HEADERS: request.headers.raw_items()} if self.config.h11_pass_raw_headers else {}
-        self.stream = HTTPStream(
-            self._app_that_continues if self.connection.they_are_waiting_for_100_continue else self.app,
-            self.config,
-            self.context,
-            self.task_group,
-            self.ssl,
-            self.client,
-            self.server,
-            self.stream_send,
-            STREAM_ID,
-        )
-        await self.send(Updated(idle=False))
-        await self.stream.handle(
-            Request(
-                stream_id=STREAM_ID,
-                headers=headers,
-                http_version=request.http_version.decode(),
-                method=request.method.decode(),
-                raw_path=request.target,
-                state=ConnectionState(state),
-            )
-        )
+        while filled < body.size:
+            size = await self.wire.receive_into(view[filled : filled + _PIECE])
+            if not size:
+                self._leave()
+            filled += size
+            if not body.count(size):
+                return False
+        body.complete(view)
         return True
 
-    async def _app_that_continues(
-        self,
-        scope: Scope,
-        receive: ASGIReceiveCallable,
-        send: ASGISendCallable,
-        sync_spawn: Callable[..., Any],
-        call_soon: Callable[..., Any],
-    ) -> None:
-        """The application, for a client that expects `100 Continue`: it is told when its body is wanted, and not where
-        its request is refused by the head alone."""
-
-        async def continue_and_receive() -> ASGIReceiveEvent:
-            if self.connection.they_are_waiting_for_100_continue:
-                await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
-            return await receive()
-
-        await self.app(scope, continue_and_receive, send, sync_spawn, call_soon)
-
-    def _error(self, error: h11.RemoteProtocolError) -> ServerError:
-        match error.error_status_hint:
-            case 431:
-                return HeadersTooLarge(self.limits.max_header_size)
-            case 501:
-                return Unsupported(f"{error}; send the body chunked, or with its length")
-            case _:
-                reason, _, _ = str(error).partition(": bytearray(")  # h11 goes on with the bytes
-                return InvalidArgument(f"malformed HTTP request: {reason}")
-
-    # To the client.
-
-    async def stream_send(self, event: Event) -> None:
-        if self._is_draining and isinstance(event, Response) and _CLOSE not in event.headers:
-            event = Response(event.stream_id, [*event.headers, _CLOSE], event.status_code)
-        await super().stream_send(event)
-
-    async def _send_h11_event(self, event: H11SendableEvent) -> None:
-        """The head of a response waits for what follows it, so that a small one leaves in one write."""
+    async def _fill_chunked(self, body: IncomingBody) -> bool:
+        decoder = ChunkDecoder(MAX_FRAMING_LINE)
+        data, self._buffer = self._buffer, b""
         try:
-            data = self.connection.send(event)
-        except h11.LocalProtocolError:
-            if self._has_refused:  # while the application was at work
-                return
-            raise
-        if isinstance(event, h11.Response):
-            self._head = data
-            return
-        head, self._head = self._head, b""
-        if len(data) > _JOINED_SIZE:
-            await self.send(RawData(head))
-            head = b""
-        if head or data:
-            await self.send(RawData(head + data))
+            while True:
+                if data and not body.count(decoder.feed(data)):
+                    return False
+                if decoder.is_complete:
+                    self._buffer = decoder.rest
+                    body.complete(decoder.parts[0] if len(decoder.parts) == 1 else b"".join(decoder.parts))
+                    return True
+                data = await self._more()
+        except ServerError as error:
+            body.fail(error)
+        except LineTooLong:
+            body.fail(HeadersTooLarge(self.limits.max_header_size))
+        return False
+
+    async def _watch(self, exchange: Http1Exchange) -> None:
+        """Until the exchange is over: a client that leaves is noticed, one that sends more fills the buffer once."""
+        if not self._buffer and self._exchange is exchange:
+            self._buffer = await self._more()
+        if self._exchange is exchange:
+            await self._wait_over()
+
+    async def _wait_over(self) -> None:
+        while self._exchange is not None:
+            await self._over.park()
+
+    async def _more(self) -> bytes:
+        data = await self.wire.receive(RECEIVE_SIZE)
+        if not data:
+            self._leave()
+        return data
+
+    def _leave(self) -> None:
+        self._is_gone = True
+        raise _Ended
+
+    def _note_idle(self) -> None:
+        self._is_timing_head = False
+        self._reading.deadline = trio.current_time() + self.limits.idle_timeout
+
+    async def _time_out(self) -> None:
+        if self._is_timing_head:
+            await self._refuse(HeaderTimeout(self.limits.header_timeout))
+        else:
+            self.on_limit("idle_timeout")
 
     async def _refuse(self, error: ServerError) -> None:
-        """Answer what is no request, or no longer one, and end the connection. A response that has begun is cut off."""
+        """Answer what is no request, and end the connection."""
         if isinstance(error, LimitError):
             self.on_limit(error.limit)
-        self._has_refused = True
-        state = self.connection.our_state
-        if state in (h11.IDLE, h11.SEND_RESPONSE):
-            reply = error_reply(error)
-            length = (b"content-length", b"%d" % len(reply.body))
-            headers = [*chain(reply.headers, (length, _CLOSE), self.config.response_headers("h11"))]
-            await self._send_h11_event(h11.Response(status_code=reply.status, headers=headers))
-            if state is h11.IDLE or not self._is_head:
-                await self._send_h11_event(h11.Data(data=reply.body))
-            await self._send_h11_event(h11.EndOfMessage())
-        await self.send(Closed())
+        reply = error_reply(error)
+        self._has_unread = True
+        head = response_head(reply.status, reply.headers, self.date, length=len(reply.body), closes=True)
+        await self.send(head + reply.body)
 
+    async def _upgrade(self, head: Head, settings: bytes) -> None:
+        await self.send(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
+        headers = [
+            (b":method", head.method.encode()),
+            (b":path", head.target),
+            (b":authority", head.headers.get(b"host", b"")),
+            (b":scheme", b"http"),
+            *((name.lower(), value) for name, value in head.sent_headers if name.lower() not in _HOP_BY_HOP),
+        ]
+        self._change = ChangeToHttp2(self._buffer, settings, headers)
 
-def _head_size(request: h11.Request) -> int:
-    """Bytes of its line and its headers, with the separators that they have at least."""
-    line = len(request.method) + len(request.target) + len("  HTTP/1.1\r\n")
-    return line + sum(len(name) + len(value) + len(":\r\n") for name, value in request.headers)
+    async def _say_goodbye(self) -> None:
+        """Let the client close first: closing on bytes that nobody has read would make the kernel reset the connection,
+        and the client lose an answer that it has not read."""
+        await self.wire.send_eof()
+        while await self.wire.receive(RECEIVE_SIZE):
+            pass
 
+    # The answering task.
 
-def _asks_for_http2(fields: Mapping[bytes, bytes]) -> bool:
-    """Whether an upgrade to HTTP/2 is asked for as it must be (RFC 7540, 3.2); all others are ignored."""
-    if fields[b"upgrade"].lower() != b"h2c":
-        return False
-    options = {option.strip() for option in fields.get(b"connection", b"").lower().split(b",")}
-    if not {b"upgrade", b"http2-settings"} <= options:
-        return False
-    text = fields.get(b"http2-settings", b"")
-    try:
-        settings = base64.b64decode(text + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except binascii.Error:
-        return False
-    return len(settings) % _SETTING_SIZE == 0
+    async def _answer(self) -> None:
+        while True:
+            while (exchange := self._exchange) is None:
+                if self._has_ended:
+                    return
+                await self._begun.park()
+            await self._run(exchange)
+            self._exchange = None
+            if exchange.closes or self.closes or self._is_gone:
+                self._has_unread = self._has_unread or bool(self._buffer)
+                self.end()
+                return
+            self._note_idle()
+            self._over.unpark()
 
+    async def _run(self, exchange: Http1Exchange) -> None:
+        try:
+            await self._app(exchange)
+        except Exception:
+            logger.exception("%s %r failed", exchange.method, exchange.raw_path)
+            if not exchange.has_started:
+                exchange.closes = True
+                await exchange.reply(error_reply(Internal("internal error")))
+        if not exchange.is_complete:
+            exchange.closes = True
 
-def _ambiguous_length(fields: Mapping[bytes, bytes]) -> ServerError:
-    is_double = b"content-length" in fields
-    reason = "both 'Content-Length' and 'Transfer-Encoding'" if is_double else "'Transfer-Encoding' in HTTP/1.0"
-    return InvalidArgument(f"malformed HTTP request: {reason}, so that its length is not certain")
+    # Both.
 
+    def linger(self, seconds: float) -> None:
+        """The client is still sending what nobody will read; give it that long."""
+        self._has_unread = True
+        self._linger = seconds
 
-def _too_many_chunks() -> ServerError:
-    return InvalidArgument(
-        f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. Send fewer or larger HTTP chunks."
-    )
+    async def send(self, data: Buffer) -> None:
+        if not self._is_gone and not await self.wire.send(data, self.limits.send_timeout, self._note_deaf):
+            self._is_gone = True  # part of a message may be out, and nothing can follow it
+            self.end()
+
+    def _note_deaf(self) -> None:
+        self.on_limit("send_timeout")

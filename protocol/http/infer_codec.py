@@ -17,9 +17,9 @@ import msgspec
 from protocol.datatypes import BY_PROTOCOL_NAME
 from protocol.errors import InvalidArgument
 from protocol.http.errors import BodyTooLarge
-from protocol.http.exchange import JSON_CONTENT, Headers
 from protocol.http.infer_parameters import set_parameters
 from protocol.http.json_text import JsonReader, write_non_finite
+from protocol.http.reply import JSON_CONTENT, Headers
 from protocol.http.tensor_json import decode_data, encode_data
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from protocol.placement import MemoryReference, Placement

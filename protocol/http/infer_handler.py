@@ -12,7 +12,7 @@ import trio
 from protocol.access.forwarding import put_over
 from protocol.errors import Unsupported
 from protocol.http.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
-from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest, Reply
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.infer_codec import (
     HEADER_LENGTH,
     DecodedRequest,
@@ -21,6 +21,7 @@ from protocol.http.infer_codec import (
     parse_header_length,
 )
 from protocol.http.raw_request import decode_raw_request
+from protocol.http.reply import Reply
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.placement import PlacedRequest, Placement
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from protocol.http.exchange import Headers
+from protocol.http.reply import Headers
 
 logger = logging.getLogger(__name__)
 

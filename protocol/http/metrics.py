@@ -7,20 +7,19 @@ Triton answers 200 with an empty body, which a scraper with a mistyped path woul
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
 from protocol.access.categories import Category
 from protocol.access.control import AccessControl
 from protocol.errors import Internal, NotFound, ServerError
 from protocol.http.connections import serve_app
 from protocol.http.errors import MethodNotAllowed, error_reply
-from protocol.http.exchange import Reply
+from protocol.http.exchange import Exchange, header_text
+from protocol.http.reply import Reply
 from protocol.http.settings import MetricsSettings
-from protocol.http.transport import first_headers, has_body, header_text, send_early_reply, send_reply
 from protocol.limits import LimitCounter
 
 __all__ = ["MetricsSettings", "serve_metrics"]
@@ -49,13 +48,12 @@ async def serve_metrics(
         OSError: the address cannot be listened on.
     """
 
-    async def app(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        headers = first_headers(scope)
-        reply = _answer(scope, headers, render, access)
-        if has_body(scope, headers):
-            await send_early_reply(reply, scope, receive, send, linger=_LINGER)
+    async def app(exchange: Exchange) -> None:
+        reply = _answer(exchange, render, access)
+        if exchange.may_have_body:
+            await exchange.reply_early(reply, linger=_LINGER)
         else:
-            await send_reply(reply, send)
+            await exchange.reply(reply)
 
     counter = limits or LimitCounter()
     await serve_app(
@@ -70,15 +68,13 @@ async def serve_metrics(
     )
 
 
-def _answer(
-    scope: HTTPScope, headers: Mapping[bytes, bytes], render: Callable[[], bytes], access: AccessControl | None
-) -> Reply:
-    if scope["raw_path"] not in (b"/metrics", b"/metrics/"):
+def _answer(exchange: Exchange, render: Callable[[], bytes], access: AccessControl | None) -> Reply:
+    if exchange.raw_path not in (b"/metrics", b"/metrics/"):
         return error_reply(NotFound("Not Found"))
     try:
         if access is not None:
-            access.check(Category.METRICS, lambda name: header_text(headers, name))
-        if scope["method"] not in ("GET", "HEAD"):
+            access.check(Category.METRICS, lambda name: header_text(exchange.headers, name))
+        if exchange.method not in ("GET", "HEAD"):
             raise MethodNotAllowed(("GET", "HEAD"))
         text = render()
     except ServerError as exc:

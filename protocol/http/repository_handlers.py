@@ -13,8 +13,9 @@ import msgspec
 
 from protocol.core import LoadParameters, ModelIndex
 from protocol.errors import InvalidArgument, Unsupported
-from protocol.http.exchange import HttpRequest, Reply, json_reply
+from protocol.http.exchange import HttpRequest
 from protocol.http.json_text import JsonReader
+from protocol.http.reply import Reply, json_reply
 
 _FILE_PREFIX = "file:"
 

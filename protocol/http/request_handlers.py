@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.http.exchange import HttpRequest, Reply, json_reply
+from protocol.http.exchange import HttpRequest
+from protocol.http.reply import Reply, json_reply
 
 
 async def cancel_request(request: HttpRequest) -> Reply:

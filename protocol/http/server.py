@@ -38,6 +38,5 @@ async def serve_http(
         on_limit=partial(services.limits.count, "http"),
         tls=settings.tls,
         reuse_port=settings.reuse_port,
-        keeps_header_case=not services.forwarding.is_empty,
         task_status=task_status,
     )

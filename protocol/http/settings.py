@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 MEBIBYTE = 1024 * 1024
+# How long a client has to read the last answer and to close its end, before the connection is closed under it.
+GOODBYE_SECONDS = 2.0
+
+# Told the name of each limit that bites.
+OnLimit: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

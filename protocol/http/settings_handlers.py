@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import msgspec
 
 from protocol.errors import Unsupported
-from protocol.http.exchange import HttpRequest, Reply, json_reply
+from protocol.http.exchange import HttpRequest
 from protocol.http.json_text import JsonReader
+from protocol.http.reply import Reply, json_reply
 
 
 class TraceBody(msgspec.Struct):

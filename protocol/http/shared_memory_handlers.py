@@ -15,8 +15,9 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from protocol.errors import InvalidArgument
-from protocol.http.exchange import Handler, HttpRequest, Reply, json_reply
+from protocol.http.exchange import Handler, HttpRequest
 from protocol.http.json_text import JsonReader
+from protocol.http.reply import Reply, json_reply
 
 Unsigned: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 

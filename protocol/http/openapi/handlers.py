@@ -18,9 +18,10 @@ import trio
 from protocol.core import InferenceCore
 from protocol.errors import NotFound, ServerError
 from protocol.http.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
-from protocol.http.exchange import Handler, Headers, HttpRequest, Reply
+from protocol.http.exchange import Handler, HttpRequest
 from protocol.http.openapi.document import DescribedRoute, build_document
 from protocol.http.openapi.models import ModelDescription
+from protocol.http.reply import Headers, Reply
 
 _HTML = "text/html; charset=utf-8"
 _SCRIPT = "text/javascript; charset=utf-8"

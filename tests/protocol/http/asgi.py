@@ -1,4 +1,4 @@
-"""Calls an ASGI application directly, as hypercorn would, without a socket."""
+"""Calls the application directly, as hypercorn would for HTTP/2, without a socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hypercorn.typing import (
     HTTPScope,
 )
 
-from protocol.http.connections import App
+from protocol.http.asgi import AsgiExchange
+from protocol.http.exchange import App
 
 
 @dataclass
@@ -45,7 +46,6 @@ class Exchange:
     path: str
     body: bytes | Iterable[bytes] = b""
     headers: dict[str, str] = field(default_factory=dict)
-    http_version: str = "1.1"
     next_chunk: Callable[[], Awaitable[bytes | None]] | None = None
     disconnect: trio.Event = field(default_factory=trio.Event)
     answer: Answer = field(default_factory=Answer)
@@ -62,7 +62,7 @@ class Exchange:
         scope: HTTPScope = {
             "type": "http",
             "asgi": {},
-            "http_version": self.http_version,
+            "http_version": "2",
             "method": self.method,
             "scheme": "http",
             "path": self.path,
@@ -75,7 +75,7 @@ class Exchange:
             "state": {},  # type: ignore[typeddict-item]  # a plain dict stands in for hypercorn's new type
             "extensions": {},
         }
-        await app(scope, self._receive, self._send)
+        await app(AsgiExchange(scope, self._receive, self._send))
         return self.answer
 
     async def _receive(self) -> ASGIReceiveEvent:

@@ -10,7 +10,8 @@ from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument, NotFound
-from protocol.http.exchange import Headers, HttpRequest
+from protocol.http.exchange import HttpRequest
+from protocol.http.reply import Headers
 from protocol.http.settings import HttpSettings
 from protocol.limits import LimitCounter
 from protocol.request_memory import RequestMemory

@@ -1,13 +1,16 @@
-"""The ASGI side of an exchange; its limits are tested through the application in `test_app`."""
+"""An exchange over ASGI; its limits are tested through the application in `test_app`."""
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import trio
-from hypercorn.typing import ASGIReceiveEvent, HTTPScope
+from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 
 from protocol.errors import PayloadTooLarge
-from protocol.http.transport import BodyLimit, has_body, read_body
+from protocol.http.asgi import AsgiExchange
+from protocol.http.body import BodyLimit
 from protocol.request_memory import RequestMemory
 
 
@@ -24,7 +27,13 @@ async def read(chunks: list[bytes], limit: int = 100) -> object:
         await trio.lowlevel.checkpoint()
         return next(remaining)
 
-    return await read_body(receive, {}, BodyLimit(limit, too_long), RequestMemory(1 << 20).share(), pause_seconds=5)
+    async def send(event: ASGISendEvent) -> None:
+        raise AssertionError(event)
+
+    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "headers": []})
+    exchange = AsgiExchange(scope, receive, send)
+    share = RequestMemory(1 << 20).share()
+    return await exchange.read_body(BodyLimit(limit, too_long), share, pause_seconds=5)
 
 
 async def test_a_body_of_one_chunk_is_not_copied() -> None:
@@ -41,20 +50,3 @@ async def test_the_limit_is_the_last_size_that_passes() -> None:
     assert await read([b"x" * 60, b"y" * 40]) == b"x" * 60 + b"y" * 40
     with pytest.raises(PayloadTooLarge, match="101 > 100"):
         await read([b"x" * 60, b"y" * 41])
-
-
-@pytest.mark.parametrize(
-    ("version", "method", "headers", "expected"),
-    [
-        ("1.1", "GET", {}, False),
-        ("1.1", "POST", {b"content-length": b"0"}, False),
-        ("1.1", "GET", {b"content-length": b"5"}, True),
-        ("1.1", "POST", {b"transfer-encoding": b"chunked"}, True),
-        ("1.0", "POST", {}, False),
-        ("2", "POST", {}, True),
-        ("2", "GET", {}, True),
-    ],
-)
-def test_which_requests_may_have_a_body(version: str, method: str, headers: dict[bytes, bytes], expected: bool) -> None:
-    scope: HTTPScope = {"http_version": version, "method": method}  # type: ignore[typeddict-item]  # all that is read
-    assert has_body(scope, headers) is expected

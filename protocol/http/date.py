@@ -1,0 +1,24 @@
+"""The `date` header (RFC 9110, 6.6.1), made once in a second."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+
+
+class DateHeader:
+    """One for each listener."""
+
+    __slots__ = ("_line", "_second")
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = b""
+
+    def line(self) -> bytes:
+        """The header and the empty line behind it, which ends a head."""
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._line = b"date: %b\r\n\r\n" % formatdate(now, usegmt=True).encode("ascii")
+        return self._line

@@ -1,0 +1,176 @@
+"""One HTTP/1 exchange: a request whose head has come, and the way out for its response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from protocol.http.body import BodyLimit
+from protocol.http.date import DateHeader
+from protocol.http.exchange import Handler, HttpRequest
+from protocol.http.http1_body import IncomingBody
+from protocol.http.http1_head import Head
+from protocol.http.reply import Headers, Reply
+from protocol.messages import Buffer
+from protocol.request_memory import RequestShare
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# A larger body is not copied to be joined with its head.
+_JOINED_SIZE = 64 * 1024
+# Their length is that of what a GET would get (RFC 9110, 8.6).
+_BODILESS = (204, 304)
+_STATUS_LINES = {
+    status: b"HTTP/1.1 %d %b\r\n" % (status, phrase)
+    for status, phrase in (
+        (200, b"OK"),
+        (400, b"Bad Request"),
+        (401, b"Unauthorized"),
+        (403, b"Forbidden"),
+        (404, b"Not Found"),
+        (405, b"Method Not Allowed"),
+        (408, b"Request Timeout"),
+        (413, b"Content Too Large"),
+        (431, b"Request Header Fields Too Large"),
+        (500, b"Internal Server Error"),
+        (501, b"Not Implemented"),
+        (503, b"Service Unavailable"),
+        (504, b"Gateway Timeout"),
+    )
+}
+
+
+class Writer(Protocol):
+    """What an exchange needs of its connection."""
+
+    @property
+    def date(self) -> DateHeader: ...
+
+    @property
+    def closes(self) -> bool:
+        """Whether the connection ends with the present exchange, whatever its client wants."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes have come that are not read yet."""
+
+    async def send(self, data: Buffer) -> None: ...
+
+    def linger(self, seconds: float) -> None:
+        """The client is still sending what nobody will read; give it that long."""
+
+
+def response_head(
+    status: int,
+    headers: Iterable[tuple[bytes, bytes]],
+    date: DateHeader,
+    *,
+    length: int | None = None,
+    closes: bool,
+    is_chunked: bool = False,
+    is_http_1_0: bool = False,
+) -> bytes:
+    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+    lines += [b"%b: %b\r\n" % header for header in headers]
+    if length is not None:
+        lines.append(b"content-length: %d\r\n" % length)
+    if is_chunked:
+        lines.append(b"transfer-encoding: chunked\r\n")
+    if closes:
+        lines.append(b"connection: close\r\n")
+    elif is_http_1_0:  # where a connection that stays is an exception
+        lines.append(b"connection: keep-alive\r\n")
+    lines.append(date.line())
+    return b"".join(lines)
+
+
+class Http1Exchange:
+    """Implements `exchange.Exchange`."""
+
+    __slots__ = ("_body", "_connection", "_head", "_is_chunked", "closes", "has_started", "is_complete")
+
+    def __init__(self, connection: Writer, head: Head, body: IncomingBody) -> None:
+        self._connection = connection
+        self._head = head
+        self._body = body
+        self._is_chunked = False
+        self.closes = not head.keeps_alive
+        self.has_started = False
+        self.is_complete = False
+
+    @property
+    def method(self) -> str:
+        return self._head.method
+
+    @property
+    def raw_path(self) -> bytes:
+        return self._head.raw_path
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        return self._head.headers
+
+    @property
+    def sent_headers(self) -> Iterable[tuple[bytes, bytes]]:
+        return self._head.sent_headers
+
+    @property
+    def may_have_body(self) -> bool:
+        return self._head.has_body
+
+    async def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Buffer:
+        head, body = self._head, self._body
+        limit.check(head.content_length)
+        if head.expects_continue and not body.data and head.has_body and not self._connection.has_more:
+            await self._connection.send(_CONTINUE)
+        return await body.read(limit, share, pause_seconds)
+
+    async def run(self, handler: Handler, request: HttpRequest) -> Reply | None:
+        """The connection's reader cancels the whole connection when the client leaves, and this with it."""
+        return await handler(request)
+
+    async def reply(self, reply: Reply) -> None:
+        self._begin()
+        head = response_head(
+            reply.status,
+            reply.headers,
+            self._connection.date,
+            length=len(reply.body),
+            closes=self.closes,
+            is_http_1_0=self._head.is_http_1_0,
+        )
+        body = b"" if self._head.method == "HEAD" or reply.status in _BODILESS else reply.body
+        if len(body) > _JOINED_SIZE:
+            await self._connection.send(head)
+            await self._connection.send(body)
+        else:
+            await self._connection.send(head + body)
+        self.is_complete = True
+
+    async def reply_early(self, reply: Reply, *, linger: float) -> None:
+        self.closes = True
+        self._connection.linger(linger)
+        await self.reply(reply)
+
+    # A response of unknown length.
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self._is_chunked = not self._head.is_http_1_0
+        if not self._is_chunked:
+            self.closes = True
+        self._begin()
+        await self._connection.send(
+            response_head(status, headers, self._connection.date, closes=self.closes, is_chunked=self._is_chunked)
+        )
+
+    async def send(self, data: bytes) -> None:
+        if data:
+            await self._connection.send(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+
+    async def end(self) -> None:
+        if self._is_chunked:
+            await self._connection.send(b"0\r\n\r\n")
+        self.is_complete = True
+
+    def _begin(self) -> None:
+        self.has_started = True
+        self.closes = self.closes or self._connection.closes
