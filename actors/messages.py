@@ -152,5 +152,9 @@ class SchedulerAddress:
             raise stopped_accepting() from None
 
 
-def stopped_accepting() -> Unavailable:
-    return Unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests")
+class StoppedAccepting(Unavailable):
+    """The model drains: the request was not taken, and a version that has replaced it may take it."""
+
+
+def stopped_accepting() -> StoppedAccepting:
+    return StoppedAccepting("Server is stopping, scheduler for model has stopped accepting new inference requests")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import trio
@@ -18,7 +18,7 @@ from actors.deadline import queue_takes_timeout, within_timeout
 from actors.ensemble.composition import Composition
 from actors.ensemble.runner import EnsembleRunner
 from actors.latencies import LatencySummaries, latency_histograms
-from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddress, Submit
+from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddress, StoppedAccepting, Submit
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
 from actors.readiness import all_ready
@@ -101,6 +101,8 @@ class Model:
         self._turns = TurnOrder() if config.is_decoupled and self.is_ordered else None
         self._address: SchedulerAddress | None = None
         self._drained = trio.Event()
+        # Looks a request's model up again, for requests that reach this one after it was replaced.
+        self.find_successor: Callable[[InferenceRequest], Model] | None = None
         # One scope for each instance that is loading again after a death: a drain does not wait for those.
         self._restarts: set[trio.CancelScope] = set()
 
@@ -169,9 +171,20 @@ class Model:
         if self.is_decoupled:
             raise Unsupported(f"model '{self.config.name}' is decoupled: it answers streaming requests only")
         call = self._run(request) if self._cache is None else self._cache.infer(request, self._run, self.statistics)
-        if request.timeout_microseconds and self._has_deadlines:
-            return await within_timeout(request, call)
-        return await call
+        try:
+            if request.timeout_microseconds and self._has_deadlines:
+                return await within_timeout(request, call)
+            return await call
+        except StoppedAccepting as refusal:
+            successor = self._successor(request, refusal)
+        return await successor.infer(request)
+
+    def _successor(self, request: InferenceRequest, refusal: StoppedAccepting) -> Model:
+        """Who takes a request that this one takes no more; if there is nobody, the refusal is raised."""
+        successor = None if self.find_successor is None else self.find_successor(request)
+        if successor is None or successor is self:
+            raise refusal
+        return successor
 
     async def _run(self, request: InferenceRequest) -> InferenceResponse:
         if self._ensemble is not None:
@@ -190,9 +203,13 @@ class Model:
             await respond(await self.infer(request))
             return True
         call = self._run_stream(request, respond)
-        if request.timeout_microseconds and self._has_deadlines:
-            return await within_timeout(request, call)
-        return await call
+        try:
+            if request.timeout_microseconds and self._has_deadlines:
+                return await within_timeout(request, call)
+            return await call
+        except StoppedAccepting as refusal:  # before any response
+            successor = self._successor(request, refusal)
+        return await successor.infer_stream(request, respond)
 
     async def _run_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         if self._ensemble is not None:

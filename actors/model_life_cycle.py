@@ -63,7 +63,11 @@ class ModelLifeCycle:
         self._models.start_soon(agents.attend, tuple(new.values()))
         entry.versions, entry.failure, entry.reload_failure = new, "", ""
         entry.loaded_from = None if files is not None else source
-        self.retire(version for version in old.values() if new.get(version.version) is not version)
+        replaced = [version for version in old.values() if new.get(version.version) is not version]
+        for version in replaced:
+            if version.model is not None:
+                version.model.find_successor = lambda request: self._table.find(entry.name, request.model_version)
+        self.retire(replaced)
         self._dependencies.replaced(entry.name)
         logger.info("successfully loaded '%s'", entry.name)
 

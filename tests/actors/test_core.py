@@ -14,9 +14,9 @@ from actors.core import ControlMode, CoreSettings, ServerCore
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters, ModelIndex
 from protocol.errors import InvalidArgument, NotFound, Unavailable
-from protocol.messages import InferenceRequest
+from protocol.messages import InferenceRequest, InferenceResponse
 from repository.pbtxt import format_pbtxt
-from tests.actors.fakes import CONFIG, FakeBackend, fake_backend, request
+from tests.actors.fakes import CONFIG, FakeBackend, fake_backend, request, tensor
 
 OVERRIDE = """{"backend": "fake", "max_batch_size": 2,
     "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [2]}],
@@ -180,6 +180,35 @@ async def test_a_changed_model_is_swapped_in_and_the_old_one_finishes(
         assert sorted(answers) == ["new", "old"]
         await wait_all_tasks_blocked()
         assert [made.is_loaded for made in backend.made] == [False, True]
+
+
+async def test_a_request_that_meets_the_swap_is_answered_by_the_new_version(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It had found the old one, and came to it too late; a version that is gone for good says so."""
+    directory = add_model(tmp_path, "m", versions=(1,))
+    async with running(tmp_path, mode=ControlMode.EXPLICIT, load=["m"]) as core:
+        old = core._running().find("m")
+        (directory / "1" / "weights").write_text("x")
+        await core.load_model("m")
+        assert (await old.infer(request(id="late"))).id == "late"
+        answered: list[str] = []
+
+        async def respond(response: InferenceResponse) -> None:
+            answered.append(response.id)
+
+        assert await old.infer_stream(request(id="also late"), respond)
+        assert answered == ["also late"]
+        assert [each.inference_count for each in core.model_statistics("m")] == [2]
+        (directory / "2").mkdir()
+        (directory / "1" / "weights").unlink()
+        (directory / "1").rmdir()
+        await core.load_model("m")
+        with pytest.raises(NotFound, match="'m' version 1 is not found"):
+            await old.infer(InferenceRequest("m", [tensor()], model_version=1))
+        await core.unload_model("m")
+        with pytest.raises(NotFound, match="'m' has no available versions"):
+            await old.infer(request())
 
 
 async def test_a_failed_load_leaves_the_old_one_serving(tmp_path: Path) -> None:
