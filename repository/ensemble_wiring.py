@@ -77,6 +77,41 @@ def running_order(steps: Sequence[StepWiring], inputs: Collection[str]) -> tuple
     return order, written
 
 
+def find_cycle(steps: Sequence[StepWiring], order: Sequence[int]) -> list[tuple[int, str]]:
+    """Steps that wait for each other in a circle: each with a tensor that it reads and the next one writes, and the
+    first comes after the last. `order` has those that can run. Empty if there is no circle.
+    """
+    done = set(order)
+    needs = {
+        index: [
+            (tensor, writer)
+            for tensor in steps[index].reads
+            for writer in range(len(steps))
+            if writer not in done and tensor in steps[writer].writes
+        ]
+        for index in range(len(steps))
+        if index not in done
+    }
+    visited: set[int] = set()
+
+    def visit(index: int, trail: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        places = [place for place, (step, _) in enumerate(trail) if step == index]
+        if places:
+            return trail[places[0] :]
+        if index in visited:
+            return []
+        visited.add(index)
+        for tensor, writer in needs[index]:
+            if found := visit(writer, [*trail, (index, tensor)]):
+                return found
+        return []
+
+    for index in needs:
+        if found := visit(index, []):
+            return found
+    return []
+
+
 def guards(steps: Sequence[StepWiring], order: Sequence[int]) -> dict[int, Guard]:
     """What must hold for each step to run: its own condition, and what its tensors' writers need."""
     of_tensors: dict[str, Guard] = {}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from protocol.errors import InvalidArgument
 from repository.ensemble_parameters import max_inflight_bytes
-from repository.ensemble_wiring import StepWiring, clashing_writer, guards, running_order, wire
+from repository.ensemble_wiring import StepWiring, clashing_writer, find_cycle, guards, running_order, wire
 from repository.model_config import ModelConfig
 
 
@@ -65,6 +65,7 @@ def _validate_graph(config: ModelConfig, steps: Sequence[StepWiring]) -> None:
     for output in config.output:
         if output.name not in tensors:
             raise InvalidArgument(f"ensemble output '{output.name}' for ensemble {name}' is not used")
+    _validate_acyclic(config, steps, order)
     for output in config.output:
         if output.name not in written:
             needed = writers[output.name].reads if output.name in writers else ()
@@ -74,6 +75,22 @@ def _validate_graph(config: ModelConfig, steps: Sequence[StepWiring]) -> None:
     for unused in sorted(tensors - outputs):
         if unused not in written or unused not in read:
             raise InvalidArgument(f"ensemble tensor '{unused}' is unused in ensemble '{name}'")
+
+
+def _validate_acyclic(config: ModelConfig, steps: Sequence[StepWiring], order: Sequence[int]) -> None:
+    """No step waits for itself; ours, where Triton names a tensor that is then not written, or unused."""
+    cycle = find_cycle(steps, order)
+    if not cycle:
+        return
+    models = () if config.ensemble_scheduling is None else config.ensemble_scheduling.step
+    names = [f"step {index} ('{models[index].model_name}')" for index, _ in cycle]
+    if len(names) == 1:
+        raise InvalidArgument(f"{names[0]} of ensemble '{config.name}' needs '{cycle[0][1]}', which it writes itself")
+    links = [
+        f"{name} needs '{tensor}' of {next_name}"
+        for name, (_, tensor), next_name in zip(names, cycle, [*names[1:], names[0]], strict=True)
+    ]
+    raise InvalidArgument(f"steps of ensemble '{config.name}' wait for each other in a circle: {', '.join(links)}")
 
 
 def _validate_writers(config: ModelConfig, steps: Sequence[StepWiring], order: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repository.ensemble_parameters import StepCondition
-from repository.ensemble_wiring import StepWiring, clashing_writer, guards, running_order, wire
+from repository.ensemble_wiring import StepWiring, clashing_writer, find_cycle, guards, running_order, wire
 from repository.pbtxt import parse_pbtxt
 
 
@@ -38,6 +38,25 @@ def test_running_order(steps: list[StepWiring], order: list[int], written: set[s
     found, tensors = running_order(steps, ["IN"])
     assert found == order
     assert written is None or tensors == written
+
+
+@pytest.mark.parametrize(
+    ("steps", "cycle"),
+    [
+        ([wired("IN", "A"), wired("A", "OUT")], []),
+        ([wired("IN B", "A"), wired("A", "B")], [(0, "B"), (1, "A")]),
+        ([wired("IN A", "A")], [(0, "A")]),
+        ([wired("IN", "C", "C")], [(0, "C")]),
+        # Not those that only wait for it, and not what waits for nobody.
+        ([wired("X", "OUT"), wired("Y", "X"), wired("Z IN", "Y"), wired("Y", "Z")], [(2, "Z"), (3, "Y")]),
+        ([wired("NOBODY", "A"), wired("A", "OUT")], []),
+        # One writer of several is enough.
+        ([wired("T", "A"), wired("IN", "T", "!C"), wired("A", "T", "C"), wired("IN", "C")], [(0, "T"), (2, "A")]),
+        ([wired("A B", "D"), wired("D", "A"), wired("IN", "B")], [(0, "A"), (1, "D")]),
+    ],
+)
+def test_find_cycle(steps: list[StepWiring], cycle: list[tuple[int, str]]) -> None:
+    assert find_cycle(steps, running_order(steps, ["IN"])[0]) == cycle
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,13 @@ PASS_ON = step({"I": "IN"}, {"O": "OUT"})
         ),
         (
             ensemble(step({"I": "IN", "J": "B"}, {"O": "A"}), step({"I": "A"}, {"O": "B"}), outputs=("B",)),
-            "output 'B' for ensemble 'e' is not written: at least one of its depending tensors, 'A', is not connected",
+            "steps of ensemble 'e' wait for each other in a circle: step 0 ('x') needs 'B' of step 1 ('x'), step 1 ('x') "
+            "needs 'A' of step 0 ('x')",
+        ),
+        (
+            ensemble(PASS_ON, step({"I": "IN", "J": "B"}, {"O": "A"}, "y"), step({"I": "A"}, {"O": "B"}, "z")),
+            "steps of ensemble 'e' wait for each other in a circle: step 1 ('y') needs 'B' of step 2 ('z'), step 2 ('z') "
+            "needs 'A' of step 1 ('y')",
         ),
         (
             ensemble(step({"I": "IN"}, {"O": "OUT", "P": "SPARE"})),
@@ -102,8 +108,7 @@ PASS_ON = step({"I": "IN"}, {"O": "OUT"})
         ),
         (
             ensemble(PASS_ON, more=condition(0, "OUT")),
-            "output 'OUT' for ensemble 'e' is not written: at least one of its depending tensors, 'OUT', is not "
-            "connected",
+            "step 0 ('x') of ensemble 'e' needs 'OUT', which it writes itself",
         ),
         (
             ensemble(PASS_ON, more='parameters { key: "max_inflight_bytes" value { string_value: "all" } }'),
