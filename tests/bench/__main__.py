@@ -34,7 +34,7 @@ ROWS = tuple(
 )
 # Time for the work that follows start-up to end, before an idle server's memory is read.
 SETTLE_SECONDS = 1.0
-OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS = 2000, 16
+OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS = 500, 16
 
 
 @dataclass(slots=True)

@@ -23,13 +23,14 @@ from actors.model import Model
 from backends.interface import InstanceSpec, ModelSource
 from protocol.messages import InferenceRequest, Tensor
 from repository.model_config import InstanceKind, ModelDynamicBatching
-from tests.bench.ensemble_overhead import STEP_MODEL, WARM_UP, AtOnce
+from tests.bench.ensemble_overhead import STEP_MODEL, AtOnce
 from tests.bench.machine import this_machine
 from tests.bench.report import replace_results, table
 
 CONCURRENCIES = (1, 16, 64)
 ROUNDS = 41
 REQUESTS = 640
+WARM_UP = 200
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 BEGIN = "<!-- histograms: begin (written by python -m tests.bench.histogram_cost --write) -->"
 END = "<!-- histograms: end -->"
