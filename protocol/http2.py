@@ -41,7 +41,7 @@ class _StateMachine(H2ConnectionStateMachine):
     }
 
 
-class _Encoder(Encoder):
+class BoundedEncoder(Encoder):
     """A peer sets the size of the table, and error texts that it causes would fill it."""
 
     @property
@@ -67,7 +67,7 @@ class PatientConnection(H2Connection):
     def __init__(self, config: H2Configuration) -> None:
         super().__init__(config)
         self.state_machine = _StateMachine()
-        self.encoder = _Encoder()
+        self.encoder = BoundedEncoder()
         self._sweep_above = 64
 
     @property

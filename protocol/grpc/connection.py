@@ -1,8 +1,8 @@
 """One HTTP/2 connection: a reader, a writer, a clock, and a task for each call.
 
-Flow: socket -> [connection] -> stream -> handler -> stream -> outgoing -> socket. h2 does the protocol; this module
-moves bytes and turns events into calls. All frames that one burst of work makes leave in one write. A call's deadline,
-its RST_STREAM and the loss of the connection cancel its scope, and with it whatever the handler waits for.
+Flow: socket -> [connection] -> stream -> handler -> stream -> outgoing -> socket. `http2` does the protocol; this
+module moves bytes and turns events into calls. All frames that one burst of work makes leave in one write. A call's
+deadline, its RST_STREAM and the loss of the connection cancel its scope, and with it whatever the handler waits for.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ import logging
 import math
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import h2.events
 import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import StreamTerminatedError
 from h2.errors import ErrorCodes
 from h2.exceptions import DenialOfServiceError, ProtocolError
 
-from protocol.errors import PayloadTooLarge, ServerError, Unavailable, Unsupported
+from protocol.errors import Unavailable
 from protocol.flood import FloodGuard
 from protocol.grpc.codec import Codec
-from protocol.grpc.compression import check_encoding
-from protocol.grpc.headers import RESPONSE_HEADERS, Header, decode_timeout_seconds, header_size, refusal, trailers
-from protocol.grpc.http2 import ServerConnection
+from protocol.grpc.headers import RESPONSE_HEADERS, error_response, trailers
+from protocol.grpc.http2 import events
+from protocol.grpc.http2.connection import ServerConnection
+from protocol.grpc.http2.request_headers import Headers
 from protocol.grpc.keepalive import Due, Lifetime, PingPolice
 from protocol.grpc.outgoing import Outgoing
 from protocol.grpc.receiving import ReceiveMemory
+from protocol.grpc.request_head import RequestHead, read_head
 from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
@@ -79,6 +80,7 @@ class Connection:
             stream_window=limits.stream_window,
             connection_window=limits.connection_window,
             max_header_size=limits.max_header_size,
+            interpret=self._read_head,
         )
         self._out = Outgoing(self._h2, transport, shared.counts, send_timeout=limits.send_timeout)
         self._memory = ReceiveMemory(limits.max_receive_memory, shared.memory, shared.threads)
@@ -94,19 +96,16 @@ class Connection:
         self._pings = PingPolice(limits.keepalive)
         self._resets = FloodGuard(limits.max_stream_resets)
         self._control_frames = FloodGuard(limits.max_control_frames)
-        self._on_event: dict[type[h2.events.Event], Callable[[Any], None]] = {
-            h2.events.RequestReceived: self._on_request,
-            h2.events.DataReceived: self._on_data,
-            h2.events.StreamEnded: self._on_stream_ended,
-            h2.events.StreamReset: self._on_stream_reset,
-            h2.events.WindowUpdated: self._on_window_updated,
-            h2.events.RemoteSettingsChanged: self._on_settings_changed,
-            h2.events.PingReceived: self._on_ping,
-            h2.events.PingAckReceived: self._on_ping_answered,
-            h2.events.SettingsAcknowledged: self._on_control_frame,
-            h2.events.PriorityUpdated: self._on_control_frame,
-            h2.events.UnknownFrameReceived: self._on_control_frame,
-            h2.events.ConnectionTerminated: self._on_control_frame,
+        self._on_event: dict[type[events.Event], Callable[[Any], None]] = {
+            events.RequestReceived: self._on_request,
+            events.DataReceived: self._on_data,
+            events.TrailersReceived: self._on_trailers,
+            events.StreamReset: self._on_stream_reset,
+            events.WindowUpdated: self._on_window_updated,
+            events.RemoteSettingsChanged: self._on_settings_changed,
+            events.PingReceived: self._on_ping,
+            events.PingAckReceived: self._on_ping_answered,
+            events.IgnoredFrame: self._on_control_frame,
         }
 
     async def run(self) -> None:
@@ -172,10 +171,8 @@ class Connection:
             self._lifetime.on_received(trio.current_time())
             try:
                 for event in self._h2.receive_data(data):
-                    on_event = self._on_event.get(type(event))
-                    if on_event is not None:
-                        on_event(event)
-            except ProtocolError as error:  # h2 has a GOAWAY ready that says so to the peer
+                    self._on_event[type(event)](event)
+            except ProtocolError as error:  # a GOAWAY that says so to the peer is ready
                 logger.debug("closing a gRPC connection: %s", error)
                 if type(error) is DenialOfServiceError:
                     self._out.count_refusal("max_header_size")
@@ -183,11 +180,12 @@ class Connection:
                 return
             await self._out.answer_peer()
 
-    def _on_request(self, event: h2.events.RequestReceived) -> None:
-        stream_id = event.stream_id
-        headers: Sequence[Header] = event.headers  # bytes, as header_encoding is None
-        has_ended = event.stream_ended is not None
-        fields = dict(headers)
+    def _read_head(self, headers: Headers) -> RequestHead:
+        return read_head(headers, self._shared.handlers, self._limits.max_header_size)
+
+    def _on_request(self, event: events.RequestReceived) -> None:
+        stream_id, has_ended = event.stream_id, event.stream_ended
+        head: RequestHead = event.request
         self._out.window_updates += _UPDATES_PER_CALL
         if len(self._streams) >= self._limits.max_concurrent_streams:  # some are reset, but their handlers not gone
             self._out.count_refusal("max_concurrent_streams")
@@ -197,65 +195,37 @@ class Connection:
         if self._refuses_calls:
             self._out.refuse_stream(stream_id)
             return
-        if (response := refusal(fields)) is not None:
+        if head.handler is None:
+            if head.limit is not None:
+                self._out.count_refusal(head.limit)
+            self._out.end_stream(stream_id, head.refusal or (), peer_has_ended=has_ended)
+            return
+        if self._is_draining:
+            response = error_response(Unavailable(SHUTTING_DOWN), head.method)
             self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
             return
-        method = fields.get(b":path", b"").decode("latin-1")
-        try:
-            stream = self._open_stream(stream_id, method, fields, headers)
-        except ServerError as error:
-            status, message = status_of(error, method)
-            response = [*RESPONSE_HEADERS, *trailers(status, message)]
-            self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
-            return
+        stream = Stream(self._out, stream_id, head, self._shared.codec, self._limits, self._memory)
+        stream.has_ended = has_ended
         if not self._streams:
             self._lifetime.on_calls_changed(trio.current_time(), has_calls=True)
         self._streams[stream_id] = stream
-        self._nursery.start_soon(self._call, stream, self._shared.handlers[method].func)
+        self._nursery.start_soon(self._call, stream, head.handler.func)
 
-    def _open_stream(
-        self, stream_id: int, method: str, fields: Mapping[bytes, bytes], headers: Sequence[Header]
-    ) -> Stream:
-        if (size := header_size(headers)) > self._limits.max_header_size:
-            self._out.count_refusal("max_header_size")
-            limit = self._limits.max_header_size
-            raise PayloadTooLarge(f"the headers of {size} bytes are larger than the server's limit of {limit} bytes")
-        handler = self._shared.handlers.get(method)
-        if handler is None:
-            raise Unsupported(f"unknown method '{method[:200]}'")
-        if self._is_draining:
-            raise Unavailable(SHUTTING_DOWN)
-        timeout = fields.get(b"grpc-timeout")
-        encoding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
-        check_encoding(encoding)
-        return Stream(
-            self._out,
-            stream_id,
-            method,
-            handler,
-            headers,
-            self._shared.codec,
-            self._limits,
-            self._memory,
-            deadline=math.inf if timeout is None else trio.current_time() + decode_timeout_seconds(timeout),
-            encoding=encoding,
-        )
-
-    def _on_data(self, event: h2.events.DataReceived) -> None:
+    def _on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is None:  # answered without waiting for it
             self._out.acknowledge(event.stream_id, event.flow_controlled_length)
         else:
-            stream.feed(event.data, event.flow_controlled_length)
-        if not event.data and event.stream_ended is None:
+            stream.feed(event.data, event.flow_controlled_length, has_ended=event.stream_ended)
+        if not event.data and not event.stream_ended:
             self._on_control_frame(event)
 
-    def _on_stream_ended(self, event: h2.events.StreamEnded) -> None:
+    def _on_trailers(self, event: events.TrailersReceived) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is not None:
             stream.end()
 
-    def _on_stream_reset(self, event: h2.events.StreamReset) -> None:
+    def _on_stream_reset(self, event: events.StreamReset) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is None:
             self._on_control_frame(event)
@@ -263,29 +233,29 @@ class Connection:
         stream.terminate()
         self._count_reset()
 
-    def _on_window_updated(self, event: h2.events.WindowUpdated) -> None:
+    def _on_window_updated(self, event: events.WindowUpdated) -> None:
         self._out.on_windows_changed()
         if self._out.window_updates:
             self._out.window_updates -= 1
         else:
             self._on_control_frame(event)
 
-    def _on_settings_changed(self, event: h2.events.RemoteSettingsChanged) -> None:
+    def _on_settings_changed(self, event: events.RemoteSettingsChanged) -> None:
         self._reading.deadline = math.inf  # the peer speaks HTTP/2
         self._out.on_windows_changed()
         self._on_control_frame(event)
 
-    def _on_ping(self, event: h2.events.PingReceived) -> None:
+    def _on_ping(self, event: events.PingReceived) -> None:
         self._note_data_sent()
         if self._pings.on_ping(trio.current_time(), has_calls=bool(self._streams)):
             self._cut_off("http2_max_ping_strikes", b"too_many_pings")
 
-    def _on_ping_answered(self, event: h2.events.PingAckReceived) -> None:
+    def _on_ping_answered(self, event: events.PingAckReceived) -> None:
         if event.ping_data == _RETIRING_PING:
             self._refuse_calls()
         self._on_control_frame(event)
 
-    def _on_control_frame(self, event: h2.events.Event) -> None:
+    def _on_control_frame(self, event: events.Event) -> None:
         """A frame that carries nothing of a call, or one of a call too many."""
         if not self._control_frames.passes(trio.current_time()):
             self._cut_off("max_control_frames", b"too many control frames")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from protocol.errors import InvalidArgument, PayloadTooLarge
+from protocol.messages import Buffer
 
 PREFIX_LENGTH = 5
 
@@ -34,11 +35,11 @@ class MessageDeframer:
 
     def __init__(self, max_message_size: int) -> None:
         self._max_message_size = max_message_size
-        self._chunks: list[bytes | bytearray | memoryview] = []
+        self._chunks: list[Buffer] = []
         self._length = -1  # of the message that is under way, -1 before its prefix is complete
         self.buffered = 0  # bytes, prefixes included
 
-    def feed(self, data: bytes | memoryview) -> None:
+    def feed(self, data: Buffer) -> None:
         chunks = self._chunks
         if len(data) >= _SMALL or not chunks:
             if data:
@@ -81,7 +82,7 @@ class MessageDeframer:
             raise message_too_large(length, self._max_message_size)
         return length
 
-    def _joined(self) -> bytes | bytearray | memoryview:
+    def _joined(self) -> Buffer:
         if len(self._chunks) > 1:
             self._chunks = [b"".join(self._chunks)]
         return self._chunks[0]

@@ -12,7 +12,7 @@ from grpclib.metadata import decode_timeout
 
 from protocol.errors import InvalidArgument
 from protocol.grpc.compression import ACCEPTED_ENCODINGS
-from protocol.grpc.status import encode_status_message
+from protocol.grpc.status import encode_status_message, status_of
 
 Header = tuple[bytes, bytes]
 
@@ -60,12 +60,22 @@ def decode_timeout_seconds(value: bytes) -> float:
         ) from None
 
 
-def trailers(status: Status, message: str) -> list[Header]:
+_OK_TRAILERS: Sequence[Header] = ((b"grpc-status", b"0"),)
+
+
+def trailers(status: Status, message: str) -> Sequence[Header]:
     """The end of a response."""
+    if status is Status.OK and not message:
+        return _OK_TRAILERS
     headers = [(b"grpc-status", str(status.value).encode())]
     if message:
         headers.append((b"grpc-message", encode_status_message(message).encode()))
     return headers
+
+
+def error_response(error: Exception, method: str) -> Sequence[Header]:
+    """The whole response to a call that fails before it has begun; `method` names it for the log."""
+    return [*RESPONSE_HEADERS, *trailers(*status_of(error, method))]
 
 
 def _shown(value: bytes) -> str:

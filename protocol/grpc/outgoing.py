@@ -1,4 +1,4 @@
-"""What leaves on one connection: frames, made by h2 within the peer's windows, in as few writes as may be.
+"""What leaves on one connection: frames, made by `http2` within the peer's windows, in as few writes as may be.
 
 Flow: stream, connection -> [outgoing] -> writer -> socket.
 """
@@ -14,7 +14,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
 from protocol.grpc.headers import Header
-from protocol.grpc.http2 import MAX_FRAME_SIZE, ServerConnection
+from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.settings import PROGRESS
 from protocol.grpc.writer import Writer
 from protocol.limits import LimitCounter
@@ -77,7 +77,7 @@ class Outgoing:
         """Hand the frames made so far to the writer."""
         data = self._h2.data_to_send()
         if data:
-            self._writer.put(data)
+            self._writer.put(b"".join(data))
 
     async def answer_peer(self) -> None:
         """Flush what answers the peer's own frames; wait while it reads none of those answers."""
@@ -117,8 +117,7 @@ class Outgoing:
         self.window_updates += _UPDATES_PER_MESSAGE + len(view) // _BYTES_PER_UPDATE
         try:
             while True:
-                window = connection.local_flow_control_window(stream_id)
-                size = min(len(view), window, connection.max_outbound_frame_size, MAX_FRAME_SIZE)
+                size = min(len(view), connection.sendable(stream_id))
                 if size > 0 and self._writer.backlog < MAX_BACKLOG:
                     connection.send_data(stream_id, view[:size])
                     view = view[size:]
@@ -165,7 +164,7 @@ class Outgoing:
 
     def go_away(self, error: ErrorCodes = ErrorCodes.NO_ERROR, reason: bytes = b"") -> None:
         """The last stream is the last one that has come."""
-        self._h2.close_connection(error, additional_data=reason or None)
+        self._h2.close_connection(error, additional_data=reason)
         self.flush()
 
     def _on_written(self) -> None:

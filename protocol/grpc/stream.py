@@ -1,6 +1,6 @@
 """One call, as its handler sees it: grpclib's server stream, on Trio.
 
-Flow: connection (h2 events) -> [stream] -> handler -> [stream] -> connection. The generated service bases call
+Flow: connection (events) -> [stream] -> handler -> [stream] -> connection. The generated service bases call
 `recv_message` and `send_message`; the connection feeds bytes in and decides how the call ends.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import trio
-from grpclib.const import Handler
 from grpclib.exceptions import StreamTerminatedError
 from grpclib.stream import StreamIterator
 
@@ -20,7 +19,9 @@ from protocol.grpc.compression import choose_encoding, compress, decompress
 from protocol.grpc.framing import PREFIX_LENGTH, Frame, MessageDeframer, frame
 from protocol.grpc.headers import RESPONSE_HEADERS, Header
 from protocol.grpc.receiving import ReceiveMemory
+from protocol.grpc.request_head import RequestHead
 from protocol.grpc.settings import PROGRESS, ConnectionLimits
+from protocol.messages import Buffer
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -65,19 +66,18 @@ class Stream(StreamIterator[Any]):
         self,
         output: Output,
         stream_id: int,
-        method: str,
-        handler: Handler,
-        headers: Sequence[Header],
+        head: RequestHead,
         codec: Codec,
         limits: ConnectionLimits,
         memory: ReceiveMemory,
-        *,
-        deadline: float,
-        encoding: str,
     ) -> None:
+        handler = head.handler
+        assert handler is not None
         self.id = stream_id
-        self.method = method
-        self.scope = trio.CancelScope(deadline=deadline)
+        self.method = head.method
+        self.scope = trio.CancelScope()
+        if head.timeout is not None:
+            self.scope.deadline = trio.current_time() + head.timeout
         self.has_ended = False
         self.has_sent_headers = False
         self.is_closed = False
@@ -87,10 +87,10 @@ class Stream(StreamIterator[Any]):
         self._reply_type = handler.reply_type
         self._is_client_streaming = handler.cardinality.client_streaming
         self._is_server_streaming = handler.cardinality.server_streaming
-        self._headers = headers
+        self._headers = head.headers
         self._codec = codec
         self._limits = limits
-        self._encoding = encoding
+        self._encoding = head.encoding
         self._response_encoding: str | None = None
         self._compression_level = 0
         self._deframer = MessageDeframer(limits.max_message_size)
@@ -185,7 +185,8 @@ class Stream(StreamIterator[Any]):
 
     # What the connection calls.
 
-    def feed(self, data: bytes, flow_controlled_size: int) -> None:
+    def feed(self, data: Buffer, flow_controlled_size: int, *, has_ended: bool) -> None:
+        self.has_ended = has_ended
         self._unacknowledged += flow_controlled_size
         if self._refusal is not None:
             self._acknowledge(self._unacknowledged)

@@ -1,0 +1,447 @@
+"""The server's side of an HTTP/2 connection: what a client's frames mean, and the frames that answer it. No I/O.
+
+A GOAWAY, in either direction, is not the end: it says that no more streams are opened, and those that are open finish.
+More streams than the limit that is told to the client are for the owner to refuse, one by one. What breaks the protocol
+within one stream resets it; what breaks the connection makes a GOAWAY and raises. Source: RFC 9113.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from h2.errors import ErrorCodes
+from h2.exceptions import (
+    DenialOfServiceError,
+    FlowControlError,
+    FrameDataMissingError,
+    ProtocolError,
+    StreamClosedError,
+)
+from h2.settings import SettingCodes
+
+from protocol.grpc.http2 import events
+from protocol.grpc.http2.client_settings import ClientSettings, pack_settings
+from protocol.grpc.http2.events import Event
+from protocol.grpc.http2.flow_control import DEFAULT_WINDOW, ReceiveWindow, widened
+from protocol.grpc.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HAS_PRIORITY,
+    HEADERS,
+    IS_PADDED,
+    PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    FrameReader,
+    frame,
+    frame_header,
+)
+from protocol.grpc.http2.request_headers import Headers, RequestHeaders
+from protocol.grpc.http2.response_headers import ResponseHeaders
+from protocol.messages import Buffer
+
+MAX_FRAME_SIZE = 131072
+
+# Streams that were reset, for which frames may still be on their way. Those forgotten are a connection error.
+_REMEMBERED_RESETS = 4096
+_MAX_CONTINUATIONS = 64
+# A header block that is not decoded yet; Huffman's code makes it longer at worst by so much.
+_MAX_BLOCK_PER_HEADER_SIZE = 4
+
+
+class _Stream:
+    __slots__ = ("has_ended", "is_answered", "receive_window", "window")
+
+    def __init__(self, window: int, receive_window: int) -> None:
+        self.window = window
+        self.receive_window = ReceiveWindow(receive_window)
+        self.has_ended = False  # the client's side
+        self.is_answered = False  # ours
+
+
+class _OpenBlock:
+    """A header block whose end has not come."""
+
+    __slots__ = ("flags", "parts", "size", "stream_id")
+
+    def __init__(self, stream_id: int, flags: int, start: bytes) -> None:
+        self.stream_id = stream_id
+        self.flags = flags
+        self.parts = [start]
+        self.size = len(start)
+
+
+def _as_it_is(headers: Headers) -> Any:
+    return headers
+
+
+class ServerConnection:
+    """The windows are how many bytes a client may send that nobody has read yet.
+
+    `interpret` is called with a request's headers, and what it gives is the event's `request`; it is not called again
+    for a header block that is the same. Headers of more than twice `max_header_size` end the connection, since they
+    cannot be decoded.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_concurrent_streams: int,
+        stream_window: int,
+        connection_window: int,
+        max_header_size: int,
+        interpret: Callable[[Headers], Any] = _as_it_is,
+    ) -> None:
+        self.client_settings = ClientSettings()
+        self.request_headers = RequestHeaders(interpret, 2 * max_header_size)
+        self.response_headers = ResponseHeaders()
+        self._own_settings = {
+            SettingCodes.MAX_CONCURRENT_STREAMS: max_concurrent_streams,
+            SettingCodes.MAX_HEADER_LIST_SIZE: max_header_size,
+            SettingCodes.INITIAL_WINDOW_SIZE: stream_window,
+            SettingCodes.MAX_FRAME_SIZE: MAX_FRAME_SIZE,
+        }
+        self._reader = FrameReader(MAX_FRAME_SIZE)
+        self._streams: dict[int, _Stream] = {}
+        self._highest_stream_id = 0
+        self._resets: dict[int, None] = {}
+        self._block: _OpenBlock | None = None
+        self._max_block_size = _MAX_BLOCK_PER_HEADER_SIZE * max_header_size
+        self._window = DEFAULT_WINDOW
+        self._stream_window = stream_window
+        self._receive_window = ReceiveWindow(max(connection_window, DEFAULT_WINDOW))
+        self._output: list[Buffer] = []
+        self._events: list[Event] = []
+        # Those most frequent first.
+        self._on_frame: dict[int, Callable[[int, int, Buffer], None]] = {
+            DATA: self._on_data,
+            HEADERS: self._on_headers,
+            WINDOW_UPDATE: self._on_window_update,
+            PING: self._on_ping,
+            RST_STREAM: self._on_rst_stream,
+            SETTINGS: self._on_settings,
+            PRIORITY: self._on_priority,
+            GOAWAY: self._on_goaway,
+            PUSH_PROMISE: self._on_misplaced,
+            CONTINUATION: self._on_misplaced,
+        }
+
+    def initiate_connection(self) -> None:
+        self._output.append(frame(SETTINGS, 0, 0, pack_settings(self._own_settings)))
+        increment = self._receive_window.size - DEFAULT_WINDOW
+        if increment:
+            self._output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))
+
+    # What comes.
+
+    def receive_data(self, data: bytes | bytearray) -> list[Event]:
+        """What the bytes say.
+
+        Raises:
+            ProtocolError: the client breaks the protocol; a GOAWAY says so to it.
+        """
+        happened = self._events = []
+        try:
+            for kind, flags, stream_id, payload in self._reader.read(data):
+                if self._block is not None:
+                    self._on_continuation(kind, flags, stream_id, payload)
+                    continue
+                on_frame = self._on_frame.get(kind)
+                if on_frame is None:
+                    happened.append(events.IgnoredFrame(kind))
+                else:
+                    on_frame(flags, stream_id, payload)
+        except ProtocolError as error:
+            self.close_connection(error.error_code)
+            raise
+        return happened
+
+    def _on_data(self, flags: int, stream_id: int, payload: Buffer) -> None:
+        size = len(payload)
+        data = _without_padding(payload) if flags & IS_PADDED else payload
+        self._receive_window.consume(size)
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.has_ended:
+            if stream is not None:
+                self._reset(stream_id, ErrorCodes.STREAM_CLOSED)
+            else:
+                self._check_gone(stream_id)
+            self._give_back(size)
+            return
+        stream.receive_window.consume(size)
+        has_ended = bool(flags & END_STREAM)
+        if has_ended:
+            self._end(stream_id, stream)
+        self._events.append(events.DataReceived(stream_id, data, size, has_ended))
+
+    def _on_headers(self, flags: int, stream_id: int, payload: Buffer) -> None:
+        if not stream_id:
+            raise ProtocolError("HEADERS on stream 0")
+        block = bytes(_without_padding(payload) if flags & IS_PADDED else payload)
+        if flags & HAS_PRIORITY:
+            _check_dependency(stream_id, block)
+            block = block[5:]
+        if flags & END_HEADERS:
+            self._on_header_block(stream_id, flags, block)
+        else:
+            self._block = _OpenBlock(stream_id, flags, block)
+
+    def _on_continuation(self, kind: int, flags: int, stream_id: int, payload: Buffer) -> None:
+        block = self._block
+        assert block is not None
+        if kind != CONTINUATION or stream_id != block.stream_id:
+            raise ProtocolError("Invalid frame during header block.")
+        block.parts.append(bytes(payload))
+        block.size += len(payload)
+        if len(block.parts) > _MAX_CONTINUATIONS:
+            raise ProtocolError("Too many continuation frames received.")
+        if block.size > self._max_block_size:
+            raise DenialOfServiceError(f"Oversized header block: more than {self._max_block_size} bytes")
+        if flags & END_HEADERS:
+            self._block = None
+            self._on_header_block(stream_id, block.flags, b"".join(block.parts))
+
+    def _on_header_block(self, stream_id: int, flags: int, block: bytes) -> None:
+        if stream_id > self._highest_stream_id:
+            if not stream_id & 1:
+                raise ProtocolError(f"Stream {stream_id} is not a client's")
+            request = self.request_headers.request(block)
+            self._highest_stream_id = stream_id
+            stream = self._streams[stream_id] = _Stream(self.client_settings.initial_window_size, self._stream_window)
+            stream.has_ended = has_ended = bool(flags & END_STREAM)
+            self._events.append(events.RequestReceived(stream_id, request, has_ended))
+        elif not self._takes_trailers(stream_id, flags, block):
+            return
+        if flags & HAS_PRIORITY:
+            self._events.append(events.IgnoredFrame(PRIORITY))
+
+    def _takes_trailers(self, stream_id: int, flags: int, block: bytes) -> bool:
+        """False where the stream has ended."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.has_ended:
+            self.request_headers.skip(block)
+            if stream is not None:
+                self._reset(stream_id, ErrorCodes.STREAM_CLOSED)
+            else:
+                self._check_gone(stream_id)
+            return False
+        if not flags & END_STREAM:
+            raise ProtocolError("Trailers must have END_STREAM set")
+        self.request_headers.trailers(block)
+        self._end(stream_id, stream)
+        self._events.append(events.TrailersReceived(stream_id))
+        return True
+
+    def _on_window_update(self, flags: int, stream_id: int, payload: Buffer) -> None:
+        increment = _number(payload) & 0x7FFFFFFF
+        if not increment:
+            raise ProtocolError("WINDOW_UPDATE by 0")
+        if not stream_id:
+            self._window = widened(self._window, increment)
+        else:
+            stream = self._streams.get(stream_id)
+            if stream is None:
+                self._check_opened(stream_id)
+                return
+            try:
+                stream.window = widened(stream.window, increment)
+            except FlowControlError:
+                self._reset(stream_id, ErrorCodes.FLOW_CONTROL_ERROR)
+                return
+        self._events.append(events.WindowUpdated(stream_id))
+
+    def _on_ping(self, flags: int, stream_id: int, payload: Buffer) -> None:
+        if stream_id:
+            raise ProtocolError("PING on a stream")
+        data = bytes(payload)
+        if len(data) != 8:
+            raise FrameDataMissingError(f"PING of {len(data)} bytes, expected 8")
+        if flags & ACK:
+            self._events.append(events.PingAckReceived(data))
+        else:
+            self._output.append(frame(PING, ACK, 0, data))
+            self._events.append(events.PingReceived())
+
+    def _on_rst_stream(self, flags: int, stream_id: int, payload: Buffer) -> None:
+        _number(payload)
+        self._check_opened(stream_id)
+        if self._streams.pop(stream_id, None) is not None:
+            self._remember_reset(stream_id)
+            self._events.append(events.StreamReset(stream_id))
+
+    def _on_settings(self, flags: int, stream_id: int, payload: Buffer) -> None:
+        if stream_id:
+            raise ProtocolError("SETTINGS on a stream")
+        if flags & ACK:
+            if payload:
+                raise FrameDataMissingError(f"SETTINGS acknowledged with {len(payload)} bytes, expected none")
+            self._events.append(events.IgnoredFrame(SETTINGS))
+            return
+        settings = self.client_settings
+        table_size, window = settings.header_table_size, settings.initial_window_size
+        settings.update(payload)
+        if settings.initial_window_size != window:
+            for stream in self._streams.values():
+                stream.window = widened(stream.window, settings.initial_window_size - window)
+        if settings.header_table_size != table_size:
+            self.response_headers.set_table_size(settings.header_table_size)
+        self._output.append(frame(SETTINGS, ACK, 0))
+        self._events.append(events.RemoteSettingsChanged())
+
+    def _on_priority(self, flags: int, stream_id: int, payload: Buffer) -> None:
+        if not stream_id:
+            raise ProtocolError("PRIORITY on stream 0")
+        if len(payload) != 5:
+            raise FrameDataMissingError(f"PRIORITY of {len(payload)} bytes, expected 5")
+        _check_dependency(stream_id, payload)
+        self._events.append(events.IgnoredFrame(PRIORITY))
+
+    def _on_goaway(self, flags: int, stream_id: int, payload: Buffer) -> None:
+        if stream_id:
+            raise ProtocolError("GOAWAY on a stream")
+        if len(payload) < 8:
+            raise FrameDataMissingError(f"GOAWAY of {len(payload)} bytes, expected 8")
+        self._events.append(events.IgnoredFrame(GOAWAY))
+
+    def _on_misplaced(self, flags: int, stream_id: int, payload: Buffer) -> None:
+        raise ProtocolError("PUSH_PROMISE by a client, or CONTINUATION of nothing")
+
+    # Streams.
+
+    def _end(self, stream_id: int, stream: _Stream) -> None:
+        """The client has sent all."""
+        stream.has_ended = True
+        if stream.is_answered:
+            del self._streams[stream_id]
+
+    def _reset(self, stream_id: int, error: ErrorCodes) -> None:
+        """For an error that the client has made on an open stream."""
+        self.reset_stream(stream_id, error)
+        self._events.append(events.StreamReset(stream_id))
+
+    def _remember_reset(self, stream_id: int) -> None:
+        self._resets[stream_id] = None
+        if len(self._resets) > _REMEMBERED_RESETS:
+            del self._resets[next(iter(self._resets))]
+
+    def _check_opened(self, stream_id: int) -> None:
+        """A frame for a stream that is not open any more may come late; one that was never opened is an error."""
+        if not stream_id & 1 or stream_id > self._highest_stream_id:
+            raise ProtocolError(f"Stream {stream_id} is idle")
+
+    def _check_gone(self, stream_id: int) -> None:
+        """Of a stream that the client had ended nothing more may come; of one that was reset it may."""
+        self._check_opened(stream_id)
+        if stream_id not in self._resets:
+            raise StreamClosedError(stream_id)
+
+    def _open(self, stream_id: int) -> _Stream:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_answered:
+            raise StreamClosedError(stream_id)
+        return stream
+
+    # What leaves.
+
+    def data_to_send(self) -> list[Buffer]:
+        """The frames made since the last time."""
+        output, self._output = self._output, []
+        return output
+
+    def send_headers(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool = False) -> None:
+        """Raises StreamClosedError where the stream is not open any more, as all do that send on one."""
+        stream = self._open(stream_id)
+        block = self.response_headers.encode(headers)
+        flags = END_STREAM if end_stream else 0
+        limit = self.client_settings.max_frame_size
+        if len(block) <= limit:
+            self._output.append(frame(HEADERS, flags | END_HEADERS, stream_id, block))
+        else:
+            self._output.append(frame(HEADERS, flags, stream_id, block[:limit]))
+            for start in range(limit, len(block), limit):
+                is_last = start + limit >= len(block)
+                part = block[start : start + limit]
+                self._output.append(frame(CONTINUATION, END_HEADERS if is_last else 0, stream_id, part))
+        if end_stream:
+            stream.is_answered = True
+            if stream.has_ended:
+                del self._streams[stream_id]
+
+    def send_data(self, stream_id: int, data: Buffer) -> None:
+        """Of no more than `sendable` bytes. The data is not copied."""
+        stream = self._open(stream_id)
+        size = len(data)
+        if size > min(stream.window, self._window):
+            raise FlowControlError(f"Cannot send {size} bytes, flow control window is {stream.window}")
+        stream.window -= size
+        self._window -= size
+        self._output += (frame_header(size, DATA, 0, stream_id), data)
+
+    def sendable(self, stream_id: int) -> int:
+        """How many bytes a DATA frame may have now; 0, or less, where the client has to open a window first."""
+        return min(self._open(stream_id).window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE)
+
+    def acknowledge_received_data(self, size: int, stream_id: int) -> None:
+        """The client may send as much again."""
+        self._give_back(size)
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.has_ended:
+            increment = stream.receive_window.give_back(size)
+            if increment:
+                self._output.append(frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big")))
+
+    def _give_back(self, size: int) -> None:
+        increment = self._receive_window.give_back(size)
+        if increment:
+            self._output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))
+
+    def reset_stream(self, stream_id: int, error: ErrorCodes) -> None:
+        """Also of a stream that is answered, and whose client still sends."""
+        if self._streams.pop(stream_id, None) is None:
+            raise StreamClosedError(stream_id)
+        self._remember_reset(stream_id)
+        self._output.append(frame(RST_STREAM, 0, stream_id, error.to_bytes(4, "big")))
+
+    def ping(self, data: bytes) -> None:
+        self._output.append(frame(PING, 0, 0, data))
+
+    def close_connection(
+        self,
+        error: ErrorCodes = ErrorCodes.NO_ERROR,
+        additional_data: bytes = b"",
+        last_stream_id: int | None = None,
+    ) -> None:
+        """Say GOAWAY; the streams that are open go on."""
+        last = self._highest_stream_id if last_stream_id is None else last_stream_id
+        self._output.append(frame(GOAWAY, 0, 0, last.to_bytes(4, "big") + error.to_bytes(4, "big") + additional_data))
+
+
+def _without_padding(payload: Buffer) -> Buffer:
+    """Raises ProtocolError where there is more padding than payload."""
+    if not payload:
+        raise FrameDataMissingError("a padded frame without a length of its padding")
+    end = len(payload) - payload[0]
+    if end < 1:
+        raise ProtocolError("Received frame with invalid padding.")
+    return payload[1:end]
+
+
+def _check_dependency(stream_id: int, priority: Buffer) -> None:
+    if len(priority) < 5:
+        raise FrameDataMissingError(f"a priority of {len(priority)} bytes, expected 5")
+    if int.from_bytes(priority[:4], "big") & 0x7FFFFFFF == stream_id:
+        raise ProtocolError(f"Stream {stream_id} may not depend on itself")
+
+
+def _number(payload: Buffer) -> int:
+    if len(payload) != 4:
+        raise FrameDataMissingError(f"a frame of {len(payload)} bytes, expected 4")
+    return int.from_bytes(payload, "big")

@@ -1,0 +1,122 @@
+"""Frames: bytes to (kind, flags, stream, payload) and back. No state but what of a frame is still to come.
+
+Source: RFC 9113, sections 4 and 6.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from h2.exceptions import FrameTooLargeError, ProtocolError
+
+from protocol.messages import Buffer
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+# Flags; a bit means one thing in one kind of frame and another in the next.
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+IS_PADDED = 0x8
+HAS_PRIORITY = 0x20
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEADER_SIZE = 9
+# Of a peer that has said nothing else; nothing that we send in frames of our own choice has to be larger.
+DEFAULT_MAX_FRAME_SIZE = 16384
+
+# A DATA frame of more is given in pieces as they come. What is smaller is worth waiting for.
+_SPLIT_ABOVE = 8192
+
+_HEADER = struct.Struct(">BHBBI")
+
+Frame: TypeAlias = tuple[int, int, int, Buffer]
+
+
+def frame_header(size: int, kind: int, flags: int, stream_id: int) -> bytes:
+    return _HEADER.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id)
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    return frame_header(len(payload), kind, flags, stream_id) + payload
+
+
+class FrameReader:
+    """Cuts what a client sends into frames, its preface first. It holds no more than one frame that is not complete.
+
+    The payload of a frame is a copy, or a view where a copy would not keep less alive.
+    """
+
+    __slots__ = ("_max_frame_size", "_needed", "_piece", "_preface", "_rest", "_rest_size")
+
+    def __init__(self, max_frame_size: int) -> None:
+        self._max_frame_size = max_frame_size
+        self._preface = PREFACE
+        self._rest: list[bytes | bytearray] = []
+        self._rest_size = 0
+        self._needed = 0  # with fewer bytes nothing more can be said
+        self._piece: tuple[int, int, int] | None = None  # of a DATA frame under way: flags, stream, bytes to come
+
+    def read(self, data: bytes | bytearray) -> Iterator[Frame]:
+        """Frames, as far as they are there. To be read to its end before the next call.
+
+        Raises:
+            ProtocolError: the client does not greet with HTTP/2's preface.
+            FrameTooLargeError: it announces a frame that is larger than it was told.
+        """
+        if self._preface:
+            data = self._without_preface(data)
+        if self._rest:
+            self._rest.append(data)
+            self._rest_size += len(data)
+            if self._rest_size < self._needed:
+                return
+            data = b"".join(self._rest)
+            self._rest.clear()
+        position, end = 0, len(data)
+        is_large = end > _SPLIT_ABOVE
+        if self._piece is not None and end:
+            flags, stream_id, left = self._piece
+            position = min(left, end)
+            yield self._data_piece(flags, stream_id, left, memoryview(data)[:position])
+        while end - position >= HEADER_SIZE:
+            high, low, kind, flags, stream_id = _HEADER.unpack_from(data, position)
+            size = high << 16 | low
+            if size > self._max_frame_size:
+                raise FrameTooLargeError(f"Received overlong frame: length {size}, max {self._max_frame_size}")
+            stream_id &= 0x7FFFFFFF
+            start = position + HEADER_SIZE
+            position = start + size
+            if position <= end:
+                # A payload that is most of what was read is not copied.
+                whole = memoryview(data)[start:position] if is_large and 2 * size > end else data[start:position]
+                yield kind, flags, stream_id, whole
+            elif kind == DATA and size > _SPLIT_ABOVE and not flags & IS_PADDED:
+                if start < end:
+                    yield self._data_piece(flags, stream_id, size, memoryview(data)[start:end])
+                else:
+                    self._piece = flags, stream_id, size
+                return
+            else:
+                self._keep(data[start - HEADER_SIZE :], HEADER_SIZE + size)
+                return
+        if position < end:
+            self._keep(data[position:], HEADER_SIZE)
+
+    def _without_preface(self, data: bytes | bytearray) -> bytes | bytearray:
+        size = min(len(self._preface), len(data))
+        if self._preface[:size] != data[:size]:
+            raise ProtocolError("Invalid HTTP/2 preamble.")
+        self._preface = self._preface[size:]
+        return data[size:]
+
+    def _data_piece(self, flags: int, stream_id: int, left: int, payload: memoryview) -> Frame:
+        left -= len(payload)
+        self._piece = (flags, stream_id, left) if left else None
+        return DATA, 0 if left else flags, stream_id, payload
+
+    def _keep(self, rest: bytes | bytearray, needed: int) -> None:
+        self._rest.append(rest)
+        self._rest_size = len(rest)
+        self._needed = needed

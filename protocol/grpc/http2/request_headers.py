@@ -1,0 +1,101 @@
+"""Header blocks of requests: decoded, checked and understood once for all that are the same.
+
+A client's calls differ in their messages, and their header blocks are the same few bytes: references into HPACK's
+table. What such a block says depends on the table alone, so it holds until the table changes. Source: RFC 7541.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from h2.exceptions import DenialOfServiceError, ProtocolError
+from h2.utilities import HeaderValidationFlags, validate_headers
+from hpack.exceptions import HPACKError, OversizedHeaderListError
+from hpack.hpack import Decoder
+from hpack.table import HeaderTable
+
+Headers = Sequence[tuple[bytes, bytes]]
+T = TypeVar("T")
+
+# What a peer may make us keep: so many blocks, each no larger than this and than what it was decoded to.
+_MAX_KEPT = 32
+_MAX_KEPT_SIZE = 256
+
+_OF_REQUEST = HeaderValidationFlags(is_client=False, is_trailer=False, is_response_header=False, is_push_promise=False)
+_OF_TRAILERS = _OF_REQUEST._replace(is_trailer=True)
+
+
+class _WatchedTable(HeaderTable):
+    """Knows whether it has changed."""
+
+    has_changed = False
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self.has_changed = True
+        super().add(name, value)
+
+    @property
+    def maxsize(self) -> int:
+        return super().maxsize
+
+    @maxsize.setter
+    def maxsize(self, size: int) -> None:
+        self.has_changed = True
+        HeaderTable.maxsize.fset(self, size)  # type: ignore[attr-defined]  # a property
+
+
+class RequestHeaders(Generic[T]):
+    """`interpret` says what a request's headers mean. `max_size` bounds what a block may be decoded to, each header
+    with 32 bytes more; who sends more than that cannot be understood any longer."""
+
+    def __init__(self, interpret: Callable[[Headers], T], max_size: int) -> None:
+        self._interpret = interpret
+        self._decoder = Decoder(max_header_list_size=max_size)
+        self._table = self._decoder.header_table = _WatchedTable()
+        self._kept: dict[bytes, T] = {}
+
+    def request(self, block: bytes) -> T:
+        """What the headers of a request mean.
+
+        Raises:
+            DenialOfServiceError: they are far too many.
+            ProtocolError: they are broken, or no request's.
+        """
+        found = self._kept.get(block)
+        if found is None:
+            headers = self._decoded(block)
+            found = self._interpret(_checked(headers, _OF_REQUEST))
+            if len(block) <= _MAX_KEPT_SIZE and not self._table.has_changed:
+                if len(self._kept) >= _MAX_KEPT:
+                    self._kept.clear()
+                self._kept[block] = found
+        return found
+
+    def trailers(self, block: bytes) -> None:
+        """Take note of the headers behind a request's data.
+
+        Raises:
+            DenialOfServiceError, ProtocolError: as for `request`.
+        """
+        _checked(self._decoded(block), _OF_TRAILERS)
+
+    def skip(self, block: bytes) -> None:
+        """Take note of headers of a stream that is gone; they may change the table."""
+        self._decoded(block)
+
+    def _decoded(self, block: bytes) -> Headers:
+        self._table.has_changed = False
+        try:
+            headers = list(self._decoder.decode(block, raw=True))
+        except OversizedHeaderListError as error:
+            raise DenialOfServiceError(f"Oversized header block: {error}") from error
+        except (HPACKError, IndexError, TypeError, UnicodeDecodeError) as error:
+            raise ProtocolError(f"Error decoding header block: {error}") from error
+        if self._table.has_changed:
+            self._kept.clear()
+        return headers
+
+
+def _checked(headers: Headers, flags: HeaderValidationFlags) -> Headers:
+    return list(validate_headers(headers, flags))
