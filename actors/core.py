@@ -79,6 +79,10 @@ class CoreSettings:
     model_config_name: str = ""
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_load_thread_count: int = 4
+    model_load_retry_count: int = 0
+    # By device, and by the policy's name.
+    model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
+    host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
     latency_histograms: bool = True
     summary_quantiles: tuple[float, ...] = ()
     # None where the rate limiter is off.
@@ -125,6 +129,8 @@ class ServerCore:
             rate_limiter=limiter,
             services=BackendServices(ModelCalls(self._running, limiter), self.custom_metrics),
             agent_registry=self._agents,
+            host_policies=settings.host_policies,
+            gpu_limits=settings.model_load_gpu_limits,
         )
         manager = ModelManager(
             Repositories(settings.repositories),
@@ -133,6 +139,7 @@ class ServerCore:
             poll_seconds=settings.poll_seconds,
             load_models=settings.load_models,
             load_limit=trio.CapacityLimiter(settings.model_load_thread_count),
+            load_retries=settings.model_load_retry_count,
         )
         self._manager = manager
         try:

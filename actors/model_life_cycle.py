@@ -14,8 +14,9 @@ from actors.ensemble.dependencies import EnsembleDependencies
 from actors.model import Model
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
+from actors.restart_backoff import RestartBackoff
 from protocol.core import LoadParameters
-from protocol.errors import Internal, InvalidArgument, ServerError
+from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unsupported
 from repository.changes import LoadedFrom, has_same_instances, unchanged_versions
 from repository.layout import ModelDirectory
 from repository.model_config import ModelConfig
@@ -23,18 +24,36 @@ from repository.override_files import OverrideFiles
 
 logger = logging.getLogger("trioton.model_manager")
 
+# What a load does not get over by being tried again.
+LASTING = (InvalidArgument, NotFound, Unsupported)
+
+
+class LoadFailed(InvalidArgument):
+    """A load that came to nothing. `may_pass`: tried again it may succeed, for it failed by no fault of the files."""
+
+    def __init__(self, message: str, *, may_pass: bool) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
+
 
 class ModelLifeCycle:
     """Changes the entries of the table. Who calls `replace` or `retire` for an entry holds its lock; `models` is the
     nursery in which models run from their load to their end."""
 
     def __init__(
-        self, table: ModelTable, loader: ModelLoader, dependencies: EnsembleDependencies, models: trio.Nursery
+        self,
+        table: ModelTable,
+        loader: ModelLoader,
+        dependencies: EnsembleDependencies,
+        models: trio.Nursery,
+        *,
+        retries: int = 0,
     ) -> None:
         self._table = table
         self._loader = loader
         self._dependencies = dependencies
         self._models = models
+        self._retries = retries
 
     async def replace(
         self,
@@ -55,8 +74,8 @@ class ModelLifeCycle:
         old = entry.versions
         kept = self._kept(entry, source, files)
         try:
-            prepared = await self._prepare(entry, moved, source.config if moved == directory else None, parameters)
-            new = await self._bring_up(entry, prepared, kept, files)
+            config = source.config if moved == directory else None
+            new = await self._bring_up_patiently(entry, moved, config, parameters, kept, files)
         except BaseException:
             await agents.fail()
             raise
@@ -70,6 +89,30 @@ class ModelLifeCycle:
         self.retire(replaced)
         self._dependencies.replaced(entry.name)
         logger.info("successfully loaded '%s'", entry.name)
+
+    async def _bring_up_patiently(
+        self,
+        entry: ModelEntry,
+        directory: ModelDirectory,
+        config: ModelConfig | None,
+        parameters: LoadParameters,
+        kept: Mapping[int, VersionEntry],
+        files: OverrideFiles | None,
+    ) -> dict[int, VersionEntry]:
+        """As `_bring_up`, tried again with growing delays while it fails in a way that may pass."""
+        backoff = RestartBackoff()
+        left = self._retries
+        while True:
+            try:
+                prepared = await self._prepare(entry, directory, config, parameters)
+                return await self._bring_up(entry, prepared, kept, files)
+            except LoadFailed as error:
+                if not left or not error.may_pass:
+                    raise
+            delay = backoff.delay(lived_seconds=0.0)
+            logger.warning("'%s' failed to load, tried again in %g s (%d times more at most)", entry.name, delay, left)
+            await trio.sleep(delay)
+            left -= 1
 
     async def _prepare(
         self, entry: ModelEntry, directory: ModelDirectory, config: ModelConfig | None, parameters: LoadParameters
@@ -98,9 +141,10 @@ class ModelLifeCycle:
         loading = [version for version in new.values() if version.state is ModelState.LOADING]
         if not entry.ready_versions:
             entry.versions, entry.failure = new, ""
+        failures: dict[int, ServerError] = {}
         async with trio.open_nursery() as loads:
             for version in loading:
-                loads.start_soon(self._start, entry.name, version)
+                loads.start_soon(self._start, entry.name, version, failures)
         if any(version.state is not ModelState.READY for version in loading):
             failed = "".join(
                 f"version {version.version} is at UNAVAILABLE state: {version.reason};\n"
@@ -112,7 +156,8 @@ class ModelLifeCycle:
                 entry.reload_failure = failed.rstrip()
             for version in loading:
                 await version.ended.wait()
-            raise InvalidArgument(f"load failed for model '{entry.name}': {failed}")
+            may_pass = not any(isinstance(error, LASTING) for error in failures.values())
+            raise LoadFailed(f"load failed for model '{entry.name}': {failed}", may_pass=may_pass)
         return new
 
     def _kept(self, entry: ModelEntry, source: LoadedFrom, files: OverrideFiles | None) -> dict[int, VersionEntry]:
@@ -123,7 +168,7 @@ class ModelLifeCycle:
         unchanged = unchanged_versions(before, source)
         return {version: entry.versions[version] for version in entry.ready_versions if version in unchanged}
 
-    def failed(self, entry: ModelEntry, error: Exception) -> ServerError:
+    def failed(self, entry: ModelEntry, error: Exception) -> LoadFailed:
         """Note a load that came to no version; what served before goes on serving."""
         if not isinstance(error, ServerError):
             logger.error("model '%s' failed to load", entry.name, exc_info=error)
@@ -131,15 +176,16 @@ class ModelLifeCycle:
         reason = with_reason(error)
         logger.error("failed to load '%s': %s", entry.name, reason)
         entry.note_failure(reason)
-        return InvalidArgument(f"failed to load '{entry.name}': {reason}")
+        return LoadFailed(f"failed to load '{entry.name}': {reason}", may_pass=not isinstance(error, LASTING))
 
-    async def _start(self, name: str, version: VersionEntry) -> None:
-        """Bring one version up; its state says how that went."""
+    async def _start(self, name: str, version: VersionEntry, failures: dict[int, ServerError]) -> None:
+        """Bring one version up; its state says how that went, and `failures` gets why it did not."""
         began = trio.current_time()
         try:
             await self._models.start(self._run, name, version)
         except ServerError as error:
             version.state, version.reason, version.model = ModelState.UNAVAILABLE, with_reason(error), None
+            failures[version.version] = error
             logger.error("failed to load '%s' version %d: %s", name, version.version, version.reason)
         else:
             version.state, version.load_seconds = ModelState.READY, trio.current_time() - began

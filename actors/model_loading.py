@@ -5,6 +5,7 @@ Reads and completes the configuration, refuses what is not built, picks the vers
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from actors.batching.adaptive import read_adaptive_settings
 from actors.caches.entry import KEY_BYTES, version_key
 from actors.ensemble.composition import Composition, FindModel, NoBackend
 from actors.ensemble.dependencies import Needs, needs_of_config
+from actors.gpu_limits import check_gpu_limits
 from actors.model import Model
 from actors.model_agents import ModelAgents
 from actors.rate_limiter import ModelLimits, RateLimiter
@@ -32,6 +34,7 @@ from repository.backend_fields import PYTHON_RUNTIME
 from repository.changes import LoadedFrom
 from repository.fingerprint import fingerprint
 from repository.initial_state import read_initial_states
+from repository.instance_groups import default_host_policy
 from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
 from repository.loader import read_config
@@ -41,6 +44,8 @@ from repository.traffic_split import is_split
 from repository.unsupported import refuse_unbuilt
 from repository.validation import InstancePlacement, normalise, resolve_instances, validate, validate_backend
 from repository.warmup_data import WarmupSample, warmup_samples
+
+logger = logging.getLogger("trioton.model_loading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,9 @@ class ModelLoader:
     rate_limiter: RateLimiter | None = None
     services: BackendServices | None = None
     agent_registry: AgentRegistry = field(default_factory=AgentRegistry)
+    # The cores of each host policy that there is, and the fraction of a GPU's memory above which nothing is loaded.
+    host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    gpu_limits: Mapping[int, float] = field(default_factory=dict)
 
     def agents(self, directory: ModelDirectory, config: ModelConfig) -> ModelAgents:
         """The repository agents that the configuration names."""
@@ -116,6 +124,7 @@ class ModelLoader:
         validate(config)
         _refuse_decoupled(config, backend)
         _refuse_joining(config, backend)
+        await in_thread(check_gpu_limits, config, self.gpu_limits)
         read_adaptive_settings(config)
         labels = await in_thread(read_labels, directory, config)
         warmup = await in_thread(warmup_samples, config, directory.path)
@@ -192,6 +201,12 @@ class ModelLoader:
         is_known = placement.device_id < len(self.compute_capabilities)
         return source.for_device(placement.kind, self.compute_capabilities[placement.device_id] if is_known else "")
 
+    def _cores(self, config: ModelConfig, placement: InstancePlacement) -> frozenset[int]:
+        policy = placement.host_policy
+        if policy not in self.host_policies and policy != default_host_policy(placement.kind, placement.device_id):
+            logger.warning("model '%s' wants host policy '%s', which no --host-policy sets", config.name, policy)
+        return self.host_policies.get(policy, frozenset())
+
     def _model(
         self,
         directory: ModelDirectory,
@@ -206,7 +221,14 @@ class ModelLoader:
         source = self._source(directory, config, version, backend)
         placements = resolve_instances(config)
         specs = [
-            InstanceSpec(self._on_device(source, each), each.name, each.kind, each.device_id, each.is_passive)
+            InstanceSpec(
+                self._on_device(source, each),
+                each.name,
+                each.kind,
+                each.device_id,
+                each.is_passive,
+                self._cores(config, each),
+            )
             for each in placements
         ]
         cache: VersionCache | None = None

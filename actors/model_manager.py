@@ -72,6 +72,7 @@ class ModelManager:
         poll_seconds: float,
         load_models: Sequence[str],
         load_limit: trio.CapacityLimiter,
+        load_retries: int = 0,
     ) -> None:
         self._repositories = repositories
         self._loader = loader
@@ -79,6 +80,7 @@ class ModelManager:
         self._poll_seconds = poll_seconds
         self._load_models = load_models
         self._load_limit = load_limit
+        self._load_retries = load_retries
         self._table = ModelTable()
         self._dependencies = EnsembleDependencies()
         self._load_waits = LoadWaits()
@@ -91,7 +93,9 @@ class ModelManager:
         Started when the start-up loads have ended; those that failed are in the index with their reason.
         """
         async with trio.open_nursery() as models:
-            life_cycle = ModelLifeCycle(self._table, self._loader, self._dependencies, models)
+            life_cycle = ModelLifeCycle(
+                self._table, self._loader, self._dependencies, models, retries=self._load_retries
+            )
             control = ModelControl(
                 life_cycle,
                 self._table,

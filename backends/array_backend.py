@@ -53,7 +53,7 @@ class ArrayBackend(Backend):
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
-        self._thread = InstanceThread(spec.name)
+        self._thread = InstanceThread(spec.name, spec.cpu_cores)
         self._layout = BatchLayout(
             spec.config, version=spec.source.version, instance=spec.name, text_strings=self.text_strings
         )

@@ -1,8 +1,9 @@
-"""Which accelerators this machine has."""
+"""Which accelerators this machine has, and how full they are."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 logger = logging.getLogger("trioton.devices")
@@ -32,3 +33,32 @@ def compute_capabilities() -> tuple[str, ...]:
 def _capability(nvml: Any, index: int) -> str:
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(nvml.nvmlDeviceGetHandleByIndex(index))
     return f"{major}.{minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """In bytes, of the whole device: what other processes use counts too."""
+
+    used: int
+    total: int
+
+
+def gpu_memory(device_id: int) -> DeviceMemory | None:
+    """The memory of a GPU by its number; None where the driver or the `gpu` extra is missing, or the driver does not
+    tell. Blocks for as long as the driver takes to answer."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(device_id))
+        return DeviceMemory(int(memory.used), int(memory.total))
+    except pynvml.NVMLError as error:
+        logger.warning("the memory of GPU %d is not known: %s", device_id, error)
+        return None
+    finally:
+        pynvml.nvmlShutdown()

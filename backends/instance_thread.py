@@ -15,6 +15,8 @@ from typing import Generic, TypeVar, TypeVarTuple, cast
 
 import trio
 
+from backends.affinity import bind_thread
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -71,11 +73,13 @@ class InstanceThread:
     """Runs blocking calls one after the other, in the order of `run`, in one thread that starts with the first.
 
     The thread is a daemon: a framework that hangs cannot keep the server from ending. Whoever makes an
-    InstanceThread closes it.
+    InstanceThread closes it. It runs on these `cores`, and so do the threads that a framework starts in it; where there
+    are none, on all.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, cores: frozenset[int] = frozenset()) -> None:
         self.name = name
+        self._cores = cores
         # Each call is in exactly one place: this queue, or the thread's hands.
         self._jobs: queue.SimpleQueue[_Job[object]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -116,13 +120,14 @@ class InstanceThread:
 
     def _submit(self, job: _Job[T]) -> None:
         if self._thread is None:
-            thread = threading.Thread(target=_work, args=(self._jobs,), name=self.name, daemon=True)
+            thread = threading.Thread(target=_work, args=(self._jobs, self._cores), name=self.name, daemon=True)
             thread.start()
             self._thread = thread
         self._jobs.put(cast("_Job[object]", job))
 
 
-def _work(jobs: queue.SimpleQueue[_Job[object]]) -> None:
+def _work(jobs: queue.SimpleQueue[_Job[object]], cores: frozenset[int]) -> None:
+    bind_thread(cores)
     while True:
         job = jobs.get()
         if job.is_last or not job.is_abandoned:

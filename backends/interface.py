@@ -68,13 +68,15 @@ class ModelSource:
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
     """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before). One that is
-    passive is loaded, and executes nothing."""
+    passive is loaded, and executes nothing. Its threads and processes are to run on the `cpu_cores` (see
+    `backends.affinity`), if there are any."""
 
     source: ModelSource
     name: str
     kind: InstanceKind = InstanceKind.CPU
     device_id: int = 0
     is_passive: bool = False
+    cpu_cores: frozenset[int] = frozenset()
 
     @property
     def config(self) -> ModelConfig:

@@ -21,13 +21,15 @@ MINIMUM_COMPUTE_CAPABILITY = 6.0
 @dataclass(frozen=True, slots=True)
 class InstancePlacement:
     """One instance to start. `kind` is CPU, GPU or MODEL; `device_id` is 0 for all but GPU. One that is passive is
-    loaded and gets no requests."""
+    loaded and gets no requests. `host_policy` is the name of the policy, that of its kind and device where the group
+    names none."""
 
     name: str
     kind: InstanceKind
     device_id: int
     rate_limiter: ModelRateLimiter | None = None
     is_passive: bool = False
+    host_policy: str = ""
 
 
 def normalise_instance_groups(
@@ -102,10 +104,23 @@ def resolve_instances(config: ModelConfig) -> tuple[InstancePlacement, ...]:
     for group in config.instance_group:
         devices = group.gpus if group.kind is InstanceKind.GPU else (0,)
         placements += (
-            InstancePlacement(f"{group.name}_{number}", group.kind, device, group.rate_limiter, group.passive)
+            InstancePlacement(
+                f"{group.name}_{number}",
+                group.kind,
+                device,
+                group.rate_limiter,
+                group.passive,
+                group.host_policy or default_host_policy(group.kind, device),
+            )
             for number, device in enumerate(devices * group.count)
         )
     return tuple(placements)
+
+
+def default_host_policy(kind: InstanceKind, device_id: int) -> str:
+    """Triton's: `cpu`, `gpu_<device>`, `model`."""
+    word = kind.value.removeprefix("KIND_").lower()
+    return f"{word}_{device_id}" if kind is InstanceKind.GPU else word
 
 
 def _check_gpus(config: ModelConfig, group: ModelInstanceGroup, gpu_count: int) -> None:

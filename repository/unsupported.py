@@ -45,7 +45,6 @@ REFUSED = (
     Refusal("ensemble_scheduling.step.model_namespace"),
     Refusal("instance_group.secondary_devices"),
     Refusal("instance_group.profile"),
-    Refusal("instance_group.host_policy"),
     # Custom batching: the path of a library that decides what goes into a batch.
     Refusal(
         "parameters",
@@ -142,6 +141,7 @@ SUPPORTED = frozenset(
         "instance_group.count",
         "instance_group.gpus",
         "instance_group.passive",
+        "instance_group.host_policy",
         "instance_group.rate_limiter.resources.name",
         "instance_group.rate_limiter.resources.global",
         "instance_group.rate_limiter.resources.count",

@@ -7,6 +7,7 @@ server what it needs of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -16,7 +17,9 @@ from actors.tracing.settings import TracerSettings
 from repository.layout import ModelDirectory, Repository
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, seconds, switch
 from trioton.grpc_flags import GRPC, GrpcFlags
+from trioton.host_policies import resolve_host_policies
 from trioton.http_flags import HTTP, HttpFlags
+from trioton.loading_flags import LOADING, LoadingFlags
 from trioton.machine import memory_size
 from trioton.metrics_flags import MetricSetting, metric_setting, shows_metrics, summary_quantiles
 from trioton.scheduling_flags import (
@@ -50,7 +53,7 @@ TRACING = "Tracing"
 DEMO = "Demo"
 RUN = "Run"
 # In the order of the help text.
-GROUPS = (RUN, SERVER, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
+GROUPS = (RUN, SERVER, LOADING, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ _TEXT = "<string>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(HttpFlags, GrpcFlags):
+class Settings(LoadingFlags, HttpFlags, GrpcFlags):
     """A server's settings.
 
     Ports: 0 lets the system choose. An empty `metrics_address` means that of HTTP.
@@ -161,9 +164,6 @@ class Settings(HttpFlags, GrpcFlags):
         group=SERVER,
         metavar="<name>",
         help="Take the configuration of each model that has configs/<name>.pbtxt in its directory from there.",
-    )
-    model_load_thread_count: int = flag(
-        4, integer(1), group=SERVER, metavar=_INT, help="How many models may load at the same time."
     )
     backend_config: tuple[BackendSetting, ...] = repeatable(
         backend_setting,
@@ -325,6 +325,7 @@ class Settings(HttpFlags, GrpcFlags):
             raise UsageError("--metrics-use-ssl needs --http-use-ssl=true, whose certificates it serves with")
         self.tracing()
         self.cache()
+        self.host_policies()
 
     def repositories(self) -> tuple[Repository, ...]:
         """Where models are looked for."""
@@ -333,6 +334,13 @@ class Settings(HttpFlags, GrpcFlags):
     def auto_complete_config(self) -> bool:
         """Whether configurations are filled up from the models."""
         return not (self.disable_auto_complete_config or self.strict_model_config)
+
+    def host_policies(self) -> Mapping[str, frozenset[int]]:
+        """The cores of each host policy. Raises UsageError where this machine does not have them."""
+        try:
+            return resolve_host_policies(self.host_policy)
+        except ValueError as error:
+            raise UsageError(f"--host-policy: {error}") from None
 
     def request_memory(self) -> int:
         return self.max_request_memory or memory_size() // 2
@@ -407,9 +415,9 @@ def _refuse_shared_ports(services: dict[str, Address]) -> None:
 # Flags of Triton's that are not built, each with what to use in its place.
 UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     """
-    model-load-retry-count model-namespacing enable-peer-access
+    model-namespacing enable-peer-access
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
-    min-supported-compute-capability buffer-manager-thread-count host-policy model-load-gpu-limit
+    min-supported-compute-capability buffer-manager-thread-count
     allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
     allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model
     """.split(),  # noqa: SIM905 (a word list reads better than fifty quoted strings)

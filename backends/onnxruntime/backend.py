@@ -60,6 +60,10 @@ class OnnxRuntimeBackend(ArrayBackend):
     def load_model(self) -> None:
         source, config = self.spec.source, self.spec.config
         options = read_options(config)
+        if self.spec.cpu_cores and not options.intra_op_thread_count:
+            # Left to itself the library makes a thread for each core of the machine, and binds it to that core. Threads
+            # of a given number are not bound by it: they inherit the cores of this thread.
+            options = replace(options, intra_op_thread_count=len(self.spec.cpu_cores))
         providers = providers_for(self.spec, onnxruntime.get_available_providers())
         path = model_path(source)
         session = _open_session(source.name, path, options, providers)

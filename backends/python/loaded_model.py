@@ -61,7 +61,7 @@ class LoadedModel:
         source = spec.source
         settings = PythonSettings.of(source)
         template = {**place, "args": _arguments(spec, f"{source.name}_template")}
-        link = await placement.place(spec.name, spec.kind, template)
+        link = await placement.place(spec.name, spec.kind, template, spec.cpu_cores)
         questions = Questions(link, source)
         try:
             questions.may_load = True
@@ -79,6 +79,7 @@ class LoadedModel:
                 "calls": settings.calls,
                 "input_device": spec.device_id if _has_device_inputs(spec, settings) else None,
                 "debugger": settings.debugger,
+                "cpu_cores": sorted(spec.cpu_cores),
             }
             done = await begin(source, link, INITIALIZE, head, doing="initialize")
             if done.is_async and source.config.sequence_batching is None:

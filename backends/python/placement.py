@@ -14,6 +14,7 @@ from pathlib import Path
 
 import trio
 
+from backends.affinity import bound_children
 from backends.interface import ModelSource
 from backends.python.environment import Environment, find_environment
 from backends.python.host import Host, HostGone
@@ -51,13 +52,16 @@ class Placement:
             found = source.shared[_KEY] = cls(source, bundled)
         return found
 
-    async def own_process(self, name: str) -> WorkerLink:
+    async def own_process(self, name: str, cores: frozenset[int] = frozenset()) -> WorkerLink:
         """A worker of its own, whatever the model's isolation is."""
         environment = await self._environment()
-        return await self._link(name, lambda control: self._start_process(environment, control, name))
+        return await self._link(name, lambda control: self._start_process(environment, control, name, cores))
 
-    async def place(self, name: str, kind: InstanceKind, load_head: Mapping[str, object]) -> WorkerLink:
-        """A worker for one instance, as the model's isolation says. Cancelled, it leaves nothing behind.
+    async def place(
+        self, name: str, kind: InstanceKind, load_head: Mapping[str, object], cores: frozenset[int] = frozenset()
+    ) -> WorkerLink:
+        """A worker for one instance, as the model's isolation says. Cancelled, it leaves nothing behind. A process of
+        its own runs on these cores; a worker in a shared one is told of them by INITIALIZE.
 
         Raises:
             Internal: the interpreter cannot be started; the model fails in the template that instances are forked from.
@@ -65,7 +69,7 @@ class Placement:
         """
         isolation = self._settings.isolation
         if isolation is Isolation.PROCESS:
-            return await self.own_process(name)
+            return await self.own_process(name, cores)
         if isolation is Isolation.IN_PROCESS:
             return await self._link(name, lambda control: self._start_thread(control, name))
         if isolation is Isolation.FORK:
@@ -97,8 +101,10 @@ class Placement:
                 raise
         return WorkerLink(ours, runner, self._settings, self._log, name)
 
-    async def _start_process(self, environment: Environment, control: socket.socket, name: str) -> Runner:
-        with self._startable(environment):
+    async def _start_process(
+        self, environment: Environment, control: socket.socket, name: str, cores: frozenset[int]
+    ) -> Runner:
+        with self._startable(environment), bound_children(cores):
             return WorkerProcess(environment, control, self._log, name)
 
     async def _start_thread(self, control: socket.socket, name: str) -> Runner:

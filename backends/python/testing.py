@@ -34,10 +34,12 @@ def in_process_backend(note_failure: NoteFailure) -> type[PythonBackend]:
     class InProcessPlacement(Placement):
         _shared: TestedModel | None = None
 
-        async def own_process(self, name: str) -> WorkerLink:
+        async def own_process(self, name: str, cores: frozenset[int] = frozenset()) -> WorkerLink:
             return await self._thread(TestedModel(note_failure), name)
 
-        async def place(self, name: str, kind: InstanceKind, load_head: Mapping[str, object]) -> WorkerLink:
+        async def place(
+            self, name: str, kind: InstanceKind, load_head: Mapping[str, object], cores: frozenset[int] = frozenset()
+        ) -> WorkerLink:
             isolation = self._settings.isolation
             if isolation in (Isolation.THREADS, Isolation.IN_PROCESS):
                 if self._shared is None:

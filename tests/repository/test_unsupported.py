@@ -90,13 +90,11 @@ EXAMPLES = {
     "ensemble_scheduling.step.model_namespace": ('ensemble_scheduling { step {} step { model_namespace: "n" } }', ""),
     "instance_group.secondary_devices": ("instance_group { secondary_devices {} }", ""),
     "instance_group.profile": ('instance_group { profile: "0" }', ""),
-    "instance_group.host_policy": ('instance_group {} instance_group { host_policy: "cpu" }', ""),
     "parameters": (
         'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value {} }',
         "parameters['TRITON_BATCH_STRATEGY_PATH']",
     ),
     "model_transaction_policy.decoupled": ("model_transaction_policy { decoupled: true }", ""),
-    "model_repository_agents.agents": ("model_repository_agents { agents {} }", ""),
     "model_metrics.metric_control": ("model_metrics { metric_control {} }", ""),
 }
 
@@ -112,8 +110,8 @@ def test_each_row_refuses_by_name(path: str) -> None:
 
 
 def test_all_refused_fields_are_named_at_once() -> None:
-    text = 'name: "m" instance_group { host_policy: "a" } output { is_shape_tensor: true } runtime: "other.so"'
-    named = "'runtime other than model.py', 'output.is_shape_tensor', 'instance_group.host_policy'"
+    text = 'name: "m" instance_group { profile: "0" } output { is_shape_tensor: true } runtime: "other.so"'
+    named = "'runtime other than model.py', 'output.is_shape_tensor', 'instance_group.profile'"
     with pytest.raises(Unsupported, match=f"uses {named}, which"):
         refuse_unbuilt(parse_pbtxt(text, source="test"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from typing import Any, List, Sequence, Tuple
 
@@ -43,6 +44,8 @@ class Instance:
 
     def initialize(self, head: Head) -> Head:
         """Returns what the server must know of the model."""
+        if head.get("cpu_cores"):  # in a process that others share; one of its own was started on them
+            os.sched_setaffinity(0, head["cpu_cores"])
         self._path = head["path"]
         self._name = head["args"]["model_instance_name"]
         self._outputs = frozenset(head["outputs"])

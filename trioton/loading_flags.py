@@ -1,0 +1,60 @@
+"""The flags about how models are loaded and where their instances run. Part of `trioton.settings`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trioton.flags import flag, integer, repeatable
+from trioton.host_policies import HostPolicySetting, host_policy_setting
+
+LOADING = "Loading and placement of models"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLimit:
+    """One `--model-load-gpu-limit`. `fraction` is from 0.0 to 1.0."""
+
+    device_id: int
+    fraction: float
+
+
+def gpu_limit(text: str) -> GpuLimit:
+    device, colon, fraction = text.partition(":")
+    try:
+        made = GpuLimit(int(device), float(fraction))
+    except ValueError:
+        made = None
+    if made is None or not colon or made.device_id < 0 or not 0.0 <= made.fraction <= 1.0:
+        raise ValueError("--model-load-gpu-limit option format is '<device>:<fraction>', the fraction from 0.0 to 1.0")
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have several such parts
+class LoadingFlags:
+    """The part of the settings that is about loading."""
+
+    model_load_thread_count: int = flag(
+        4, integer(1), group=LOADING, metavar="<integer>", help="How many models may load at the same time."
+    )
+    model_load_retry_count: int = flag(
+        0,
+        integer(0),
+        group=LOADING,
+        metavar="<integer>",
+        help="How often the load of a model that has failed is tried again.",
+    )
+    model_load_gpu_limit: tuple[GpuLimit, ...] = repeatable(
+        gpu_limit,
+        group=LOADING,
+        metavar="<device>:<fraction>",
+        help="Load no model onto this GPU while more than this fraction of its memory is used. May be given several "
+        "times.",
+    )
+    host_policy: tuple[HostPolicySetting, ...] = repeatable(
+        host_policy_setting,
+        group=LOADING,
+        metavar="<policy>,<setting>=<value>",
+        help="Where instances of this host policy run: cpu-cores=<cores, as in 0-3,8> or numa-node=<number>. Instances "
+        "have the policy that their instance_group names, else cpu, gpu_<device> or model, after their kind. May be "
+        "given several times.",
+    )
