@@ -155,13 +155,13 @@ def test_instances_are_numbered_within_their_group() -> None:
         name="m", instance_group=(group(CPU, 2, name="a"), group(GPU, 2, (0, 3), name="b"), group(MODEL, name="c"))
     )
     assert resolve_instances(config) == (
-        InstancePlacement("a_0", CPU, 0),
-        InstancePlacement("a_1", CPU, 0),
-        InstancePlacement("b_0", GPU, 0),
-        InstancePlacement("b_1", GPU, 3),
-        InstancePlacement("b_2", GPU, 0),
-        InstancePlacement("b_3", GPU, 3),
-        InstancePlacement("c_0", MODEL, 0),
+        InstancePlacement("a_0", CPU, 0, host_policy="cpu"),
+        InstancePlacement("a_1", CPU, 0, host_policy="cpu"),
+        InstancePlacement("b_0", GPU, 0, host_policy="gpu_0"),
+        InstancePlacement("b_1", GPU, 3, host_policy="gpu_3"),
+        InstancePlacement("b_2", GPU, 0, host_policy="gpu_0"),
+        InstancePlacement("b_3", GPU, 3, host_policy="gpu_3"),
+        InstancePlacement("c_0", MODEL, 0, host_policy="model"),
     )
 
 
@@ -178,3 +178,9 @@ def test_some_group_must_take_requests() -> None:
     groups = (ModelInstanceGroup(name="a", kind=CPU, count=1, passive=True),)
     with pytest.raises(InvalidArgument, match="all instance groups of model m are passive"):
         validate_instance_groups(ModelConfig(name="m", instance_group=groups))
+
+
+def test_a_group_may_name_its_host_policy() -> None:
+    named = msgspec.structs.replace(group(GPU, 1, (0, 1), name="a"), host_policy="left")
+    config = ModelConfig(name="m", instance_group=(named, group(GPU, 1, (1,), name="b")))
+    assert [each.host_policy for each in resolve_instances(config)] == ["left", "left", "gpu_1"]
