@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from actors.core import ControlMode, CoreSettings, ServerCore
@@ -93,17 +94,21 @@ async def test_a_fault_of_the_files_is_not_tried_again(tmp_path: Path, autojump_
     assert len(backend.made) == (0 if where == "configuration" else 1)
 
 
-async def test_no_more_load_at_a_time_than_the_limit(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_no_more_load_at_a_time_than_the_limit(tmp_path: Path) -> None:
     for name in "abcdef":
         add_model(tmp_path, name)
     most = now = 0
+    two_load = trio.Event()
 
     class Slow(fake_backend()):  # type: ignore[misc]  # a class made for this test
         async def load(self) -> None:
             nonlocal most, now
             now += 1
             most = max(most, now)
-            await trio.sleep(1)
+            if now == 2:
+                two_load.set()
+            await two_load.wait()
+            await trio.testing.wait_all_tasks_blocked()
             now -= 1
 
     async with running(tmp_path, Slow, retries=0, at_once=2) as core, trio.open_nursery() as loads:
