@@ -119,6 +119,36 @@ def add_summing(model: Path, *, id_type: str, batching: str) -> None:
     )
 
 
+def add_growing(model: Path, *, idle: str) -> None:
+    """OUTPUT is the sum of all INPUT of a sequence; the state is a list of them, in memory that grows."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["INPUT", "one"], ["row"]),
+        helper.make_node("Concat", ["LOG", "row"], ["LONGER"], axis=1),
+        helper.make_node("ReduceSum", ["LONGER", "one"], ["OUTPUT"], keepdims=0),
+    ]
+    nodes.insert(0, helper.make_node("Constant", [], ["one"], value_ints=[1]))
+    tensor = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    inputs = [tensor("INPUT", shape=["batch", 2]), tensor("LOG", shape=["batch", "past", 2])]
+    outputs = [tensor("OUTPUT", shape=["batch", 2]), tensor("LONGER", shape=["batch", "past + 1", 2])]
+    save(nodes, inputs, outputs, model / "1" / "model.onnx")
+    (model / "config.pbtxt").write_text(
+        f"""
+backend: "onnxruntime"
+max_batch_size: 4
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+sequence_batching {{
+  {idle}
+  state [ {{ input_name: "LOG" output_name: "LONGER" data_type: TYPE_FP32 dims: [ -1, 2 ]
+            use_same_buffer_for_input_output: true use_growable_memory: true
+            initial_state {{ name: "nothing" data_type: TYPE_FP32 dims: [ 0, 2 ] zero_data: true }} }} ]
+}}
+model_warmup [ {{ name: "zeros" batch_size: 2
+  inputs {{ key: "INPUT" value {{ data_type: TYPE_FP32 dims: [ 2 ] zero_data: true }} }}
+  inputs {{ key: "LOG" value {{ data_type: TYPE_FP32 dims: [ 3, 2 ] zero_data: true }} }} }} ]
+"""
+    )
+
+
 def add_python(model: Path, code: str, config: str) -> None:
     (model / "1").mkdir(parents=True)
     (model / "1" / "model.py").write_text(code)
@@ -142,6 +172,7 @@ def sequence_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
         id_type="UINT64",
         batching=f"max_sequence_idle_microseconds: 1 {ZEROS}",
     )
+    add_growing(repository / "growing", idle=idle)
     add_python(
         repository / "gated",
         GATED,
@@ -293,6 +324,27 @@ def test_sequences_over_one_stream(sequence_server: ServerProcess) -> None:
     assert found == {id: (id * sums).tolist() for id in found}
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
         stream.answer()
+    stream.close()
+
+
+def test_states_that_grow_in_their_memory(sequence_server: ServerProcess) -> None:
+    """Beside each other, so that they share batches, and one that is longer than the others and runs alone."""
+    stream = StreamOf(sequence_server.addresses["grpc"])
+    lengths = {601: 30, 602: 30, 603: 300}
+    for number in range(max(lengths.values())):
+        for id, length in lengths.items():
+            if number < length:
+                row = {"INPUT": np.array([[id, number]], np.float32)}
+                flags = {"sequence_start": number == 0, "sequence_end": number == length - 1}
+                stream.send("growing", row, sequence_id=id, request_id=str(id), **flags)
+    found: dict[int, list[list[float]]] = {id: [] for id in lengths}
+    for _ in range(sum(lengths.values())):
+        result = stream.answer()
+        found[int(result.get_response().id)].append(result.as_numpy("OUTPUT")[0].tolist())
+    assert found == {
+        id: [[id * (number + 1), number * (number + 1) / 2] for number in range(length)]
+        for id, length in lengths.items()
+    }
     stream.close()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.e2e.client import Client, add_sub_inputs
 from tests.e2e.repository import add_add_sub
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.test_metrics import scrape
+from tests.e2e.test_sequence import ZEROS, add_summing
 
 TARGETS = [{"model": "add_sub", "version": 1, "weight": 2}, {"model": "add_sub", "version": 2, "weight": 1}]
 
@@ -41,6 +44,27 @@ def split_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPro
         "--grpc-header-forward-pattern=x-user",
         repository=repository,
     ) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def shadow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A shadow of all requests for a model, and for one with sequences."""
+    repository = tmp_path_factory.mktemp("shadow")
+    add_add_sub(repository / "add_sub", versions=(1, 2))
+    add_summing(repository / "sum", id_type="UINT64", batching=f"max_sequence_idle_microseconds: 120000000 {ZEROS}")
+    shutil.copytree(repository / "sum" / "1", repository / "sum" / "2")
+    with (repository / "sum" / "config.pbtxt").open("a") as file:
+        file.write("version_policy { all {} }\n")
+    for name, model in (("mirrored", "add_sub"), ("tally", "sum")):
+        split = {
+            "targets": [{"model": model, "version": 1}, {"model": model, "version": 2}],
+            "shadows": [{"model": model, "version": 2}],
+            "max_shadow_requests": 100,
+        }
+        (repository / name).mkdir()
+        (repository / name / "config.pbtxt").write_text(config(split))
+    with ServerProcess(repository=repository) as process:
         yield process
 
 
@@ -94,6 +118,51 @@ def test_each_version_is_counted(split_server: ServerProcess, split_client: Clie
         if sample.name == "trioton_split_requests_total" and sample.labels["model"] == f"by_{split_client.protocol}"
     }
     assert found == {("add_sub", "1", "primary"): 2, ("add_sub", "2", "primary"): 1}
+
+
+def routed(server: ServerProcess, split: str) -> Counter[str]:
+    """How many requests a split has sent in each role."""
+    found: Counter[str] = Counter()
+    for family in text_string_to_metric_families(scrape(server)):
+        for sample in family.samples:
+            if sample.name == "trioton_split_requests_total" and sample.labels["model"] == split:
+                found[sample.labels["role"]] += int(sample.value)
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_shadow_sees_what_belongs_to_no_sequence(shadow_server: ServerProcess, protocol: str) -> None:
+    before = routed(shadow_server, "mirrored")
+    with Client(protocol, shadow_server.addresses[protocol]) as client:
+        for number in range(6):
+            client.infer("mirrored", add_sub_inputs(), sequence_id=9 if number % 2 else 0)
+    after = routed(shadow_server, "mirrored")
+    assert after - before == {"primary": 6, "shadow": 3}
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_sequences_keep_to_their_target_and_are_not_copied(shadow_server: ServerProcess, protocol: str) -> None:
+    """Each has its own sum, though the split has two targets and a shadow; a copy would be a step of a sequence too."""
+    before = routed(shadow_server, "tally")
+    ids = range(1, 9)
+    with Client(protocol, shadow_server.addresses[protocol]) as client:
+        sums = [
+            [
+                int(
+                    client.infer(
+                        "tally",
+                        {"INPUT": np.array([[id, 0]], np.int32)},
+                        sequence_id=id,
+                        sequence_start=step == 0,
+                        sequence_end=step == 2,
+                    )["OUTPUT"][0, 0]
+                )
+                for id in ids
+            ]
+            for step in range(3)
+        ]
+    assert sums == [[id * step for id in ids] for step in (1, 2, 3)]
+    assert routed(shadow_server, "tally") - before == {"primary": 24}
 
 
 def test_it_looks_like_its_targets(split_client: Client) -> None:
