@@ -83,6 +83,22 @@ class TritonPythonModel:
 """
 
 
+RUNNING_SUM = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    '''Adds VALUE to the state.'''
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "VALUE").as_numpy()
+            total = value + pb_utils.get_input_tensor_by_name(request, "SUM").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor(name, total) for name in ("TOTAL", "NEXT")]))
+        return responses
+"""
+
+
 def add_summing(model: Path, *, id_type: str, batching: str) -> None:
     """OUTPUT is the sum of a sequence's INPUT, and FLAGS are START, END and READY; ID is the correlation id."""
     element_types = {"STRING": TensorProto.STRING, "UINT64": TensorProto.UINT64}
@@ -173,6 +189,15 @@ def sequence_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
         batching=f"max_sequence_idle_microseconds: 1 {ZEROS}",
     )
     add_growing(repository / "growing", idle=idle)
+    add_python(
+        repository / "running_sum",
+        RUNNING_SUM,
+        f"max_batch_size: 4\nsequence_batching {{ {idle}\n"
+        'state [ { input_name: "SUM" output_name: "NEXT" data_type: TYPE_FP32 dims: [ 1 ] '
+        "use_same_buffer_for_input_output: true } ] }\n"
+        'input [ { name: "VALUE" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        'output [ { name: "TOTAL" data_type: TYPE_FP32 dims: [ 1 ] } ]\n',
+    )
     add_python(
         repository / "gated",
         GATED,
@@ -325,6 +350,23 @@ def test_sequences_over_one_stream(sequence_server: ServerProcess) -> None:
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
         stream.answer()
     stream.close()
+
+
+def test_a_python_model_with_state(sequences: Client) -> None:
+    """For a model.py the server keeps it, and asking for one buffer makes no difference."""
+    steps = [(81, 1), (82, 10), (81, 2), (82, 20), (81, 3)]
+    answers = [
+        sequences.infer(
+            "running_sum",
+            {"VALUE": np.array([[value]], np.float32)},
+            sequence_id=id,
+            sequence_start=value in (1, 10),
+            sequence_end=value in (3, 20),
+        )
+        for id, value in steps
+    ]
+    assert [list(answer) for answer in answers] == [["TOTAL"]] * 5
+    assert [float(answer["TOTAL"][0, 0]) for answer in answers] == [1, 10, 3, 30, 6]
 
 
 def test_states_that_grow_in_their_memory(sequence_server: ServerProcess) -> None:

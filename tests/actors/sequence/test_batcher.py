@@ -19,6 +19,7 @@ from actors.messages import (
     InstanceReady,
     SchedulerAddress,
     SchedulerMessage,
+    StoppedAccepting,
     Submit,
 )
 from actors.model_instance import ModelInstance
@@ -416,7 +417,7 @@ async def test_draining_lets_a_sequence_go_on_while_something_runs(autojump_cloc
         await submit(address, first)
         address.tell(Drain())
         await submit(address, more, new)
-        assert "has stopped accepting new inference requests" in error(new, Unavailable)
+        assert "has stopped accepting new inference requests" in error(new, StoppedAccepting)
     assert [total(first), total(more)] == [1, 3]
     assert trio.current_time() < 10
 
