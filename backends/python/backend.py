@@ -21,6 +21,7 @@ from backends.python.batches import Batches
 from backends.python.channel import WorkerGone
 from backends.python.loaded_model import LoadedModel, begin
 from backends.python.placement import Placement
+from backends.python.portions import BatchTooLarge, input_size, portions, too_large
 from backends.python.questions import Questions
 from backends.python.renewal import Renewal
 from backends.python.settings import PythonSettings
@@ -28,7 +29,7 @@ from backends.python.wire import BrokenFrame
 from backends.python.worker.trioton_worker.frames import COMPLETE
 from protocol.core import MemoryUsage
 from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
-from protocol.messages import InferenceRequest
+from protocol.messages import InferenceRequest, InferenceResponse
 from repository.json_form import from_json_form, to_json_form
 from repository.model_config import ModelConfig
 from repository.sequence_tensors import hidden_outputs
@@ -117,16 +118,58 @@ class PythonBackend(Backend):
         return await self._execute(requests, free if self.spec.config.sequence_batching is None else None)
 
     async def _execute(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None) -> BatchResult:
-        responses, timing = await self._attended(len(requests), lambda batches: batches.run(requests, free))
+        try:
+            responses, timing = await self._attended(len(requests), lambda batches: batches.run(requests, free))
+        except BatchTooLarge:
+            return await self._execute_in_portions(requests)
         return BatchResult(responses, timing)
+
+    async def _execute_in_portions(self, requests: Sequence[InferenceRequest]) -> BatchResult:
+        """A batch that is more than its worker may have at a time, one part after the other."""
+        responses: list[InferenceResponse | ServerError] = []
+        timing = BatchTiming(0, 0, 0)
+        for portion, error in self._portions(requests):
+            part = requests[portion]
+            if error is not None:
+                responses += [error] * len(part)
+                continue
+            result = await self._execute(part, None)
+            responses += result.responses
+            timing = _sum(timing, result.timing)
+        return BatchResult(responses, timing)
+
+    def _portions(self, requests: Sequence[InferenceRequest]) -> list[tuple[slice, ServerError | None]]:
+        """Those of a batch that is too large; with an error where one still is."""
+        limit = PythonSettings.of(self.spec.source).shm_limit_byte_size
+        sequences = self.spec.config.sequence_batching
+        must_stay = sequences is not None and sequences.oldest is None  # its places say which sequences they are
+        found = [slice(0, len(requests))] if must_stay else portions(requests, limit)
+        return [
+            (
+                part,
+                too_large(self.spec.source.name, requests[part], limit) if input_size(requests[part]) > limit else None,
+            )
+            for part in found
+        ]
 
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
     ) -> BatchTiming:
         waits = self.spec.config.sequence_batching is not None  # only then a round's end is known
-        return await self._attended(
-            len(requests), lambda batches: batches.run_decoupled(requests, responders, waits=waits)
-        )
+        try:
+            return await self._attended(
+                len(requests), lambda batches: batches.run_decoupled(requests, responders, waits=waits)
+            )
+        except BatchTooLarge:
+            pass
+        timing = BatchTiming(0, 0, 0)
+        for portion, error in self._portions(requests):
+            if error is None:
+                timing = _sum(timing, await self.execute_decoupled(requests[portion], responders[portion]))
+            else:
+                for responder in responders[portion]:
+                    responder.close(error)
+        return timing
 
     async def _attended(self, requests: int, work: Callable[[Batches], Awaitable[T]]) -> T:
         loaded = self._loaded
@@ -253,3 +296,12 @@ class PythonBackend(Backend):
             "directory": str(source.model_directory.absolute()),
             "version_directory": str(source.version_directory.absolute()),
         }
+
+
+def _sum(one: BatchTiming, other: BatchTiming) -> BatchTiming:
+    """Of two batches that run one after the other."""
+    return BatchTiming(
+        one.compute_input_ns + other.compute_input_ns,
+        one.compute_infer_ns + other.compute_infer_ns,
+        one.compute_output_ns + other.compute_output_ns,
+    )

@@ -2,7 +2,7 @@
 
 Flow: backend → [batches] → link → worker, and back the same way. A worker has one batch at a time, or as many as
 `concurrency` says where its `execute` is a coroutine; a batch whose requests are answered by response sender leaves the
-worker when `execute` returns, and may be answered much later.
+worker when `execute` returns, and may be answered much later. In all its inputs are never more than the worker's limit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from backends.python.batch import Outcome, decode_response, decode_responses, en
 from backends.python.channel import WorkerGone
 from backends.python.heads import ExecutedHead, ResponseHead
 from backends.python.link import WorkerLink
+from backends.python.portions import InputRoom, input_size
 from backends.python.reply_stream import ReplyStream
 from backends.python.running_batch import RunningBatch
 from backends.python.wire import BrokenFrame, Frame, decode_head, encode
@@ -39,11 +40,15 @@ class Batches:
 
     Raises:
         WorkerGone: also from a running call; the worker has closed its end.
+        BatchTooLarge: the inputs are more than the worker's limit.
         Internal: the batch has failed as a whole.
     """
 
-    def __init__(self, link: WorkerLink, spec: InstanceSpec, outputs: frozenset[str], *, concurrency: int) -> None:
+    def __init__(
+        self, link: WorkerLink, spec: InstanceSpec, outputs: frozenset[str], *, concurrency: int, byte_limit: int
+    ) -> None:
         self.concurrency = concurrency
+        self._inputs = InputRoom(byte_limit)
         self._link = link
         self._spec = spec
         self._outputs = outputs
@@ -51,6 +56,7 @@ class Batches:
         self._open: dict[int, RunningBatch] = {}
         self._in_worker = 0
         self._room = trio.lowlevel.ParkingLot()
+        self._line: deque[object] = deque()  # who waits for room, the first in front
         self._offers: deque[Callable[[], None]] = deque()
         self.changed = trio.lowlevel.ParkingLot()  # woken when `has_open` may have changed
         self._knows_verbose = link.logs_verbose
@@ -147,14 +153,31 @@ class Batches:
                 stream.fail(error)
 
     async def _begin(self, requests: Sequence[InferenceRequest]) -> RunningBatch:
-        while not self._has_place and not self._link.channel.is_closed:
-            await self._room.park()
+        size = input_size(requests)
+        await self._wait_room(size)
         source = self._spec.source
         execution = Execution(source, source.name, self._spec.name, self.concurrency)
-        batch = RunningBatch(next(self._numbers), requests, execution)
+        batch = RunningBatch(next(self._numbers), requests, execution, size)
+        self._inputs.take(size)
         self._in_worker += 1
         self._open[batch.number] = batch
         return batch
+
+    async def _wait_room(self, size: int) -> None:
+        """In turn: a large batch is not passed by small ones."""
+        if not self._line and self._has_place and self._inputs.has(size):
+            return
+        me = object()
+        self._line.append(me)
+        try:
+            while not (self._line[0] is me and self._has_place and self._inputs.has(size)):
+                if self._link.channel.is_closed:
+                    return
+                await self._room.park()
+        finally:
+            self._line.remove(me)
+            if self._line:
+                self._room.unpark_all()
 
     async def _send(self, batch: RunningBatch) -> None:
         arena = self._link.arena
@@ -163,6 +186,7 @@ class Batches:
 
         def input_memory(size: int) -> memoryview | None:
             segment = arena.input_segment(size) if is_alone else None
+            batch.in_segment = segment is not None
             return None if segment is None else segment.view
 
         def unsent() -> list[str]:
@@ -186,8 +210,8 @@ class Batches:
             unsent=unsent,
         )
         try:
-            size = sum(tensor.byte_size for request in batch.requests for tensor in request.inputs)
-            encoded = encode_it() if size <= _BLOCKING_SIZE else await trio.to_thread.run_sync(encode_it)
+            is_small = batch.input_size <= _BLOCKING_SIZE
+            encoded = encode_it() if is_small else await trio.to_thread.run_sync(encode_it)
         except BaseException:
             self._close(batch)
             self._leave()
@@ -254,7 +278,15 @@ class Batches:
     def _close(self, batch: RunningBatch) -> None:
         """Nothing more is to come for it."""
         self._open.pop(batch.number, None)
+        self._give_back_inputs(batch)
         self.tell_changed()
+
+    def _give_back_inputs(self, batch: RunningBatch) -> None:
+        """The worker holds nothing more of them."""
+        if batch.input_size:
+            self._inputs.give_back(batch.input_size)
+            batch.input_size = 0
+            self._give_room()
 
     def _leave(self) -> None:
         """A batch has left the worker."""
@@ -288,6 +320,8 @@ class Batches:
             raise BrokenFrame("it answered what was not asked")
         batch.head, batch.frame = head, frame
         batch.execution.is_running = False
+        if batch.in_segment and not head.kept:
+            self._give_back_inputs(batch)
         if batch.streams:
             self._end_execution(batch, head)
         elif batch.is_abandoned:

@@ -29,9 +29,10 @@ from backends.python.worker.trioton_worker.frames import (
     STREAM,
     TAKEN,
     UNTAKEN_RESPONSES,
+    beyond_limit,
 )
 from backends.services import CallRefused, Execution, ModelCaller, ModelNotReady
-from protocol.errors import Cancelled, Internal, ServerError, Unsupported
+from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.server_settings import Trace
 
@@ -62,13 +63,16 @@ class _Call:
 
 
 class BlsCalls:
-    """The calls of one worker, no more than `limit` at a time."""
+    """The calls of one worker, no more than `limit` at a time, with tensors of at most `byte_limit` in each answer."""
 
-    def __init__(self, link: WorkerLink, batches: Batches, models: ModelCaller | None, *, limit: int) -> None:
+    def __init__(
+        self, link: WorkerLink, batches: Batches, models: ModelCaller | None, *, limit: int, byte_limit: int
+    ) -> None:
         self._link = link
         self._batches = batches
         self._models = models
         self._limit = limit
+        self._byte_limit = byte_limit
         self._open: dict[int, _Call] = {}
         # Tasks that have ended a call wait for another: to wake one costs less than to begin one.
         self._waiting: deque[_Call] = deque()
@@ -217,6 +221,10 @@ class BlsCalls:
             if isinstance(outcome, InferenceResponse):
                 column = TensorColumn()
                 column.add(outcome.outputs)
+                if column.size > self._byte_limit:
+                    text = beyond_limit(f"the answer of model '{call.head.model}' takes", column.size, self._byte_limit)
+                    await self._link.channel.send(encode(kind, _error(call, InvalidArgument(text))))
+                    return
                 head: dict[str, Any] = {"call": number, "names": column.names}
                 if outcome.parameters:
                     head["parameters"] = outcome.parameters

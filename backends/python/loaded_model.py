@@ -65,10 +65,10 @@ class LoadedModel:
         questions = Questions(link, source)
         try:
             questions.may_load = True
-            batches = Batches(link, spec, outputs, concurrency=1)
+            batches = Batches(link, spec, outputs, concurrency=1, byte_limit=settings.shm_limit_byte_size)
             loaded = cls(link, batches, questions, is_debugged=bool(settings.debugger))
             models = None if source.services is None else source.services.models
-            BlsCalls(link, loaded.batches, models, limit=settings.calls)
+            BlsCalls(link, loaded.batches, models, limit=settings.calls, byte_limit=settings.shm_limit_byte_size)
             head = {
                 **place,
                 "args": _arguments(spec, spec.name),
@@ -77,6 +77,7 @@ class LoadedModel:
                 "is_decoupled": source.config.is_decoupled,
                 "logs_verbose": link.logs_verbose,
                 "calls": settings.calls,
+                "byte_limit": settings.shm_limit_byte_size,
                 "input_device": spec.device_id if _has_device_inputs(spec, settings) else None,
                 "debugger": settings.debugger,
                 "cpu_cores": sorted(spec.cpu_cores),

@@ -30,12 +30,15 @@ class RunningBatch:
     """From EXECUTE to the last answer.
 
     `executed` is set when EXECUTED has come or never will; `frame` and `head` are that frame, None where it never will.
+    `input_size` are the bytes of its inputs that the worker may still hold, `in_segment` if they are in shared memory.
     `answers` has what response senders have sent. `streams` are those of a decoupled model.
     """
 
     number: int
     requests: Sequence[InferenceRequest]
     execution: Execution
+    input_size: int = 0
+    in_segment: bool = False
     executed: trio.Event = field(default_factory=trio.Event)
     frame: Frame | None = None
     head: ExecutedHead | None = None

@@ -12,7 +12,7 @@ from backends.python.worker.trioton_worker.frames import DEFAULT_CALLS
 from protocol.errors import InvalidArgument, Unsupported
 
 _MIB = 1 << 20
-_SHM_LIMIT = 256 * _MIB
+_SHM_LIMIT = 1024 * _MIB
 _CONCURRENCY = "MAX_CONCURRENT_EXECUTE"
 # Batches of an `async def execute` that run beside each other where the configuration does not say.
 DEFAULT_CONCURRENCY = 32
@@ -44,9 +44,9 @@ class PythonSettings:
     `force_cpu_inputs`, an instance on a GPU gets its inputs there.
 
     The others are the shared memory of each instance, in bytes, for inputs and again for outputs. A segment is made
-    when a batch first needs one, grows in multiples of `shm_growth_byte_size`, never beyond `shm_limit_byte_size`: a
-    larger batch crosses inside the socket's frames, as all do where `is_inline` (backend setting `inline-tensors`, or
-    the model's parameter INLINE_TENSORS, which wins).
+    when a batch first needs one, and grows in multiples of `shm_growth_byte_size`. Batches cross inside the socket's
+    frames where `is_inline` (backend setting `inline-tensors`, or the model's parameter INLINE_TENSORS, which wins).
+    Either way no more than `shm_limit_byte_size` is there at a time.
     """
 
     shm_default_byte_size: int = _MIB

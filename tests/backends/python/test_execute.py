@@ -143,9 +143,9 @@ async def test_outputs_that_nobody_asked_for_are_dropped(tmp_path: Path) -> None
     assert names == [["A", "C"], ["A", "B", "C"], []]
 
 
-@pytest.mark.parametrize("settings", [{}, INLINE, {"shm-limit-byte-size": str(1 << 20)}])
+@pytest.mark.parametrize("settings", [{}, INLINE, {"shm-limit-byte-size": str(12 << 20)}])
 async def test_tensors_of_growing_size_cross(tmp_path: Path, settings: dict[str, str]) -> None:
-    """In segments that grow, without any, and beyond what segments may hold."""
+    """In segments that grow, without any, and in batches of which only one request at a time fits."""
     async with running(backend(tmp_path, executing(IDENTITY), settings=settings)) as instance:
         for size in (10, 1 << 13, 1 << 18, 1 << 21, 5, 1 << 21, 3 << 20):
             array = np.random.default_rng(size).random((1, size), dtype=np.float32)

@@ -146,6 +146,11 @@ class Answer:
     def column(self) -> list[int]:
         return self._packing.column
 
+    @property
+    def size(self) -> int:
+        """Of all outputs, in bytes."""
+        return self._packing.size
+
     def _sent_otherwise(
         self, request: InferenceRequest, response: InferenceResponse | None
     ) -> InferenceResponse | None:

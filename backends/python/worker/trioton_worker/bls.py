@@ -12,8 +12,8 @@ from typing import Any, AsyncIterator, Iterator
 from .calls import Call, ServerGone
 from .connection import Frame, Head
 from .device import find_library
-from .errors import TritonModelException
-from .frames import UNTAKEN_RESPONSES
+from .errors import TritonError, TritonErrorCode, TritonModelException
+from .frames import UNTAKEN_RESPONSES, beyond_limit
 from .packing import Packing
 from .responses import InferenceResponse, failed_response, unpack_response
 from .session import Session, session
@@ -26,6 +26,10 @@ _TRANSPORT_FAILED = "An error occurred while performing BLS request."
 _TAKEN_AT_ONCE = UNTAKEN_RESPONSES // 2
 
 
+class _NotSent(Exception):
+    """The request cannot be; the text says why."""
+
+
 def execute(request: Any, decoupled: bool) -> Any:
     """Run the request's model and wait: an InferenceResponse, or a ResponseIterator where `decoupled`."""
     try:
@@ -35,6 +39,8 @@ def execute(request: Any, decoupled: bool) -> Any:
         return _response(call.wait(), _preferred_device(request))
     except ServerGone:
         return _gone(decoupled)
+    except _NotSent as error:
+        return _failed(decoupled, str(error), TritonError.INVALID_ARG)
 
 
 def async_execute(request: Any, decoupled: bool) -> Any:
@@ -45,6 +51,9 @@ def async_execute(request: Any, decoupled: bool) -> Any:
         call = _begin(request, decoupled)
     except ServerGone:
         result.set_result(_gone(decoupled))
+        return result
+    except _NotSent as error:
+        result.set_result(_failed(decoupled, str(error), TritonError.INVALID_ARG))
         return result
     if decoupled:
         result.set_result(ResponseIterator(call, device_id=_preferred_device(request)))
@@ -101,7 +110,11 @@ def _placed(response: InferenceResponse, device_id: int | None) -> InferenceResp
 
 
 def _gone(decoupled: bool) -> Any:
-    failed = failed_response(_TRANSPORT_FAILED)
+    return _failed(decoupled, _TRANSPORT_FAILED, TritonError.INTERNAL)
+
+
+def _failed(decoupled: bool, message: str, code: TritonErrorCode) -> Any:
+    failed = failed_response(message, code)
     return ResponseIterator(None, [failed]) if decoupled else failed
 
 
@@ -111,6 +124,8 @@ def _begin(request: Any, decoupled: bool) -> Call:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
     packing = Packing()
     packing.add(request._inputs)
+    if packing.size > here.byte_limit:
+        raise _NotSent(beyond_limit("The inputs of the BLS request take", packing.size, here.byte_limit))
     head: Head = {
         "model": request._model_name,
         "outputs": list(request._requested_output_names),

@@ -44,6 +44,9 @@ only the worker writes (outputs). They belong to the only batch that is in the w
 that there are others. New segments come as file descriptors with an EXECUTE frame; its head's `segments` says which.
 The worker answers `kept` where the model holds on to inputs after `execute`; the server then never writes to that
 segment again. It answers `wanted` (bytes) where the outputs did not fit their segment and came in the body.
+
+Whichever way they cross, the inputs in a worker are never more than the limit that INITIALIZE says in `byte_limit`, nor
+are the outputs of one EXECUTED, or the tensors of one RESPONSE, INFER, STREAM or RETURN.
 """
 
 from __future__ import annotations
@@ -74,6 +77,9 @@ ALIGNMENT = 64
 # Batches up to this size cross in the frame: as fast at this size, and nothing to keep apart.
 INLINE_BYTE_SIZE = 16384
 
+# The backend setting that bounds each direction; the text that a model's error has.
+LIMIT_NAME = "shm-limit-byte-size"
+
 # Order of the codes of TRITONSERVER_Error_Code.
 ERROR_KINDS = (
     "UNKNOWN",
@@ -97,6 +103,14 @@ def pack(kind: int, head: bytes, column: bytes = b"", body_size: int = 0) -> byt
     padding = -(len(column) + len(head)) % 16  # the prefix is 32 bytes long
     prefix = PREFIX.pack(MAGIC, kind, len(column), len(head) + padding, body_size)
     return b"".join((prefix, column, head, b" " * padding))
+
+
+def beyond_limit(what: str, size: int, limit: int) -> str:
+    """The error's text where tensors are more than may cross at a time."""
+    return (
+        f"{what} {size} bytes, but at most {limit} bytes may cross between server and worker at a time "
+        f"(--backend-config=python,{LIMIT_NAME}=…)"
+    )
 
 
 def aligned(size: int) -> int:

@@ -12,12 +12,13 @@ from . import device
 from .batch import Answer, BadResult, Batch, Segments, check_responses, failed_batch
 from .connection import Buffer, Frame, Head
 from .debugger import offer_breakpoints, wait_for_debugpy
-from .errors import describe, format_traceback
+from .errors import TritonModelException, describe, format_traceback
 from .event_loop import BackgroundLoop
 from .frames import CHECK, CHECKED, EXECUTED
 from .logger import Logger
 from .making import Maker
 from .requests import RELEASE_RESCHEDULE, InferenceRequest
+from .responses import InferenceResponse, failed_response
 from .session import Session, set_executing
 from .tensors import on_device
 
@@ -53,6 +54,7 @@ class Instance:
         self._session.is_decoupled = head["is_decoupled"]
         self._session.logs_verbose = head["logs_verbose"]
         self._session.calls.limit = head["calls"]
+        self._session.byte_limit = head["byte_limit"]
         if self._session.owns_process:
             offer_breakpoints(head["debugger"])
             wait_for_debugpy(head["debugger"])
@@ -130,6 +132,9 @@ class Instance:
                 )
             return {"rescheduled": _rescheduled(requests)}, [], [], 0
         answer = Answer(check_responses(result, requests), requests)
+        if answer.size > self._session.byte_limit:
+            _answer_one_by_one(result, requests)
+            answer = Answer([None] * len(requests), requests)
         body, body_size = answer.place(self._segments, can_share=self._can_share and batch.is_alone)
         return answer.head, answer.column, body, body_size
 
@@ -170,6 +175,18 @@ class Instance:
             self._session.break_off(error)
             return
         self._session.connection.send(CHECKED, head)
+
+
+def _answer_one_by_one(responses: Sequence[InferenceResponse | None], requests: Sequence[InferenceRequest]) -> None:
+    """As response senders do, since all of it is more than may cross at a time; what is more by itself fails."""
+    for response, request in zip(responses, requests):
+        reply = request._open_reply()
+        if response is None or reply is None or reply.sent_count:
+            continue
+        try:
+            reply.send(response, True)
+        except TritonModelException as error:
+            reply.send(failed_response(str(error)), True)
 
 
 def _rescheduled(requests: Sequence[InferenceRequest]) -> list[int]:

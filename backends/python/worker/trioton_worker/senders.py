@@ -8,7 +8,7 @@ from typing import Any
 
 from .connection import Head
 from .errors import TritonModelException
-from .frames import DROPPED, FINAL, OPEN, RESPONSE, UNTAKEN_BYTES, UNTAKEN_RESPONSES
+from .frames import DROPPED, FINAL, OPEN, RESPONSE, UNTAKEN_BYTES, UNTAKEN_RESPONSES, beyond_limit
 from .responses import InferenceResponse, pack_response
 from .session import LiveBatch
 from .switchboard import Ticket
@@ -113,6 +113,9 @@ class Reply:
     def _send(self, response: InferenceResponse, end: int) -> None:
         head: Head = {"batch": self._batch.number, "index": self._index, "end": end}
         column, body, size = pack_response(response, self._names, head)
+        limit = self._batch.session.byte_limit
+        if size > limit:
+            raise TritonModelException(beyond_limit("Unable to send response. It takes", size, limit))
         self.sent_count += 1
         self._untaken.append(size)
         self._sent_size += size

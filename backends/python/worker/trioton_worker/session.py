@@ -69,6 +69,7 @@ class Session:
         self.can_infer = False  # between initialize and finalize
         self.is_decoupled = False
         self.logs_verbose = True
+        self.byte_limit = 0  # of the tensors of one frame; set before any is sent
         self.executing: dict[int, LiveBatch] = {}
         # Those that have response senders, also when they are executed.
         self.replying: weakref.WeakValueDictionary[int, LiveBatch] = weakref.WeakValueDictionary()

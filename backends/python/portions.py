@@ -1,0 +1,64 @@
+"""How much a worker is given at a time: the bytes of inputs that it may have, and batches that are more than that.
+
+A plain policy; `batches` waits for room, `backend` runs a batch in portions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backends.python.worker.trioton_worker.frames import aligned, beyond_limit
+from protocol.errors import InvalidArgument
+from protocol.messages import InferenceRequest
+
+
+class BatchTooLarge(Exception):
+    """The inputs of a batch are more than its worker may have at a time. Nothing of it was sent."""
+
+
+@dataclass(slots=True)
+class InputRoom:
+    """Bytes of inputs in one worker, up to `limit`."""
+
+    limit: int
+    taken: int = 0
+
+    def has(self, size: int) -> bool:
+        """Whether inputs of so many bytes may come now. Raises BatchTooLarge where they never may."""
+        if size > self.limit:
+            raise BatchTooLarge
+        return self.taken + size <= self.limit
+
+    def take(self, size: int) -> None:
+        self.taken += size
+
+    def give_back(self, size: int) -> None:
+        self.taken -= size
+
+
+def input_size(requests: Sequence[InferenceRequest]) -> int:
+    """Bytes of their inputs as they lie in the worker's memory."""
+    return sum(aligned(tensor.byte_size) for request in requests for tensor in request.inputs)
+
+
+def portions(requests: Sequence[InferenceRequest], limit: int) -> list[slice]:
+    """Those that go to the worker together, in order, as many at a time as its limit allows; one that is too large by
+    itself is alone."""
+    found: list[slice] = []
+    start = size = 0
+    for index, request in enumerate(requests):
+        more = input_size([request])
+        if index > start and size + more > limit:
+            found.append(slice(start, index))
+            start, size = index, 0
+        size += more
+    if start < len(requests):
+        found.append(slice(start, len(requests)))
+    return found
+
+
+def too_large(model: str, requests: Sequence[InferenceRequest], limit: int) -> InvalidArgument:
+    """The error of what can never be given to a worker: one request, or several that must not be parted."""
+    what = "the request's inputs" if len(requests) == 1 else f"the inputs of a batch of {len(requests)} sequences"
+    return InvalidArgument(f"model '{model}': {beyond_limit(f'{what} take', input_size(requests), limit)}")
