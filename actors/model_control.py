@@ -6,18 +6,21 @@ Flow: model manager → [model control] → model life cycle. Its calls run in t
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
 from actors.ensemble.dependencies import EnsembleDependencies, Needs, needs_of
 from actors.ensemble.loading import ComposingModels
-from actors.model_life_cycle import ModelLifeCycle, release
+from actors.model_download import PARALLEL_PARTS, at_hand, release
+from actors.model_life_cycle import ModelLifeCycle
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import ModelEntry, ModelTable, VersionEntry
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError
 from repository.changes import LoadedFrom
+from repository.held_directory import HeldDirectory
 from repository.layout import DUPLICATE_MODEL, ModelDirectory, check_model_name
 from repository.override_files import OverrideFiles
 from repository.repositories import Repositories
@@ -50,6 +53,7 @@ class ModelControl:
         self._composing = composing
         self._dependencies = dependencies
         self._load_limit = load_limit
+        self._download_limit = trio.CapacityLimiter(PARALLEL_PARTS)
         self._tasks = tasks
 
     async def load_if_absent(self, name: str, tried: frozenset[str] = frozenset()) -> None:
@@ -98,16 +102,31 @@ class ModelControl:
         async with entry.lock:
             if only_if_absent and entry.ready_versions:
                 return
-            source = await self._read(entry, directory, parameters)
-            if source == entry.loaded_from and entry.ready_versions:
-                entry.reload_failure = ""
-                return
-            async with self._load_limit:
-                await self._life_cycle.replace(entry, directory, source, parameters)
+            async with self._at_hand(entry, directory) as (here, files):
+                source = await self._read(entry, directory, here, parameters)
+                if source == entry.loaded_from and entry.ready_versions:
+                    entry.reload_failure = ""
+                    return
+                async with self._load_limit:
+                    await self._life_cycle.replace(entry, here, source, parameters, files)
 
-    async def _read(self, entry: ModelEntry, directory: ModelDirectory, parameters: LoadParameters) -> LoadedFrom:
+    @asynccontextmanager
+    async def _at_hand(
+        self, entry: ModelEntry, directory: ModelDirectory
+    ) -> AsyncIterator[tuple[ModelDirectory, HeldDirectory | None]]:
+        """The model on this machine; a download that fails is a load that fails."""
+        async with AsyncExitStack() as stack:
+            try:
+                here = await stack.enter_async_context(at_hand(directory, limit=self._download_limit))
+            except ServerError as error:
+                raise self._life_cycle.failed(entry, error) from None
+            yield here
+
+    async def _read(
+        self, entry: ModelEntry, directory: ModelDirectory, here: ModelDirectory, parameters: LoadParameters
+    ) -> LoadedFrom:
         try:
-            return await self._loader.read(directory, parameters)
+            return await self._loader.read(directory, here, parameters)
         except ServerError as error:
             raise self._life_cycle.failed(entry, error) from None
 
@@ -123,7 +142,7 @@ class ModelControl:
             with self._dependencies.wanted(needed.names):
                 await self._load_composing(entry, needed, frozenset())
                 async with entry.lock:
-                    source = await self._read(entry, files.directory, parameters)
+                    source = await self._read(entry, files.directory, files.directory, parameters)
                     async with self._load_limit:
                         await self._life_cycle.replace(entry, files.directory, source, parameters, files)
         finally:

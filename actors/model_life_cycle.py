@@ -12,12 +12,14 @@ import trio
 
 from actors.ensemble.dependencies import EnsembleDependencies
 from actors.model import Model
+from actors.model_download import release
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
 from actors.restart_backoff import RestartBackoff
 from protocol.core import LoadParameters
 from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unsupported
 from repository.changes import LoadedFrom, has_same_instances, unchanged_versions
+from repository.held_directory import HeldDirectory
 from repository.layout import ModelDirectory
 from repository.model_config import ModelConfig
 from repository.override_files import OverrideFiles
@@ -61,7 +63,7 @@ class ModelLifeCycle:
         directory: ModelDirectory,
         source: LoadedFrom,
         parameters: LoadParameters,
-        files: OverrideFiles | None = None,
+        files: HeldDirectory | None = None,
     ) -> None:
         """Load the model as it is now beside what serves, then swap. Versions for which nothing has changed go on as
         they are."""
@@ -81,7 +83,7 @@ class ModelLifeCycle:
             raise
         self._models.start_soon(agents.attend, tuple(new.values()))
         entry.versions, entry.failure, entry.reload_failure = new, "", ""
-        entry.loaded_from = None if files is not None else source
+        entry.loaded_from = None if isinstance(files, OverrideFiles) else source
         replaced = [version for version in old.values() if new.get(version.version) is not version]
         for version in replaced:
             if version.model is not None:
@@ -97,7 +99,7 @@ class ModelLifeCycle:
         config: ModelConfig | None,
         parameters: LoadParameters,
         kept: Mapping[int, VersionEntry],
-        files: OverrideFiles | None,
+        files: HeldDirectory | None,
     ) -> dict[int, VersionEntry]:
         """As `_bring_up`, tried again with growing delays while it fails in a way that may pass."""
         backoff = RestartBackoff()
@@ -130,7 +132,7 @@ class ModelLifeCycle:
         entry: ModelEntry,
         prepared: Iterable[Model],
         kept: Mapping[int, VersionEntry],
-        files: OverrideFiles | None,
+        files: HeldDirectory | None,
     ) -> dict[int, VersionEntry]:
         """All versions, ready. Raised, none of the new ones is left; cancelled, they end with the nursery of the
         models."""
@@ -160,10 +162,10 @@ class ModelLifeCycle:
             raise LoadFailed(f"load failed for model '{entry.name}': {failed}", may_pass=may_pass)
         return new
 
-    def _kept(self, entry: ModelEntry, source: LoadedFrom, files: OverrideFiles | None) -> dict[int, VersionEntry]:
+    def _kept(self, entry: ModelEntry, source: LoadedFrom, files: HeldDirectory | None) -> dict[int, VersionEntry]:
         """The versions that serve and need no load."""
         before = entry.loaded_from
-        if before is None or files is not None or not has_same_instances(before, source):
+        if before is None or isinstance(files, OverrideFiles) or not has_same_instances(before, source):
             return {}
         unchanged = unchanged_versions(before, source)
         return {version: entry.versions[version] for version in entry.ready_versions if version in unchanged}
@@ -230,8 +232,3 @@ class ModelLifeCycle:
                 self.retire(entry.versions.values())
             for version in self._dependencies.draining():
                 await version.ended.wait()
-
-
-async def release(files: OverrideFiles) -> None:
-    with trio.CancelScope(shield=True):  # a few files to remove
-        await trio.to_thread.run_sync(files.release)

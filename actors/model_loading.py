@@ -20,6 +20,7 @@ from actors.ensemble.dependencies import Needs, needs_of_config
 from actors.gpu_limits import check_gpu_limits
 from actors.model import Model
 from actors.model_agents import ModelAgents
+from actors.model_download import at_hand
 from actors.rate_limiter import ModelLimits, RateLimiter
 from actors.response_cache import ResponseCache, VersionCache
 from actors.traffic_split import TrafficSplit
@@ -76,16 +77,18 @@ class ModelLoader:
         """What must be loaded before this model: the models of an ensemble's steps or of a traffic split. A
         configuration that cannot be read has none; `read` says what is wrong with it."""
         try:
-            return needs_of_config(await trio.to_thread.run_sync(self._read, directory, parameters))
+            async with at_hand(directory, only_configuration=True) as (here, _):
+                return needs_of_config(await trio.to_thread.run_sync(self._read, here, parameters))
         except ServerError:
             return Needs()
 
-    async def read(self, directory: ModelDirectory, parameters: LoadParameters) -> LoadedFrom:
-        """What the model is to be loaded from. Files that change after it has begun count as changed.
+    async def read(self, directory: ModelDirectory, here: ModelDirectory, parameters: LoadParameters) -> LoadedFrom:
+        """What the model is to be loaded from. Files that change after it has begun count as changed. `here` is where
+        its files can be read.
 
         Raises ServerError with what is wrong and where."""
         files = await trio.to_thread.run_sync(fingerprint, directory)
-        return LoadedFrom(await self.read_config(directory, parameters), files)
+        return LoadedFrom(await self.read_config(here, parameters), files)
 
     async def read_config(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelConfig:
         """Raises ServerError with what is wrong and where."""

@@ -8,6 +8,7 @@ versions come and go in `model_life_cycle.py`.
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,8 +32,10 @@ from actors.version_snapshots import version_snapshots
 from protocol.core import LoadParameters, ModelIndex
 from protocol.errors import InvalidArgument, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION
-from repository.layout import DUPLICATE_MODEL
+from repository.layout import DUPLICATE_MODEL, FoundModels
 from repository.repositories import Repositories
+
+logger = logging.getLogger("trioton.model_manager")
 
 
 class ControlMode(enum.Enum):
@@ -161,8 +164,13 @@ class ModelManager:
         return version_snapshots(self._table)
 
     async def index(self, *, ready: bool) -> list[ModelIndex]:
-        """The known versions, and by name those models of the repositories that were never loaded."""
-        found = await trio.to_thread.run_sync(self._repositories.find_models)
+        """The known versions, and by name those models of the repositories that were never loaded; without these where
+        a repository cannot be listed now."""
+        try:
+            found = await trio.to_thread.run_sync(self._repositories.find_models)
+        except ServerError as error:
+            logger.warning("the index has only models that were loaded: %s", error)
+            found = FoundModels()
         index: list[ModelIndex] = []
         for name in sorted({*found.models, *found.duplicates, *self._table.entries}):
             if name in self._table.entries:

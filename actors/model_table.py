@@ -16,7 +16,7 @@ from protocol.core import ModelIndex
 from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.messages import LATEST_VERSION
 from repository.changes import LoadedFrom
-from repository.override_files import OverrideFiles
+from repository.held_directory import HeldDirectory
 
 # The reason in the index after an unload that was asked for.
 UNLOADED = "unloaded"
@@ -34,12 +34,12 @@ class ModelState(enum.Enum):
 @dataclass(eq=False, slots=True)
 class VersionEntry:
     """One version. `model` serves while the state is READY, and finishes its requests while it is UNLOADING.
-    `files` are those that the load call brought, needed as long as an instance may be started again. `needs` are the
-    models that it calls: those of an ensemble's steps or of a traffic split."""
+    `files` are those that the load call brought or that were downloaded, needed as long as an instance may be started
+    again. `needs` are the models that it calls: those of an ensemble's steps or of a traffic split."""
 
     version: int
     model: Model | None
-    files: OverrideFiles | None = None
+    files: HeldDirectory | None = None
     needs: tuple[str, ...] = ()
     state: ModelState = ModelState.LOADING
     reason: str = ""

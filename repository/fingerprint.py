@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from repository.layout import ModelDirectory
 
-# Every file below the model's directory with its time of change in nanoseconds and its size in bytes; a directory with
-# nothing in it, as the version of an ensemble, ends in a slash and has neither.
+# Every file below the model's directory with its time of change in nanoseconds (in a store, a digest of its ETag) and
+# its size in bytes; a directory with nothing in it, as the version of an ensemble, ends in a slash and has neither.
 Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
 
 # Written by whoever imports a model's files, its own worker included.
@@ -27,6 +27,9 @@ def fingerprint(directory: ModelDirectory, *, is_watched: bool = False) -> Finge
         is_watched: leave out also what a person at work has lying around: hidden files and directories (editors' and
             version control's), backups (`name~`), and virtual environments.
     """
+    if directory.remote is not None:
+        entries = directory.remote.entries()
+        return tuple(sorted(entry for entry in entries if not _is_left_out(entry[0].split("/"), is_watched)))
     return tuple(sorted(_files(directory.path, is_watched)))
 
 
@@ -50,6 +53,10 @@ def _files(root: Path, is_watched: bool) -> Iterator[tuple[str, int, int]]:
             except OSError:
                 continue
             yield os.path.relpath(path, root), status.st_mtime_ns, status.st_size
+
+
+def _is_left_out(parts: Sequence[str], is_watched: bool) -> bool:
+    return _COMPILED in parts[:-1] or (is_watched and any(map(_is_scratch, parts)))
 
 
 def _is_scratch(name: str) -> bool:

@@ -1,7 +1,8 @@
 """The layout of a model repository: `<repository>/<model>/<version>/<file>`.
 
 Flow: repository paths -> [layout] -> model directories, their versions, the versions that the policy selects.
-Reads directories only, no file. Source: Triton's model repository documentation.
+Reads directories only, no file; of a repository in a store, its listing. Source: Triton's model repository
+documentation.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import TypeAlias
 
 from protocol.errors import InvalidArgument, NotFound
 from repository.model_config import LatestPolicy, ModelVersionPolicy
+from repository.stores.snapshot import Snapshot
+from repository.stores.store_repository import StoreRepository
 
 logger = logging.getLogger(__name__)
 
@@ -36,21 +39,23 @@ DEFAULT_VERSION_POLICY = ModelVersionPolicy(latest=LatestPolicy(num_versions=1))
 class ModelDirectory:
     """Where a model lies. `name` is the directory's name, which the configuration must repeat or leave out.
 
-    `is_flat`: it has no version directories; what lies in it is version 1.
+    `is_flat`: it has no version directories; what lies in it is version 1. `remote`: it lies in a store, as a listing
+    saw it, and nothing at `path` until it is downloaded.
     """
 
     name: str
     path: Path
     repository: Path
     is_flat: bool = False
+    remote: Snapshot | None = field(default=None, compare=False)
 
     @property
     def config_file(self) -> Path:
         return self.path / CONFIG_FILE
 
 
-# A directory of models, or one model by itself.
-Repository: TypeAlias = Path | ModelDirectory
+# A directory of models, one model by itself, or a place in a store.
+Repository: TypeAlias = Path | ModelDirectory | StoreRepository
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +71,18 @@ def find_models(repositories: Sequence[Repository]) -> FoundModels:
     """Every subdirectory of a repository is a model, but for hidden ones; links to directories count.
 
     Raises:
-        NotFound: a repository is no directory.
+        NotFound: a repository is no directory, or no bucket.
+        ServerError: a store cannot be listed.
     """
     found: dict[str, list[ModelDirectory]] = {}
     for repository in dict.fromkeys(repositories):
         if isinstance(repository, ModelDirectory):
             found.setdefault(repository.name, []).append(repository)
+            continue
+        if isinstance(repository, StoreRepository):
+            for name, snapshot in repository.models().items():
+                if _is_model_name(name):
+                    found.setdefault(name, []).append(_remote_model(repository, name, snapshot))
             continue
         for path in sorted(_entries(repository)):
             if _is_model(path):
@@ -87,6 +98,7 @@ def find_model(repositories: Sequence[Repository], name: str) -> FoundModels:
 
     Raises:
         InvalidArgument: the name could lead out of a repository.
+        ServerError: a store cannot be listed.
     """
     check_model_name(name)
     found = (_model_in(repository, name) for repository in dict.fromkeys(repositories))
@@ -94,6 +106,11 @@ def find_model(repositories: Sequence[Repository], name: str) -> FoundModels:
     if len(places) > 1:
         return FoundModels(duplicates={name: places})
     return FoundModels(models={place.name: place for place in places})
+
+
+def is_configuration(path: str) -> bool:
+    """Whether a file, by its path below a model's directory, may be its configuration."""
+    return path == CONFIG_FILE or path.startswith(f"{CONFIGS_DIRECTORY}/")
 
 
 def check_model_name(name: str) -> None:
@@ -164,21 +181,35 @@ def select_versions(policy: ModelVersionPolicy | None, available: Collection[int
 def _model_in(repository: Repository, name: str) -> ModelDirectory | None:
     if isinstance(repository, ModelDirectory):
         return repository if repository.name == name else None
+    if isinstance(repository, StoreRepository):
+        snapshot = repository.model(name) if _is_model_name(name) else None
+        return _remote_model(repository, name, snapshot) if snapshot is not None else None
     path = repository / name
     return ModelDirectory(name, path, repository) if _is_model(path) else None
 
 
+def _remote_model(repository: StoreRepository, name: str, snapshot: Snapshot) -> ModelDirectory:
+    place = Path(str(repository))
+    return ModelDirectory(name, place / name, place, remote=snapshot)
+
+
 def _is_model(path: Path) -> bool:
-    if path.name.startswith(".") or not os.path.isdir(path):  # unlike Path.is_dir it never raises
+    return os.path.isdir(path) and _is_model_name(path.name)  # unlike Path.is_dir it never raises
+
+
+def _is_model_name(name: str) -> bool:
+    if name.startswith("."):
         return False
-    if not path.name.isprintable():  # also those that are not UTF-8, which no answer could carry
-        logger.warning("directory %r is skipped, its name is not printable text", str(path))
+    if not name.isprintable():  # also those that are not UTF-8, which no answer could carry
+        logger.warning("directory %r is skipped, its name is not printable text", name)
         return False
     return True
 
 
 def _candidates(directory: ModelDirectory) -> list[str]:
     """The names of the subdirectories that may be versions."""
+    if directory.remote is not None:
+        return [name for name in directory.remote.subdirectories() if name not in _RESERVED_DIRECTORIES]
     return [
         path.name for path in _entries(directory.path) if path.name not in _RESERVED_DIRECTORIES and os.path.isdir(path)
     ]

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from protocol.errors import InvalidArgument
+from repository.held_directory import HeldDirectory
 from repository.layout import ModelDirectory
 
 
-class OverrideFiles:
-    """The directory `<temporary>/<model>`: written when made, removed when the last of its users has released it. Both
-    block. Whoever made it is the first user."""
+class OverrideFiles(HeldDirectory):
+    """The directory `<temporary>/<model>`, written when made, which blocks."""
 
     def __init__(self, model: str, files: Mapping[str, bytes]) -> None:
         """`files` maps paths below the model's directory (`<version>/<name>`) to contents.
@@ -22,27 +22,17 @@ class OverrideFiles:
             InvalidArgument: a path leads out of the directory, or two cannot stand beside each other.
         """
         paths = {path: _normalised(path) for path in files}
-        self._users = 1
-        self._temporary = tempfile.TemporaryDirectory(prefix="trioton-override-")
-        root = Path(self._temporary.name)
-        self.directory = ModelDirectory(model, root / model, root)
+        temporary = tempfile.TemporaryDirectory(prefix="trioton-override-")
+        root = Path(temporary.name)
+        super().__init__(ModelDirectory(model, root / model, root), temporary.cleanup)
         try:
             for path, contents in files.items():
                 target = self.directory.path / paths[path]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(contents)
         except (OSError, ValueError) as exc:
-            self._temporary.cleanup()
+            temporary.cleanup()
             raise InvalidArgument(f"failed to write the override files of model '{model}': {exc}") from None
-
-    def share(self) -> None:
-        """Count one more user."""
-        self._users += 1
-
-    def release(self) -> None:
-        self._users -= 1
-        if not self._users:
-            self._temporary.cleanup()
 
 
 def _normalised(path: str) -> str:

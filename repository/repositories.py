@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from protocol.errors import NotFound
+from protocol.errors import ServerError
 from repository.fingerprint import Fingerprint, fingerprint
 from repository.layout import FoundModels, ModelDirectory, Repository, find_model, find_models
 
@@ -31,11 +32,11 @@ class Repositories:
         self._places = tuple(dict.fromkeys(places))
 
     def find_models(self) -> FoundModels:
-        """Raises NotFound: a repository cannot be listed."""
+        """Raises ServerError: a repository cannot be listed."""
         return find_models(self._places)
 
     def find_model(self, name: str) -> FoundModels:
-        """Raises InvalidArgument: no model can have this name."""
+        """Raises ServerError: no model can have this name, or a store cannot be listed."""
         return find_model(self._places, name)
 
     def look(self, before: Mapping[str, ModelFiles]) -> dict[str, ModelFiles]:
@@ -49,7 +50,7 @@ class Repositories:
     def _look_at(self, place: Repository, before: Mapping[str, ModelFiles]) -> dict[str, ModelFiles]:
         try:
             found = find_models((place,)).models
-        except NotFound as error:
+        except ServerError as error:
             logger.error("model repository '%s' is not polled: %s", place, error)
             return {name: kept for name, files in before.items() if (kept := _in_repository(files, place)).places}
         looks = {name: ModelFiles((each,), (fingerprint(each, is_watched=True),)) for name, each in found.items()}
@@ -57,7 +58,8 @@ class Repositories:
 
 
 def _in_repository(model: ModelFiles, place: Repository) -> ModelFiles:
-    here = [(each, files) for each, files in zip(model.places, model.files, strict=True) if each.repository == place]
+    path = Path(str(place))
+    here = [(each, files) for each, files in zip(model.places, model.files, strict=True) if each.repository == path]
     return ModelFiles(tuple(each for each, _ in here), tuple(files for _, files in here))
 
 

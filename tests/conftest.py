@@ -1,8 +1,61 @@
-"""Settings for every test: hypothesis judges answers, never the time they take."""
+"""For every test: hypothesis judges answers, never the time they take. And object stores, for those who ask."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.emulators import KINDS, Store, azure_store, azurite, gs_store, moto, s3_store
 
 settings.register_profile("trioton", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("trioton")
+
+_bucket_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def moto_address() -> Iterator[str]:
+    with moto() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def azurite_address() -> Iterator[str]:
+    with azurite() as address:
+        yield address
+
+
+@pytest.fixture
+def new_store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Store]:
+    """Makes a new bucket in a kind of store, and sets the environment for it."""
+
+    def make(kind: str) -> Store:
+        name = f"bucket{next(_bucket_numbers)}"
+        match kind:
+            case "s3":
+                store = s3_store(request.getfixturevalue("moto_address"), name)
+            case "gs":
+                store = gs_store(request.getfixturevalue("moto_address"), name, tmp_path_factory.mktemp("credentials"))
+            case _:
+                store = azure_store(request.getfixturevalue("azurite_address"), name)
+        for variable, value in store.environment.items():
+            monkeypatch.setenv(variable, value)
+        return store
+
+    return make
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, new_store: Callable[[str], Store]) -> Store:
+    """A new bucket, in each kind of store."""
+    return new_store(request.param)
+
+
+@pytest.fixture
+def s3(new_store: Callable[[str], Store]) -> Store:
+    return new_store("s3")

@@ -30,11 +30,14 @@ from actors.tracing.tracer import Tracer
 from backends.registry import BackendRegistry
 from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
+from protocol.errors import ServerError
 from protocol.limits import LimitCounter
 from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
 from protocol.tls import CertificateError
+from repository.stores.store_repository import StoreRepository, Stores
+from repository.stores.urls import StoreUrl
 from trioton.custom_collector import is_own_name
 from trioton.edges import Edge, Shared, edges, tls_contexts
 from trioton.ending import Ending, ExitTimeoutExpired
@@ -75,7 +78,8 @@ class Server:
         self.cache = ResponseCache(cache.name, cache.settings) if cache is not None else None
         custom = CustomMetrics(is_own_name, is_enabled=settings.allow_metrics)
         registry = BackendRegistry(directories=settings.backend_directory)
-        self.core = ServerCore(_core_settings(settings), registry, self.cache, custom)
+        self._stores = settings.stores(os.environ)
+        self.core = ServerCore(_core_settings(settings, self._stores), registry, self.cache, custom)
         self.tracer = Tracer(settings.tracing(), self.core.is_model_ready)
         self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}
@@ -135,6 +139,7 @@ class Server:
                     self._close_metrics.set()
                 background.cancel_scope.cancel()  # helpers without an end of their own
         self._shared_memory.close()
+        self._stores.cache.close()
         if failure is not None:
             raise failure
         if self._scope.cancelled_caught and self._has_started:
@@ -165,9 +170,20 @@ class Server:
         return model_table(await self.core.repository_index())
 
     async def _check_repositories(self) -> None:
-        for path in self.settings.model_repository:
-            if not await trio.Path(path).is_dir():
-                raise StartError(f"model repository '{path}' is not a directory; see --model-repository")
+        for place in self.settings.model_repository:
+            if isinstance(place, StoreUrl):
+                await self._check_store(self._stores.repository(place))
+            elif not await trio.Path(place).is_dir():
+                raise StartError(f"model repository '{place}' is not a directory; see --model-repository")
+
+    async def _check_store(self, repository: StoreRepository) -> None:
+        try:
+            await trio.to_thread.run_sync(self._stores.cache.open)
+            models = await trio.to_thread.run_sync(repository.models, abandon_on_cancel=True)
+        except ServerError as error:
+            raise StartError(f"model repository {error}; see --model-repository") from None
+        if not models:
+            logger.warning("model repository '%s' holds no models", repository)
 
     async def _reloader(self) -> Reloader | None:
         """Made before the model is loaded, so that no change is missed."""
@@ -286,12 +302,12 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno)
 
 
-def _core_settings(settings: Settings) -> CoreSettings:
+def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
     backend_config: dict[str, dict[str, str]] = {}
     for setting in settings.backend_config:
         backend_config.setdefault(setting.backend, {})[setting.key] = setting.value
     return CoreSettings(
-        repositories=settings.repositories(),
+        repositories=settings.repositories(stores),
         server_id=settings.id,
         control_mode=ControlMode(settings.model_control_mode),
         poll_seconds=settings.repository_poll_secs,

@@ -15,6 +15,8 @@ from typing import Literal, TypeAlias, cast
 from actors.rate_limit_policy import RateLimitResource
 from actors.tracing.settings import TracerSettings
 from repository.layout import ModelDirectory, Repository
+from repository.stores.store_repository import Stores
+from repository.stores.urls import StoreUrl
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, seconds, switch
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.host_policies import resolve_host_policies
@@ -30,6 +32,7 @@ from trioton.scheduling_flags import (
     rate_limit_mode,
     rate_limit_resource,
 )
+from trioton.store_flags import STORES, StoreFlags, repository_place
 from trioton.trace_flags import (
     TraceOption,
     trace_count,
@@ -53,7 +56,7 @@ TRACING = "Tracing"
 DEMO = "Demo"
 RUN = "Run"
 # In the order of the help text.
-GROUPS = (RUN, SERVER, LOADING, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
+GROUPS = (RUN, SERVER, STORES, LOADING, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ _TEXT = "<string>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(LoadingFlags, HttpFlags, GrpcFlags):
+class Settings(LoadingFlags, StoreFlags, HttpFlags, GrpcFlags):
     """A server's settings.
 
     Ports: 0 lets the system choose. An empty `metrics_address` means that of HTTP.
@@ -111,12 +114,13 @@ class Settings(LoadingFlags, HttpFlags, GrpcFlags):
         UsageError: settings that contradict each other.
     """
 
-    model_repository: tuple[Path, ...] = repeatable(
-        Path,
+    model_repository: tuple[Path | StoreUrl, ...] = repeatable(
+        repository_place,
         group=SERVER,
         metavar="<path>",
         aliases=("model-store",),
-        help="A directory of models. May be given several times; all are served together.",
+        help="A directory of models, or one in an object store: s3://bucket/path, gs://bucket/path, "
+        "as://account/container/path. May be given several times; all are served together.",
     )
     # No flags: `trioton run` sets them. One model to serve besides the repositories, and whether it is loaded again
     # when its files change (which takes `model_control_mode` explicit).
@@ -327,9 +331,10 @@ class Settings(LoadingFlags, HttpFlags, GrpcFlags):
         self.cache()
         self.host_policies()
 
-    def repositories(self) -> tuple[Repository, ...]:
+    def repositories(self, stores: Stores) -> tuple[Repository, ...]:
         """Where models are looked for."""
-        return self.model_repository if self.model is None else (self.model, *self.model_repository)
+        places = [stores.repository(place) if isinstance(place, StoreUrl) else place for place in self.model_repository]
+        return tuple(places) if self.model is None else (self.model, *places)
 
     def auto_complete_config(self) -> bool:
         """Whether configurations are filled up from the models."""

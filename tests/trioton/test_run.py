@@ -75,7 +75,9 @@ def test_settings_of_a_person_at_work(tmp_path: Path) -> None:
     assert (settings.http_address, settings.grpc_address) == ("127.0.0.1", "127.0.0.1")
     assert (settings.model_control_mode, settings.load_model) == ("explicit", ("m",))
     assert (settings.exit_on_error, settings.reload) == (True, False)
-    assert [place.path for place in settings.repositories() if isinstance(place, ModelDirectory)] == [tmp_path / "m"]
+    assert [
+        place.path for place in settings.repositories(settings.stores({})) if isinstance(place, ModelDirectory)
+    ] == [tmp_path / "m"]
 
     environment = {"TRIOTON_HTTP_PORT": "1", "TRIOTON_MODEL_REPOSITORY": "/elsewhere"}
     words = ["--reload", "--grpc-port", "2", model, "--backend-config=python,a=b", "--http-address=0.0.0.0"]
@@ -83,7 +85,7 @@ def test_settings_of_a_person_at_work(tmp_path: Path) -> None:
     assert (settings.exit_on_error, settings.reload) == (False, True)
     assert (settings.http_address, settings.http_port, settings.grpc_port) == ("0.0.0.0", 1, 2)
     assert settings.backend_config == (BackendSetting("python", "a", "b"),)
-    assert len(settings.repositories()) == 1
+    assert len(settings.repositories(settings.stores({}))) == 1
     assert run_settings([model, "--reload", "--exit-on-error=true"], {}).exit_on_error
     debugged = run_settings([model, "--debug=debugpy:5700", "--backend-config=python,a=b"], {}).backend_config
     assert debugged == (BackendSetting("python", "a", "b"), BackendSetting("python", "debugger", "debugpy:5700"))

@@ -1,0 +1,45 @@
+"""A store that answers as it is told: for what no emulator does, such as a wrong region or a connection that breaks."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+Handler: TypeAlias = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+def answer(status: int, body: str = "", **headers: str) -> Handler:
+    def handle(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(status)
+        for name, value in headers.items():
+            request.send_header(name.replace("_", "-"), value)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body.encode())
+
+    return handle
+
+
+@contextmanager
+def endpoint(handle: Handler) -> Iterator[str]:
+    """Its address as `http://host:port`."""
+
+    class Requests(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            handle(self)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Requests)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
