@@ -9,7 +9,6 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
@@ -107,21 +106,13 @@ class ModelLoader:
         if is_split(config):
             return (TrafficSplit(config, find),)
         validate_backend(config)
-        backend = await in_thread(
-            partial(
-                self.registry.find,
-                config.backend,
-                model=directory.name,
-                directory=directory.path,
-                is_python_based=config.runtime == PYTHON_RUNTIME,
-            )
-        )
+        backend = await in_thread(self.find_backend, directory, config)
         available = await in_thread(version_directories, directory)
         versions = select_versions(config.version_policy, available, model=directory.name)
         config = self._normalise(config, backend)
         if self.auto_complete_config:
             validate(config, complete=False)
-            config = await backend.complete_config(self._source(directory, config, versions[-1], backend))
+            config = await backend.complete_config(self.source(directory, config, versions[-1], backend))
             refuse_unbuilt(config)
             config = self._normalise(config, backend)
         validate(config)
@@ -137,6 +128,15 @@ class ModelLoader:
             generation = await in_thread(self.cache.generation, directory, config)
         return tuple(
             self._model(directory, config, version, backend, labels, warmup, states, generation) for version in versions
+        )
+
+    def find_backend(self, directory: ModelDirectory, config: ModelConfig) -> type[Backend]:
+        """The class that serves the model. Blocks; raises ServerError where there is none."""
+        return self.registry.find(
+            config.backend,
+            model=directory.name,
+            directory=directory.path,
+            is_python_based=config.runtime == PYTHON_RUNTIME,
         )
 
     async def _prepare_ensemble(
@@ -184,9 +184,10 @@ class ModelLoader:
             backend_prefers_gpu=backend.prefers_gpu,
         )
 
-    def _source(
+    def source(
         self, directory: ModelDirectory, config: ModelConfig, version: int, backend: type[Backend]
     ) -> ModelSource:
+        """One version as a backend gets it."""
         settings: dict[str, str] = {}
         for name in ("", *backend.settings_from, config.backend):
             settings.update(self.backend_config.get(name, {}))
@@ -221,7 +222,7 @@ class ModelLoader:
         initial_states: Mapping[str, Tensor],
         cache_generation: bytes | None,
     ) -> Model:
-        source = self._source(directory, config, version, backend)
+        source = self.source(directory, config, version, backend)
         placements = resolve_instances(config)
         specs = [
             InstanceSpec(

@@ -25,7 +25,12 @@ from backends.parameters import parse_int
 from backends.requirements import framework_missing
 from protocol.errors import Cancelled, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from repository.completion import DEFAULT_MAX_BATCH_SIZE, TensorSignature, complete_from_model
+from repository.completion import (
+    DEFAULT_MAX_BATCH_SIZE,
+    TensorSignature,
+    check_against_model,
+    complete_from_model,
+)
 from repository.model_config import ModelConfig
 from repository.shape_rules import read_shape_rules
 
@@ -131,6 +136,13 @@ class ArrayBackend(Backend):
         return complete_from_model(
             config, inputs=inputs, outputs=outputs, default_max_batch_size=_default_max_batch_size(source)
         )
+
+    @classmethod
+    async def check_model(cls, source: ModelSource) -> None:
+        """Compare the configuration with `signature`."""
+        found = await trio.to_thread.run_sync(cls._read_signature, source, abandon_on_cancel=True)
+        if found is not None:
+            check_against_model(source.config, *found)
 
     @classmethod
     def _read_signature(cls, source: ModelSource) -> Signature | None:

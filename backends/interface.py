@@ -193,6 +193,14 @@ class Backend(abc.ABC):
         """
         return source.config
 
+    @classmethod  # noqa: B027 (not every framework has files that can be judged)
+    async def check_model(cls, source: ModelSource) -> None:
+        """Judge a model's files against its final configuration, without loading it to serve; for `trioton doctor`.
+
+        Raises:
+            ServerError: `load` would fail, as far as can be told from the files.
+        """
+
     @abc.abstractmethod
     async def load(self) -> None:
         """Make the instance ready to execute. Cancellation must leave nothing behind."""

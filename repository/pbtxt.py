@@ -12,6 +12,7 @@ from google.protobuf import text_format
 from protocol.errors import InvalidArgument
 from repository.model_config import ModelConfig
 from repository.protobuf_form import config_from_message, message_from_config, new_message
+from repository.schema_names import meant
 
 _POSITION = re.compile(r"\d+:\d+ : ")
 
@@ -36,6 +37,44 @@ def parse_pbtxt(text: str, *, source: str) -> ModelConfig:
         raise InvalidArgument(f"{source}: {exc.message}") from None
 
 
+def parse_on(text: str, *, source: str) -> tuple[ModelConfig | None, list[InvalidArgument]]:
+    """Parse as `parse_pbtxt`, but go on after an unknown name, as if the nearest one stood there (or nothing, where
+    none is near). Answers what could be read, and every fault."""
+    faults: list[InvalidArgument] = []
+    while True:
+        message = new_message()
+        try:
+            text_format.Parse(text, message)
+        except text_format.ParseError as exc:
+            faults.append(InvalidArgument(_describe(exc, text, source)))
+            mended = _mended(exc, text)
+            if mended is None:
+                break
+            text = mended
+        else:
+            return config_from_message(message), faults
+    try:
+        message = new_message()
+        text_format.Parse(text, message, allow_unknown_field=True)
+        return config_from_message(message), faults
+    except (text_format.ParseError, InvalidArgument):
+        return None, faults
+
+
+def _mended(exc: text_format.ParseError, text: str) -> str | None:
+    """The text with the nearest name in place of an unknown one."""
+    found = meant(str(exc))
+    line, column = exc.GetLine(), exc.GetColumn()
+    if found is None or not found[1] or line is None or column is None:
+        return None
+    lines = text.split("\n")
+    before, after = lines[line - 1][: column - 1], lines[line - 1][column - 1 :]
+    if not after.startswith(found[0]):
+        return None
+    lines[line - 1] = before + found[1] + after.removeprefix(found[0])
+    return "\n".join(lines)
+
+
 def format_pbtxt(config: ModelConfig) -> str:
     """The configuration as text that `parse_pbtxt` reads back to an equal value.
 
@@ -47,12 +86,14 @@ def format_pbtxt(config: ModelConfig) -> str:
 
 def _describe(exc: text_format.ParseError, text: str, source: str) -> str:
     what = str(exc)
+    found = meant(what)
+    hint = f" Did you mean '{found[1]}'?" if found is not None and found[1] else ""
     line, column = exc.GetLine(), exc.GetColumn()
     if line is None or column is None:
-        return f"{source}: {what}"
+        return f"{source}: {what}{hint}"
     what = _POSITION.sub("", what, count=1)
     # The parser quotes the whole line, which may be the whole file; the position says enough.
     lines = text.split("\n")
     if line <= len(lines):
         what = what.removeprefix(f"'{lines[line - 1]}': ")
-    return f"{source}:{line}:{column}: {what}"
+    return f"{source}:{line}:{column}: {what}{hint}"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 
-from trioton.flags import UsageError, read_arguments, read_environment, rows
+from trioton.flags import Flag, UsageError, read_arguments, read_environment, rows
 from trioton.help import command_help
 from trioton.settings import UNBUILT_FLAGS, DemoSettings, Settings
 
@@ -22,9 +22,28 @@ USAGE = """\
 usage: trioton [serve] --model-repository=<path> [flags]
        trioton run <model directory> [--reload] [flags]
        trioton demo [--once] [flags]
-       trioton --help | --version"""
+       trioton doctor <repository> … [--json] [flags]
+       trioton config <model directory> [--json] [flags]
+       trioton <command> --help
+       trioton --version"""
 RUN_USAGE = "usage: trioton run <model directory> [--reload] [flags]"
 DEMO_USAGE = "usage: trioton demo [--once] [flags]"
+DOCTOR_USAGE = """\
+usage: trioton doctor <repository> … [--json] [flags]
+
+Checks every model of the repositories without serving it, and says how to mend what is wrong. Exit code 0 if a server
+would load all of them, else 1."""
+CONFIG_USAGE = """\
+usage: trioton config <model directory> [--json] [flags]
+
+Prints the configuration that a server would use, with everything completed."""
+USAGES = {
+    "config": CONFIG_USAGE,
+    "demo": DEMO_USAGE,
+    "doctor": DOCTOR_USAGE,
+    "run": RUN_USAGE,
+    "serve": USAGE,
+}
 # Triton's own variable: 0 shows log messages as they are, without quotes and escapes.
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 # Exit codes as shells have them for the signals that other programs end by.
@@ -40,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _command(command, words)
         sys.stdout.flush()
     except UsageError as error:
-        usage = {"demo": DEMO_USAGE, "run": RUN_USAGE}.get(command, USAGE)
+        usage, _, _ = USAGES.get(command, USAGE).partition("\n\n")
         print(usage, error, sep="\n", file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever reads has seen enough (`… --help | head`)
@@ -60,7 +79,11 @@ def _command(command: str, words: list[str]) -> int:
             return _run(words)
         case "demo":
             return _demo(words)
-    raise UsageError(f"Unexpected argument: {command}; the commands are serve, run and demo")
+        case "doctor":
+            return _doctor(words)
+        case "config":
+            return _config(words)
+    raise UsageError(f"Unexpected argument: {command}; the commands are serve, run, demo, doctor and config")
 
 
 def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -110,6 +133,30 @@ def _demo(words: Sequence[str]) -> int:
     from trioton.demo import run_demo
 
     return run_demo(settings)
+
+
+def _doctor(words: Sequence[str]) -> int:
+    from trioton.tools.doctor_command import doctor_table, run_doctor
+
+    return _tool(words, DOCTOR_USAGE, doctor_table(), run_doctor)
+
+
+def _config(words: Sequence[str]) -> int:
+    from trioton.tools.config_command import config_table, run_config
+
+    return _tool(words, CONFIG_USAGE, config_table(), run_config)
+
+
+def _tool(
+    words: Sequence[str],
+    usage: str,
+    table: Sequence[Flag],
+    run: Callable[[Sequence[str], Mapping[str, str]], int],
+) -> int:
+    if _asks_for(words, "--help", "-h"):
+        print(command_help(usage, table))
+        return 0
+    return run(words, os.environ)
 
 
 def _escapes_log(environment: Mapping[str, str]) -> bool:

@@ -173,6 +173,17 @@ def read_arguments(table: Sequence[Flag], arguments: Sequence[str], unbuilt: Map
     return values
 
 
+def split_words(table: Sequence[Flag], words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that are no flags, and those that are, with their values."""
+    takes_value = {f"--{name}" for row in table if not row.is_switch for name in (row.name, *row.aliases)}
+    places: list[str] = []
+    flags: list[str] = []
+    for word in words:
+        is_value = bool(flags) and flags[-1] in takes_value
+        (flags if word.startswith("-") or is_value else places).append(word)
+    return places, flags
+
+
 def read_environment(table: Sequence[Flag], environment: Mapping[str, str]) -> dict[str, Any]:
     """Field values from TRIOTON_<FLAG>; the values of a repeatable flag are separated by `;`.
 

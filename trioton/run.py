@@ -16,7 +16,7 @@ from protocol.errors import ServerError
 from repository.backend_fields import MODEL_FORMS
 from repository.layout import CONFIG_FILE, ModelDirectory, find_models, first_version_directory
 from repository.pbtxt import parse_pbtxt
-from trioton.flags import Flag, UsageError, flag, read_arguments, read_environment, rows, switch
+from trioton.flags import Flag, UsageError, flag, read_arguments, read_environment, rows, split_words, switch
 from trioton.settings import RUN, UNBUILT_FLAGS, BackendSetting, Settings
 
 # Flags of a server of whole repositories: here the model is the command's argument.
@@ -55,7 +55,7 @@ def run_settings(words: Sequence[str], environment: Mapping[str, str]) -> Settin
         UsageError: see `trioton.flags`, `Settings` and `find_run_model`.
     """
     table = run_table()
-    places, flags = _split(table, words)
+    places, flags = split_words(table, words)
     if len(places) != 1:
         raise UsageError(f"trioton run takes one model directory, got {len(places)}: {' '.join(places) or 'none'}")
     values = {**read_environment(table, environment), **read_arguments(table, flags, UNBUILT_FLAGS)}
@@ -102,17 +102,6 @@ def find_run_model(given: Path) -> ModelDirectory:
             f"trioton serve --model-repository={given}, or run one: trioton run {given / models[0].name}"
         )
     raise UsageError(f"'{given}' has no model in it; {_EXPECTED}")
-
-
-def _split(table: Sequence[Flag], words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that are no flags, and those that are, with their values."""
-    takes_value = {f"--{name}" for row in table if not row.is_switch for name in (row.name, *row.aliases)}
-    places: list[str] = []
-    flags: list[str] = []
-    for word in words:
-        is_value = bool(flags) and flags[-1] in takes_value
-        (flags if word.startswith("-") or is_value else places).append(word)
-    return places, flags
 
 
 def _is_version(path: Path) -> bool:

@@ -46,7 +46,7 @@ from trioton.load_report import load_report
 from trioton.log import VERBATIM, ServerLog
 from trioton.metrics import Metrics
 from trioton.reload import Reloader
-from trioton.settings import Address, Settings
+from trioton.settings import Address, Settings, backend_settings
 from trioton.tables import model_table
 
 __all__ = ["ExitTimeoutExpired", "Server", "StartError", "open_server"]
@@ -303,9 +303,6 @@ def _reason(error: OSError) -> str:
 
 
 def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
-    backend_config: dict[str, dict[str, str]] = {}
-    for setting in settings.backend_config:
-        backend_config.setdefault(setting.backend, {})[setting.key] = setting.value
     return CoreSettings(
         repositories=settings.repositories(stores),
         server_id=settings.id,
@@ -315,7 +312,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         strict_readiness=settings.strict_readiness,
         auto_complete_config=settings.auto_complete_config(),
         model_config_name=settings.model_config_name,
-        backend_config=backend_config,
+        backend_config=backend_settings(settings.backend_config),
         model_load_thread_count=settings.model_load_thread_count,
         model_load_retry_count=settings.model_load_retry_count,
         model_load_gpu_limits={limit.device_id: limit.fraction for limit in settings.model_load_gpu_limit},

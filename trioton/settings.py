@@ -7,7 +7,7 @@ server what it needs of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -55,8 +55,9 @@ LOGGING = "Logging"
 TRACING = "Tracing"
 DEMO = "Demo"
 RUN = "Run"
+TOOLS = "Command"
 # In the order of the help text.
-GROUPS = (RUN, SERVER, STORES, LOADING, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
+GROUPS = (TOOLS, RUN, SERVER, STORES, LOADING, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,14 @@ def backend_setting(text: str) -> BackendSetting:
     if not equals or not key or (comma and not backend):
         raise ValueError("--backend-config option format is '<backend name>,<setting>=<value>'")
     return BackendSetting(backend, key, value)
+
+
+def backend_settings(settings: Sequence[BackendSetting]) -> dict[str, dict[str, str]]:
+    """The settings of each backend, by its name ("" for all)."""
+    made: dict[str, dict[str, str]] = {}
+    for setting in settings:
+        made.setdefault(setting.backend, {})[setting.key] = setting.value
+    return made
 
 
 def config_name(text: str) -> str:

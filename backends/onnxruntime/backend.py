@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime
+import trio
 from numpy.typing import NDArray
 
 from backends.array_backend import ArrayBackend, Signature
@@ -50,12 +51,21 @@ class OnnxRuntimeBackend(ArrayBackend):
 
     @classmethod
     def signature(cls, source: ModelSource) -> Signature | None:
+        return cls._declared(source).for_completion(source.config)
+
+    @classmethod
+    async def check_model(cls, source: ModelSource) -> None:
+        found = await trio.to_thread.run_sync(cls._declared, source, abandon_on_cancel=True)
+        check_against_model(source.config, found.inputs, found.outputs)
+
+    @classmethod
+    def _declared(cls, source: ModelSource) -> ModelSignature:
         # A session that is only looked at needs no pool and no GPU. It must optimise as the instances' will: folding
         # constants sharpens the shapes of outputs, which are compared exactly when an instance loads.
         options = replace(read_options(source.config), intra_op_thread_count=1, is_parallel=False)
         path = model_path(source)
         session = _open_session(source.name, path, options, [(CPU, {})])
-        return read_signature(session, path, source.config).for_completion(source.config)
+        return read_signature(session, path, source.config)
 
     def load_model(self) -> None:
         source, config = self.spec.source, self.spec.config

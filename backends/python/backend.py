@@ -19,9 +19,11 @@ import trio
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource, Responder
 from backends.python.batches import Batches
 from backends.python.channel import WorkerGone
+from backends.python.environment import find_environment
 from backends.python.loaded_model import LoadedModel, begin
 from backends.python.placement import Placement
 from backends.python.portions import BatchTooLarge, input_size, portions, too_large
+from backends.python.program import check_program
 from backends.python.questions import Questions
 from backends.python.renewal import Renewal
 from backends.python.settings import PythonSettings
@@ -85,6 +87,16 @@ class PythonBackend(Backend):
             return source.config
         what = f"auto_complete_config of model '{source.name}' returned a wrong configuration"
         return from_json_form(completed, what=what)
+
+    @classmethod
+    async def check_model(cls, source: ModelSource) -> None:
+        """Read the program, and find the environment that it asks for. Nothing of the model runs."""
+        cls._check_file(source)
+        await trio.to_thread.run_sync(check_program, cls._program(source), source.name)
+        PythonSettings.of(source)
+        environment = await trio.to_thread.run_sync(find_environment, source, cls.bundled_environment)
+        if environment.hold is not None:
+            environment.hold.close()
 
     async def load(self) -> None:
         """Start the worker and initialize the model, for as long as that takes. Cancelled, it leaves nothing behind.

@@ -89,11 +89,13 @@ def test_a_false_member_of_a_oneof_is_not_an_absent_one() -> None:
     [
         (
             'name: "a"\nbackends: "python"',
-            'm/config.pbtxt:2:1: Message type "inference.ModelConfig" has no field named "backends".',
+            'm/config.pbtxt:2:1: Message type "inference.ModelConfig" has no field named "backends". '
+            "Did you mean 'backend'?",
         ),
         (
             "input [\n  { data_type: TYPE_FLOAT } ]",
-            'm/config.pbtxt:2:16: Enum type "inference.DataType" has no value named TYPE_FLOAT.',
+            'm/config.pbtxt:2:16: Enum type "inference.DataType" has no value named TYPE_FLOAT. '
+            "Did you mean 'TYPE_FP32'?",
         ),
         (
             "dynamic_batching {}\nsequence_batching {}",

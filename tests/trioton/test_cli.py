@@ -68,7 +68,7 @@ def test_triton_s_variable_for_escapes() -> None:
         ([], "--model-repository is required"),
         (["serve"], "--model-repository is required"),
         (["--model-repsitory=/a"], 'Bad option: "--model-repsitory". Did you mean --model-repository?'),
-        (["sreve"], "Unexpected argument: sreve; the commands are serve, run and demo"),
+        (["sreve"], "Unexpected argument: sreve; the commands are serve, run, demo, doctor and config"),
         (
             ["--model-repository=/a", "--load-model=x"],
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",

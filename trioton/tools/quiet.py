@@ -1,0 +1,18 @@
+"""Commands that print an answer keep the log to themselves: what it says is in the answer, or is in its way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def without_log() -> Iterator[None]:
+    """No message of the block is shown."""
+    root, silence = logging.getLogger(), logging.NullHandler()
+    root.addHandler(silence)  # else warnings go to stderr
+    try:
+        yield
+    finally:
+        root.removeHandler(silence)
