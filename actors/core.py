@@ -6,9 +6,10 @@ the server takes requests, and puts together what is asked about models.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
@@ -30,6 +31,7 @@ from protocol.core import (
     LoadParameters,
     ModelIndex,
     ModelMetadata,
+    ModelRepository,
     ModelStatistics,
     Respond,
     ServerMetadata,
@@ -74,6 +76,8 @@ class CoreSettings:
     control_mode: ControlMode = ControlMode.NONE
     poll_seconds: float = 15.0
     load_models: tuple[str, ...] = ()
+    is_namespaced: bool = False
+    open_repository: Callable[[str], Repository] = Path
     strict_readiness: bool = True
     auto_complete_config: bool = True
     model_config_name: str = ""
@@ -133,7 +137,9 @@ class ServerCore:
             gpu_limits=settings.model_load_gpu_limits,
         )
         manager = ModelManager(
-            Repositories(settings.repositories),
+            Repositories(
+                settings.repositories, is_namespaced=settings.is_namespaced, open_place=settings.open_repository
+            ),
             loader,
             control_mode=settings.control_mode,
             poll_seconds=settings.poll_seconds,
@@ -229,6 +235,15 @@ class ServerCore:
 
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         await self._running().unload(name, unload_dependents=unload_dependents)
+
+    def repositories(self) -> Sequence[ModelRepository]:
+        return self._running().repositories()
+
+    async def register_repository(self, repository: ModelRepository) -> None:
+        await self._running().register(repository)
+
+    async def unregister_repository(self, path: str) -> None:
+        await self._running().unregister(path)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self._is_stopping or self._manager is None:

@@ -16,7 +16,7 @@ from actors.ensemble.loading import ComposingModels
 from actors.model_download import PARALLEL_PARTS, at_hand, release
 from actors.model_life_cycle import ModelLifeCycle
 from actors.model_loading import ModelLoader, with_reason
-from actors.model_table import ModelEntry, ModelTable, VersionEntry
+from actors.model_table import ModelEntry, ModelTable, VersionEntry, ambiguous_name
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError
 from repository.changes import LoadedFrom
@@ -73,23 +73,27 @@ class ModelControl:
         tried: frozenset[str] = frozenset(),
         *,
         only_if_absent: bool = False,
-    ) -> None:
+    ) -> ModelEntry:
         """An ensemble's composing models are loaded first, if they are not; those that were `tried` are not again."""
         if parameters.files:
-            await self._load_files(name, parameters)
-            return
+            return await self._load_files(name, parameters)
         try:
             directory = await self._find_directory(name)
         except ServerError as error:
             if name in self._table.entries:  # a name that was never heard of leaves nothing behind
                 self._table.entries[name].note_failure(with_reason(error))
             raise
-        entry = self._table.entry(name)
-        needed = await self._loader.composing_models(directory, parameters)
-        entry.needs = needed.names
+        entry = self._table.entry(directory.identifier)
+        needed = await self._needs(entry, directory, parameters)
         with self._dependencies.wanted(needed.names):
             await self._load_composing(entry, needed, tried)
             await self._load_from(entry, directory, parameters, only_if_absent=only_if_absent)
+        return entry
+
+    async def _needs(self, entry: ModelEntry, directory: ModelDirectory, parameters: LoadParameters) -> Needs:
+        needs = await self._composing.needs(directory, parameters)
+        entry.needs, entry.needed_names = needs.names, needs.by_name
+        return needs
 
     async def _load_from(
         self,
@@ -130,21 +134,21 @@ class ModelControl:
         except ServerError as error:
             raise self._life_cycle.failed(entry, error) from None
 
-    async def _load_files(self, name: str, parameters: LoadParameters) -> None:
+    async def _load_files(self, name: str, parameters: LoadParameters) -> ModelEntry:
         """Load a model from what the call brought; no repository needs to have it. The next load without files goes
         back to the repository."""
         check_model_name(name)
         files = await trio.to_thread.run_sync(OverrideFiles, name, parameters.files)
         try:
-            entry = self._table.entry(name)
-            needed = await self._loader.composing_models(files.directory, parameters)
-            entry.needs = needed.names
+            entry = self._table.find_entry(name) or self._table.entry(name)
+            needed = await self._needs(entry, files.directory, parameters)
             with self._dependencies.wanted(needed.names):
                 await self._load_composing(entry, needed, frozenset())
                 async with entry.lock:
                     source = await self._read(entry, files.directory, files.directory, parameters)
                     async with self._load_limit:
                         await self._life_cycle.replace(entry, files.directory, source, parameters, files)
+            return entry
         finally:
             await release(files)
 
@@ -170,8 +174,10 @@ class ModelControl:
     async def _find_directory(self, name: str) -> ModelDirectory:
         """Raises what a client is told of a name that no repository has, or that more than one has."""
         found = await trio.to_thread.run_sync(self._repositories.find_model, name)
-        if name in found.models:
-            return found.models[name]
+        for directory in found.models.values():
+            return directory
+        if found.duplicates and self._repositories.is_namespaced:
+            raise ambiguous_name(name, len(found.duplicates[name]))
         reason = DUPLICATE_MODEL if found.duplicates else "failed to poll from model repository"
         raise InvalidArgument(f"failed to load '{name}', {reason}")
 
@@ -181,7 +187,7 @@ class ModelControl:
             directory = await self._find_directory(name)
         except ServerError:
             return ()
-        return (await self._loader.composing_models(directory, NO_PARAMETERS)).names
+        return (await self._composing.needs(directory, NO_PARAMETERS)).names
 
     def failed_for(self, name: str) -> list[str]:
         """The models whose last load has failed, perhaps for want of this one."""
@@ -189,7 +195,7 @@ class ModelControl:
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Returns when the model's versions have been told to end."""
-        entry = self._table.entries.get(name)
+        entry = self._table.find_entry(name)
         if entry is None:
             return
         async with entry.lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -48,7 +49,7 @@ async def at_hand(
     limit = limit or trio.CapacityLimiter(PARALLEL_PARTS)
     copy = await _download(directory, is_configuration if only_configuration else lambda path: True, limit)
     try:
-        yield copy.directory, copy
+        yield replace(copy.directory, own_name=directory.own_name, namespace=directory.namespace), copy
     finally:
         await release(copy)
 

@@ -120,10 +120,15 @@ class ModelLifeCycle:
         self, entry: ModelEntry, directory: ModelDirectory, config: ModelConfig | None, parameters: LoadParameters
     ) -> tuple[Model, ...]:
         """Without a configuration, by that of the directory."""
+        names = entry.needed_names
+
+        def find(name: str, version: int) -> Model:
+            return self._table.find(names.get(name, name), version)
+
         try:
             if config is None:
                 config = await self._loader.read_config(directory, parameters)
-            return await self._loader.prepare(directory, config, self._table.find)
+            return await self._loader.prepare(directory, config, find)
         except Exception as error:
             raise self.failed(entry, error) from None
 

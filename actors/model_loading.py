@@ -15,7 +15,7 @@ import trio
 from actors.batching.adaptive import read_adaptive_settings
 from actors.caches.entry import KEY_BYTES, version_key
 from actors.ensemble.composition import Composition, FindModel, NoBackend
-from actors.ensemble.dependencies import Needs, needs_of_config
+from actors.ensemble.dependencies import Needs, needs_of_config, with_step_identifiers
 from actors.gpu_limits import check_gpu_limits
 from actors.model import Model
 from actors.model_agents import ModelAgents
@@ -169,12 +169,13 @@ class ModelLoader:
         )
 
     def _read(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelConfig:
-        return read_config(
+        config = read_config(
             directory,
             override=parameters.config,
             auto_complete=self.auto_complete_config,
             config_name=self.config_name,
         )
+        return with_step_identifiers(config)
 
     def _normalise(self, config: ModelConfig, backend: type[Backend]) -> ModelConfig:
         return normalise(

@@ -29,8 +29,8 @@ from actors.readiness import all_ready
 from actors.repository_watcher import RepositoryWatcher
 from actors.statistics import VersionSnapshot
 from actors.version_snapshots import version_snapshots
-from protocol.core import LoadParameters, ModelIndex
-from protocol.errors import InvalidArgument, ServerError, Unavailable
+from protocol.core import LoadParameters, ModelIndex, ModelRepository
+from protocol.errors import InvalidArgument, ServerError, Unavailable, Unsupported
 from protocol.messages import LATEST_VERSION
 from repository.layout import DUPLICATE_MODEL, FoundModels
 from repository.repositories import Repositories
@@ -84,7 +84,7 @@ class ModelManager:
         self._load_models = load_models
         self._load_limit = load_limit
         self._load_retries = load_retries
-        self._table = ModelTable()
+        self._table = ModelTable(is_namespaced=repositories.is_namespaced)
         self._dependencies = EnsembleDependencies()
         self._load_waits = LoadWaits()
         self._to_inbox, self._inbox = trio.open_memory_channel[Load | Unload](0)
@@ -150,7 +150,8 @@ class ModelManager:
         return self._table.find_all(name, version)
 
     def ready_versions(self, name: str) -> tuple[int, ...]:
-        return self._table.entry(name).ready_versions
+        entry = self._table.find_entry(name)
+        return () if entry is None else entry.ready_versions
 
     def is_ready(self) -> bool:
         """Strict readiness: every model that was asked for serves."""
@@ -172,13 +173,14 @@ class ModelManager:
             logger.warning("the index has only models that were loaded: %s", error)
             found = FoundModels()
         index: list[ModelIndex] = []
-        for name in sorted({*found.models, *found.duplicates, *self._table.entries}):
-            if name in self._table.entries:
-                index += self._table.entries[name].index()
-            elif name in found.duplicates:
+        for identifier in sorted({*found.models, *found.duplicates, *self._table.entries}):
+            namespace, name = self._table.split(identifier)
+            if identifier in self._table.entries:
+                index += self._table.entries[identifier].index(namespace, name)
+            elif identifier in found.duplicates:
                 index.append(ModelIndex(name, "", ModelState.UNAVAILABLE.value, DUPLICATE_MODEL))
             else:
-                index.append(ModelIndex(name))
+                index.append(ModelIndex(name, namespace=namespace))
         return [entry for entry in index if not ready or entry.state == ModelState.READY.value]
 
     async def load(self, name: str, parameters: LoadParameters) -> None:
@@ -209,6 +211,19 @@ class ModelManager:
         if outcome is not None:
             raise outcome
 
+    def repositories(self) -> list[ModelRepository]:
+        return [ModelRepository(each.path, each.names) for each in self._repositories.registered]
+
+    async def register(self, repository: ModelRepository) -> None:
+        if self._control_mode is not ControlMode.EXPLICIT:
+            raise Unsupported("repository registration is not allowed if model control mode is not EXPLICIT")
+        await trio.to_thread.run_sync(self._repositories.register, repository.path, repository.names)
+
+    async def unregister(self, path: str) -> None:
+        if self._control_mode is not ControlMode.EXPLICIT:
+            raise Unsupported("repository unregistration is not allowed if model control mode is not EXPLICIT")
+        await trio.to_thread.run_sync(self._repositories.unregister, path)
+
     # The actor
 
     async def _hear(self, calls: trio.Nursery, control: ModelControl) -> None:
@@ -222,8 +237,7 @@ class ModelManager:
             try:
                 match message:
                     case Load(name, parameters):
-                        await control.load(name, parameters)
-                        self._table.entry(name).is_explicit = True
+                        (await control.load(name, parameters)).is_explicit = True
                     case Unload(name, unload_dependents):
                         await control.unload(name, unload_dependents=unload_dependents)
             except ServerError as error:
@@ -235,12 +249,11 @@ class ModelManager:
         found = await trio.to_thread.run_sync(self._repositories.find_models)
         names = sorted({*found.models, *found.duplicates})
         if self._control_mode is ControlMode.EXPLICIT and "*" not in self._load_models:
-            names = list(dict.fromkeys(self._load_models))
-        needs = {
-            name: (await self._loader.composing_models(found.models[name], LoadParameters())).names
-            for name in names
-            if name in found.models
-        }
+            names = [
+                await trio.to_thread.run_sync(self._repositories.resolve, name, "")
+                for name in dict.fromkeys(self._load_models)
+            ]
+        needs = {name: await control.needs(name) for name in names}
         tried: set[str] = set()
         for level in load_levels(names, needs):
             async with trio.open_nursery() as loads:

@@ -6,7 +6,8 @@ Plain state without I/O. The manager writes it, between two checkpoints; the cor
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -17,6 +18,7 @@ from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.messages import LATEST_VERSION
 from repository.changes import LoadedFrom
 from repository.held_directory import HeldDirectory
+from repository.layout import split_identifier
 
 # The reason in the index after an unload that was asked for.
 UNLOADED = "unloaded"
@@ -51,8 +53,10 @@ class VersionEntry:
 
 @dataclass(eq=False, slots=True)
 class ModelEntry:
-    """One model. `lock` serialises its loads and unloads; `failure` is why the last load gave no version at all, and
-    `reload_failure` why it left those serving that did before. `needs` are the models that the last load needed.
+    """One model. `name` is its identifier. `lock` serialises its loads and unloads; `failure` is why the last load gave
+    no version at all, and
+    `reload_failure` why it left those serving that did before. `needs` are the models that the last load needed, and
+    `needed_names` the names by which its configuration calls those that have others.
     `is_explicit`: somebody asked for this model, not only for an ensemble that needs it."""
 
     name: str
@@ -61,6 +65,7 @@ class ModelEntry:
     failure: str = ""
     reload_failure: str = ""
     needs: tuple[str, ...] = ()
+    needed_names: Mapping[str, str] = field(default_factory=dict)
     loaded_from: LoadedFrom | None = None
     is_explicit: bool = False
 
@@ -110,14 +115,14 @@ class ModelEntry:
         else:
             self.versions, self.failure = {}, reason
 
-    def index(self) -> list[ModelIndex]:
+    def index(self, namespace: str, name: str) -> list[ModelIndex]:
         """Versions that serve although a later load has failed say so in their reason."""
         if self.failure and not self.ready_versions:
-            return [ModelIndex(self.name, "", ModelState.UNAVAILABLE.value, self.failure)]
+            return [ModelIndex(name, "", ModelState.UNAVAILABLE.value, self.failure, namespace)]
         if not self.versions:
-            return [ModelIndex(self.name, "", ModelState.LOADING.value if self.lock.locked() else "")]
+            return [ModelIndex(name, "", ModelState.LOADING.value if self.lock.locked() else "", "", namespace)]
         return [
-            ModelIndex(self.name, str(version), entry.state.value, self._index_reason(entry))
+            ModelIndex(name, str(version), entry.state.value, self._index_reason(entry), namespace)
             for version, entry in sorted(self.versions.items())
         ]
 
@@ -127,18 +132,51 @@ class ModelEntry:
         return version.reason
 
 
+def ambiguous_name(name: str, count: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"There are {count} identifiers of model '{name}' in global map, model namespace must be provided to resolve "
+        "ambiguity."
+    )
+
+
 class ModelTable:
-    """Models by name. Look-ups raise what a client is told (reference: HTTP section "Health")."""
+    """Models by identifier. Look-ups raise what a client is told (reference: HTTP section "Health").
 
-    def __init__(self) -> None:
+    With `is_namespaced` a name alone is looked up too, and good if only one model has it.
+    """
+
+    def __init__(self, *, is_namespaced: bool = False) -> None:
         self.entries: dict[str, ModelEntry] = {}
+        self._is_namespaced = is_namespaced
+        # With namespaces: by name alone.
+        self._named: defaultdict[str, list[ModelEntry]] = defaultdict(list)
 
-    def entry(self, name: str) -> ModelEntry:
+    def entry(self, identifier: str) -> ModelEntry:
         """The entry of a model, made if need be."""
-        found = self.entries.get(name)
+        found = self.entries.get(identifier)
         if found is None:
-            found = self.entries[name] = ModelEntry(name)
+            found = self.entries[identifier] = ModelEntry(identifier)
+            self._named[self.split(identifier)[1]].append(found)
         return found
+
+    def split(self, identifier: str) -> tuple[str, str]:
+        """Namespace and name."""
+        return split_identifier(identifier) if self._is_namespaced else ("", identifier)
+
+    def find_entry(self, name: str) -> ModelEntry | None:
+        """By identifier, or by a name that only one model has, of those that serve if any does.
+
+        Raises:
+            InvalidArgument: several have it.
+        """
+        entry = self.entries.get(name)
+        if entry is not None or not self._is_namespaced or name not in self._named:
+            return entry
+        known = [each for each in self._named[name] if each.versions or each.failure]
+        found = [each for each in known if each.ready_versions] or known
+        if len(found) > 1:
+            raise ambiguous_name(name, len(found))
+        return found[0] if found else None
 
     def find(self, name: str, version: int = LATEST_VERSION) -> Model:
         """The model that serves a request.
@@ -146,8 +184,9 @@ class ModelTable:
         Raises:
             NotFound: no such model or version.
             Unavailable: the version is known, but does not serve now.
+            InvalidArgument: models of several namespaces have this name.
         """
-        entry = self.entries.get(name)
+        entry = self.find_entry(name)
         if entry is None or not (entry.versions or entry.failure):
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version == LATEST_VERSION:
@@ -170,7 +209,7 @@ class ModelTable:
         """
         if not name:
             return [model for _, model in self.ready()]
-        entry = self.entries.get(name)
+        entry = self.find_entry(name)
         found = [model for owner, model in self.ready() if owner is entry]
         if not found:
             raise InvalidArgument(f"requested model '{name}' is not available")

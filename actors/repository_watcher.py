@@ -34,7 +34,7 @@ class PolledModels(Protocol):
         """The models that must serve before this one can be loaded."""
         ...
 
-    async def load(self, name: str) -> None:
+    async def load(self, name: str) -> object:
         """Returns when the model serves as it is now. Raises ServerError, and then what served before serves on."""
         ...
 

@@ -47,6 +47,7 @@ class VersionSnapshot:
     summaries: Mapping[str, SummarySnapshot] = field(default_factory=dict)
     flushes: Mapping[str, int] = field(default_factory=dict)
     has_cache: bool = False
+    namespace: str = ""
     gpu: int | None = None  # where all of its instances are on one
     # Of a traffic split: target, its version, what became of the requests, how many.
     routed: Sequence[tuple[str, str, str, int]] = ()

@@ -14,11 +14,12 @@ def version_snapshots(table: ModelTable) -> list[VersionSnapshot]:
     """By name and version."""
     return [
         VersionSnapshot(
-            model=entry.name,
+            model=model.name,
+            namespace=table.split(entry.name)[0],
             # Triton's label for ensembles.
             version=1 if model.composition is not None and len(entry.ready_versions) == 1 else model.version,
             metric_tags=model.config.metric_tags,
-            statistics=model.statistics.frozen(entry.name, model.version, has_responses=False),
+            statistics=model.statistics.frozen(model.name, model.version, has_responses=False),
             pending_requests=model.pending_count,
             load_seconds=entry.versions[model.version].load_seconds,
             failures={reason.value: count for reason, count in model.statistics.failures.items()},

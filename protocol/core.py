@@ -44,12 +44,21 @@ class ModelMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ModelIndex:
-    """One entry of the repository index; empty strings stand for what is not known."""
+    """One entry of the repository index; empty strings stand for what is not known, and for no namespace."""
 
     name: str
     version: str = ""
     state: str = ""
     reason: str = ""
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRepository:
+    """`names` are those directories of it that are served under another name, with that name."""
+
+    path: str
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +172,16 @@ class InferenceCore(Protocol):
 
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         """Returns when unloading has begun; requests in flight finish."""
+
+    def repositories(self) -> Sequence[ModelRepository]:
+        """Those that models are looked for in."""
+        ...
+
+    async def register_repository(self, repository: ModelRepository) -> None:
+        """From now on its models are found; none is loaded by that."""
+
+    async def unregister_repository(self, path: str) -> None:
+        """Its models are found no more; those that serve go on."""
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         """Whether a model answers a request with any number of responses, so that `infer` cannot serve it."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from repository.fingerprint import Fingerprint
-from repository.layout import CONFIG_FILE
+from repository.layout import CONFIG_FILE, CONFIGS_DIRECTORY
 from repository.model_config import ModelConfig
 from repository.traffic_split import is_split
 
@@ -47,12 +47,12 @@ def _shared_part(config: ModelConfig) -> ModelConfig:
 
 
 def _by_version(files: Fingerprint) -> defaultdict[int | None, list[tuple[str, int, int]]]:
-    """The files of each version, and by None those that belong to no version. The configuration's own file is left
-    out: what it says is compared."""
+    """The files of each version, and by None those that belong to no version. Configurations are left out: what they
+    say is compared."""
     found: defaultdict[int | None, list[tuple[str, int, int]]] = defaultdict(list)
     for file in files:
-        if file[0] != CONFIG_FILE:
-            top, slash, _ = file[0].partition("/")
+        top, slash, _ = file[0].partition("/")
+        if file[0] != CONFIG_FILE and top != CONFIGS_DIRECTORY:
             is_version = bool(slash) and top.isascii() and top.isdigit() and top == str(int(top))
             found[int(top) if is_version else None].append(file)
     return found

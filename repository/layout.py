@@ -31,6 +31,7 @@ CONFIGS_DIRECTORY = "configs"
 _RESERVED_DIRECTORIES = frozenset({"warmup", "initial_state", CONFIGS_DIRECTORY})
 _NUMBER = re.compile(r"[0-9]+")
 _LARGEST_VERSION = 2**63 - 1
+_SEPARATOR = "::"
 
 DEFAULT_VERSION_POLICY = ModelVersionPolicy(latest=LatestPolicy(num_versions=1))
 
@@ -40,7 +41,8 @@ class ModelDirectory:
     """Where a model lies. `name` is the directory's name, which the configuration must repeat or leave out.
 
     `is_flat`: it has no version directories; what lies in it is version 1. `remote`: it lies in a store, as a listing
-    saw it, and nothing at `path` until it is downloaded.
+    saw it, and nothing at `path` until it is downloaded. `own_name`: the directory's name where the model is served
+    under another. `namespace` tells apart models of one name, where the server has namespaces.
     """
 
     name: str
@@ -48,6 +50,12 @@ class ModelDirectory:
     repository: Path
     is_flat: bool = False
     remote: Snapshot | None = field(default=None, compare=False)
+    own_name: str = ""
+    namespace: str = ""
+
+    @property
+    def identifier(self) -> str:
+        return identifier(self.namespace, self.name)
 
     @property
     def config_file(self) -> Path:
@@ -56,6 +64,17 @@ class ModelDirectory:
 
 # A directory of models, one model by itself, or a place in a store.
 Repository: TypeAlias = Path | ModelDirectory | StoreRepository
+
+
+def identifier(namespace: str, name: str) -> str:
+    """A model among all of a server: its name, and where there are namespaces `<namespace>::<name>`."""
+    return f"{namespace}{_SEPARATOR}{name}" if namespace else name
+
+
+def split_identifier(text: str) -> tuple[str, str]:
+    """Namespace, which may be empty, and name."""
+    namespace, _, name = text.rpartition(_SEPARATOR)
+    return namespace, name
 
 
 @dataclass(frozen=True, slots=True)

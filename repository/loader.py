@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from protocol.errors import Internal, InvalidArgument, NotFound
 from repository.backend_fields import fill_backend_fields
 from repository.json_form import from_json_form
@@ -37,12 +39,12 @@ def read_config(
         if not auto_complete:
             raise NotFound(f"model configuration is not provided for model '{directory.name}'")
         given = ModelConfig()
-    if given.name and given.name != directory.name:
+    if given.name not in ("", directory.name, directory.own_name):
         raise InvalidArgument(
             f"unexpected directory name '{directory.name}' for model '{given.name}', "
             "directory name must equal model name"
         )
-    return fill_backend_fields(given, directory)
+    return fill_backend_fields(msgspec.structs.replace(given, name=directory.name), directory)
 
 
 def config_file(directory: ModelDirectory, config_name: str = "") -> Path:

@@ -1,4 +1,4 @@
-"""The repositories of a server, looked at as they are now.
+"""The repositories of a server, looked at as they are now; they can be registered and dropped while it runs.
 
 Flow: repository paths → [repositories] → model control and the repository watcher.
 """
@@ -6,13 +6,25 @@ Flow: repository paths → [repositories] → model control and the repository w
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from protocol.errors import ServerError
+from protocol.errors import AlreadyExists, InvalidArgument, NotFound, ServerError
 from repository.fingerprint import Fingerprint, fingerprint
-from repository.layout import FoundModels, ModelDirectory, Repository, find_model, find_models
+from repository.layout import (
+    FoundModels,
+    ModelDirectory,
+    Repository,
+    check_model_name,
+    find_model,
+    find_models,
+    identifier,
+    split_identifier,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -25,41 +37,171 @@ class ModelFiles(NamedTuple):
     files: tuple[Fingerprint, ...]
 
 
-class Repositories:
-    """All methods that look at directories block."""
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One repository. `names` are those of its model directories that are served under another name, with that
+    name."""
 
-    def __init__(self, places: Iterable[Repository]) -> None:
-        self._places = tuple(dict.fromkeys(places))
+    place: Repository
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return str(self.place.path if isinstance(self.place, ModelDirectory) else self.place)
+
+    @property
+    def namespace(self) -> str:
+        return str(self.place.repository) if isinstance(self.place, ModelDirectory) else self.path
+
+
+class Repositories:
+    """Models are known by their identifiers: with `is_namespaced` a model of one repository is another than that of the
+    same name in another repository. Methods that look at directories block."""
+
+    def __init__(
+        self,
+        places: Iterable[Repository],
+        *,
+        is_namespaced: bool = False,
+        open_place: Callable[[str], Repository] = Path,
+    ) -> None:
+        """`open_place` makes a repository of the text by which one is registered, and raises ValueError for wrong
+        ones."""
+        self._open_place = open_place
+        self.registered = tuple(Registered(place) for place in dict.fromkeys(places))
+        self.is_namespaced = is_namespaced
 
     def find_models(self) -> FoundModels:
         """Raises ServerError: a repository cannot be listed."""
-        return find_models(self._places)
+        return _found(model for each in self.registered for model in self._models_of(each))
 
     def find_model(self, name: str) -> FoundModels:
-        """Raises ServerError: no model can have this name, or a store cannot be listed."""
-        return find_model(self._places, name)
+        """By identifier, or with `is_namespaced` also by a name alone. One that several have is in `duplicates`.
+
+        Raises:
+            InvalidArgument: no model can have this name.
+            ServerError: a store cannot be listed.
+        """
+        namespace, plain = split_identifier(name) if self.is_namespaced else ("", name)
+        check_model_name(plain)
+        found = [
+            self._served(each, model)
+            for each in self.registered
+            if not namespace or each.namespace == namespace
+            for own_name in _own_names(each, plain)
+            for model in find_model((each.place,), own_name).models.values()
+        ]
+        if len(found) > 1:
+            return FoundModels(duplicates={name: tuple(found)})
+        return _found(found)
+
+    def resolve(self, name: str, namespace: str) -> str:
+        """The identifier of a model that one in a namespace calls by this name: one of its own namespace if there is
+        one, else the only one that there is; the name as it is if there is none, or more than one."""
+        if not self.is_namespaced:
+            return name
+        if namespace and identifier(namespace, name) in self.find_model(identifier(namespace, name)).models:
+            return identifier(namespace, name)
+        return next(iter(self.find_model(name).models), name)
+
+    def register(self, path: str, names: Mapping[str, str]) -> None:
+        """`names` maps names of directories to those that their models are to be served under.
+
+        Raises:
+            InvalidArgument: there is no such repository, or a name cannot be.
+            AlreadyExists: it is registered, or a name is taken by another mapping.
+        """
+        place = self._opened(path)
+        for name in (*names, *names.values()):
+            check_model_name(name)
+        if self._find(path) is not None:
+            raise AlreadyExists(f"model repository '{path}' has already been registered")
+        taken = [served for each in self.registered for served in each.names.values()]
+        for served in names.values():
+            if served in taken:
+                raise AlreadyExists(f"failed to register '{served}', there is a conflicting mapping for '{served}'")
+            taken.append(served)
+        self.registered = (*self.registered, Registered(place, dict(names)))
+        logger.info("Model repository registered: %s", path)
+
+    def _opened(self, path: str) -> Repository:
+        try:
+            if not path:
+                raise NotFound("no path")
+            place = self._open_place(path)
+            find_models((place,))
+        except NotFound:
+            raise InvalidArgument(f"failed to register '{path}', repository not found") from None
+        except (ValueError, ServerError) as error:
+            raise InvalidArgument(f"failed to register '{path}', {error}") from None
+        return place
+
+    def unregister(self, path: str) -> None:
+        """Its models are found no more; what serves is another matter.
+
+        Raises:
+            InvalidArgument: it is not registered.
+        """
+        found = self._find(path)
+        if found is None:
+            raise InvalidArgument(f"failed to unregister '{path}', repository not found")
+        self.registered = tuple(each for each in self.registered if each is not found)
+        logger.info("Model repository unregistered: %s", path)
 
     def look(self, before: Mapping[str, ModelFiles]) -> dict[str, ModelFiles]:
         """The files of all models that have any; of a repository that cannot be listed now, what was there `before`."""
         seen: dict[str, ModelFiles] = {}
-        for place in self._places:
-            for name, files in self._look_at(place, before).items():
+        for each in self.registered:
+            for name, files in self._look_at(each, before).items():
                 seen[name] = _joined(seen.get(name), files)
         return seen
 
-    def _look_at(self, place: Repository, before: Mapping[str, ModelFiles]) -> dict[str, ModelFiles]:
+    def _look_at(self, each: Registered, before: Mapping[str, ModelFiles]) -> dict[str, ModelFiles]:
         try:
-            found = find_models((place,)).models
+            found = self._models_of(each)
         except ServerError as error:
-            logger.error("model repository '%s' is not polled: %s", place, error)
-            return {name: kept for name, files in before.items() if (kept := _in_repository(files, place)).places}
-        looks = {name: ModelFiles((each,), (fingerprint(each, is_watched=True),)) for name, each in found.items()}
+            logger.error("model repository '%s' is not polled: %s", each.path, error)
+            return {name: kept for name, files in before.items() if (kept := _in_repository(files, each)).places}
+        looks = {model.identifier: ModelFiles((model,), (fingerprint(model, is_watched=True),)) for model in found}
         return {name: files for name, files in looks.items() if _has_files(files)}
 
+    def _models_of(self, each: Registered) -> list[ModelDirectory]:
+        return [self._served(each, model) for model in find_models((each.place,)).models.values()]
 
-def _in_repository(model: ModelFiles, place: Repository) -> ModelFiles:
-    path = Path(str(place))
-    here = [(each, files) for each, files in zip(model.places, model.files, strict=True) if each.repository == path]
+    def _served(self, each: Registered, model: ModelDirectory) -> ModelDirectory:
+        """The model under its name and in its namespace."""
+        if model.name in each.names:
+            model = replace(model, name=each.names[model.name], own_name=model.name)
+        return replace(model, namespace=each.namespace) if self.is_namespaced else model
+
+    def _find(self, path: str) -> Registered | None:
+        """By path, however it is written."""
+        wanted = os.path.realpath(path)
+        return next((each for each in self.registered if os.path.realpath(each.path) == wanted), None)
+
+
+def _found(models: Iterable[ModelDirectory]) -> FoundModels:
+    found: defaultdict[str, list[ModelDirectory]] = defaultdict(list)
+    for model in models:
+        found[model.identifier].append(model)
+    return FoundModels(
+        models={name: places[0] for name, places in found.items() if len(places) == 1},
+        duplicates={name: tuple(places) for name, places in found.items() if len(places) > 1},
+    )
+
+
+def _own_names(repository: Registered, served: str) -> list[str]:
+    """The directories that a repository may have for a name."""
+    mapped = [own_name for own_name, name in repository.names.items() if name == served]
+    return mapped if served in repository.names else [*mapped, served]
+
+
+def _in_repository(model: ModelFiles, repository: Registered) -> ModelFiles:
+    here = [
+        (each, files)
+        for each, files in zip(model.places, model.files, strict=True)
+        if str(each.repository) == str(Path(repository.path))
+    ]
     return ModelFiles(tuple(each for each, _ in here), tuple(files for _, files in here))
 
 

@@ -42,7 +42,6 @@ REFUSED = (
     Refusal("optimization.cuda.busy_wait_events"),
     Refusal("optimization.cuda.graph_spec"),
     Refusal("optimization.cuda.output_copy_stream"),
-    Refusal("ensemble_scheduling.step.model_namespace"),
     Refusal("instance_group.secondary_devices"),
     Refusal("instance_group.profile"),
     # Custom batching: the path of a library that decides what goes into a batch.
@@ -133,6 +132,7 @@ SUPPORTED = frozenset(
         "sequence_batching.iterative_sequence",
         "ensemble_scheduling.step.model_name",
         "ensemble_scheduling.step.model_version",
+        "ensemble_scheduling.step.model_namespace",
         "ensemble_scheduling.step.input_map",
         "ensemble_scheduling.step.output_map",
         "ensemble_scheduling.max_inflight_requests",

@@ -241,6 +241,8 @@ class ModelCollector(Collector):
     def _labels(self, snapshot: VersionSnapshot) -> dict[str, str]:
         tags = {f"_{_NOT_IN_A_LABEL.sub('_', tag)}": value for tag, value in snapshot.metric_tags.items()}
         labels = {**tags, "model": snapshot.model, "version": str(snapshot.version)}
+        if snapshot.namespace:
+            labels["namespace"] = snapshot.namespace
         uuid = None if self.gpus is None or snapshot.gpu is None else self.gpus.uuid(snapshot.gpu)
         return labels if uuid is None else {**labels, "gpu_uuid": uuid}
 

@@ -36,6 +36,7 @@ from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
 from protocol.tls import CertificateError
+from repository.layout import Repository
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import StoreUrl
 from trioton.custom_collector import is_own_name
@@ -47,6 +48,7 @@ from trioton.log import VERBATIM, ServerLog
 from trioton.metrics import Metrics
 from trioton.reload import Reloader
 from trioton.settings import Address, Settings, backend_settings
+from trioton.store_flags import repository_place
 from trioton.tables import model_table
 
 __all__ = ["ExitTimeoutExpired", "Server", "StartError", "open_server"]
@@ -302,13 +304,20 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno)
 
 
+def _open_repository(stores: Stores, text: str) -> Repository:
+    place = repository_place(text)
+    return stores.repository(place) if isinstance(place, StoreUrl) else place
+
+
 def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
     return CoreSettings(
         repositories=settings.repositories(stores),
+        open_repository=partial(_open_repository, stores),
         server_id=settings.id,
         control_mode=ControlMode(settings.model_control_mode),
         poll_seconds=settings.repository_poll_secs,
         load_models=settings.load_model,
+        is_namespaced=settings.model_namespacing,
         strict_readiness=settings.strict_readiness,
         auto_complete_config=settings.auto_complete_config(),
         model_config_name=settings.model_config_name,

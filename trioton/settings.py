@@ -153,6 +153,13 @@ class Settings(LoadingFlags, StoreFlags, HttpFlags, GrpcFlags):
         metavar="<seconds>",
         help="In poll mode, how often to look at the repositories; 0 for never.",
     )
+    model_namespacing: bool = flag(
+        False,
+        boolean,
+        group=SERVER,
+        metavar=_BOOL,
+        help="Serve models of one name from several repositories, told apart by their repository's path.",
+    )
     load_model: tuple[str, ...] = repeatable(
         str,
         group=SERVER,
@@ -429,7 +436,7 @@ def _refuse_shared_ports(services: dict[str, Address]) -> None:
 # Flags of Triton's that are not built, each with what to use in its place.
 UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     """
-    model-namespacing enable-peer-access
+    enable-peer-access
     pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
     min-supported-compute-capability buffer-manager-thread-count
     allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from protocol.core import ModelIndex
+from repository.layout import identifier
 
 # Where the last column's text is broken; long reasons stay readable in a terminal and in a log viewer.
 LINE_WIDTH = 118
@@ -31,8 +32,8 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, width:
 def model_table(index: Sequence[ModelIndex]) -> str:
     """The models of a repository index, in order of name and version, each with its status and what is wrong."""
     rows = [
-        (entry.name, entry.version or "-", _status(entry))
-        for entry in sorted(index, key=lambda entry: (entry.name, entry.version.zfill(20)))
+        (identifier(entry.namespace, entry.name), entry.version or "-", _status(entry))
+        for entry in sorted(index, key=lambda entry: (identifier(entry.namespace, entry.name), entry.version.zfill(20)))
     ]
     return format_table(("Model", "Version", "Status"), rows)
 

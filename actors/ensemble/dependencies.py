@@ -12,8 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import msgspec
+
 from actors.model_table import ModelEntry, ModelState, VersionEntry
 from protocol.errors import InvalidArgument
+from repository.layout import identifier
 from repository.model_config import ModelConfig
 from repository.traffic_split import is_split, read_split
 
@@ -21,14 +24,28 @@ logger = logging.getLogger("trioton.model_manager")
 
 
 class Needs(NamedTuple):
-    """The models that a model needs before it can be loaded, and what kind of model it is, for errors."""
+    """The models that a model needs before it can be loaded, and what kind of model it is, for errors. `by_name` maps
+    the names by which it calls them where those are not their identifiers."""
 
     names: tuple[str, ...] = ()
     kind: str = "ensemble"
+    by_name: Mapping[str, str] = {}
 
 
 def needs_of_config(config: ModelConfig) -> Needs:
     return Needs(composing_models(config), "traffic split" if is_split(config) else "ensemble")
+
+
+def with_step_identifiers(config: ModelConfig) -> ModelConfig:
+    """The configuration with each step that names a namespace calling its model by its identifier."""
+    ensemble = config.ensemble_scheduling
+    if ensemble is None or not any(step.model_namespace for step in ensemble.step):
+        return config
+    steps = tuple(
+        msgspec.structs.replace(step, model_name=identifier(step.model_namespace, step.model_name), model_namespace="")
+        for step in ensemble.step
+    )
+    return msgspec.structs.replace(config, ensemble_scheduling=msgspec.structs.replace(ensemble, step=steps))
 
 
 def composing_models(config: ModelConfig) -> tuple[str, ...]:

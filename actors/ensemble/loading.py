@@ -15,6 +15,7 @@ from actors.model_loading import ModelLoader
 from actors.model_table import ModelTable
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument
+from repository.layout import ModelDirectory
 from repository.repositories import Repositories
 
 
@@ -26,6 +27,15 @@ class ComposingModels:
         self._waits = waits
         self._loader = loader
         self._repositories = repositories
+
+    async def needs(self, directory: ModelDirectory, parameters: LoadParameters) -> Needs:
+        """What a model needs, by identifiers, as far as that can be known."""
+        needs = await self._loader.composing_models(directory, parameters)
+        if not needs.names or not self._repositories.is_namespaced:
+            return needs
+        in_thread = trio.to_thread.run_sync
+        by_name = {name: await in_thread(self._repositories.resolve, name, directory.namespace) for name in needs.names}
+        return Needs(tuple(by_name.values()), needs.kind, by_name)
 
     async def check(self, name: str, needs: Needs) -> None:
         """Before any is loaded, so that no two loads wait for each other.
@@ -87,7 +97,7 @@ class ComposingModels:
                 places = await trio.to_thread.run_sync(self._repositories.find_model, needed)
                 if needed not in places.models:
                     continue
-                found = (await self._loader.composing_models(places.models[needed], LoadParameters())).names
+                found = (await self.needs(places.models[needed], LoadParameters())).names
             needs[needed] = found
             left += found
         return needs

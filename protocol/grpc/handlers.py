@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from grpclib.const import Handler
 
-from protocol.grpc import health, reflection, request_control
+from protocol.grpc import health, reflection, repository_control, request_control
 from protocol.grpc.access import guarded
 from protocol.grpc.service import InferenceService
 from protocol.grpc.settings import GrpcSettings
 from protocol.services import EdgeServices
 
-SERVICES = (health.INFERENCE_SERVICE, request_control.SERVICE, health.SERVICE, *reflection.SERVICES)
+SERVICES = (
+    health.INFERENCE_SERVICE,
+    request_control.SERVICE,
+    repository_control.SERVICE,
+    health.SERVICE,
+    *reflection.SERVICES,
+)
 
 
 def grpc_handlers(services: EdgeServices, settings: GrpcSettings) -> dict[str, Handler]:
@@ -18,6 +24,7 @@ def grpc_handlers(services: EdgeServices, settings: GrpcSettings) -> dict[str, H
     handlers = {
         **InferenceService(services, settings).__mapping__(),
         **request_control.RequestControlService(services.core).__mapping__(),
+        **repository_control.RepositoryControlService(services.core).__mapping__(),
         **health.HealthService(services.core, SERVICES).__mapping__(),
         **reflection.ReflectionService(SERVICES).__mapping__(),
     }

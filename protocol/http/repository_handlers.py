@@ -1,6 +1,6 @@
-"""Handlers of the model repository extension: index, load, unload.
+"""Handlers of the model repository extension: index, load, unload; and of repositories that come and go.
 
-Source: reference section "Model repository".
+Source: reference section "Model repository". Registering repositories is our own; Triton has it in its C API.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.core import LoadParameters, ModelIndex
+from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.http.exchange import HttpRequest
 from protocol.http.json_text import JsonReader
@@ -30,8 +30,16 @@ class ControlBody(msgspec.Struct):
     parameters: dict[str, Any] | None = None
 
 
+class RepositoryBody(msgspec.Struct):
+    """What register and unregister take; unknown members are ignored."""
+
+    path: Any = None
+    model_names: Any = None
+
+
 _INDEX_READER = JsonReader(IndexBody)
 _CONTROL_READER = JsonReader(ControlBody)
+_REPOSITORY_READER = JsonReader(RepositoryBody)
 
 
 async def repository_index(request: HttpRequest) -> Reply:
@@ -69,9 +77,41 @@ async def unload_model(request: HttpRequest) -> Reply:
     return Reply()
 
 
+async def list_repositories(request: HttpRequest) -> Reply:
+    return json_reply([_repository(each) for each in request.core.repositories()])
+
+
+async def register_repository(request: HttpRequest) -> Reply:
+    """Raises InvalidArgument, AlreadyExists, and Unsupported where clients do not decide what is loaded."""
+    body = _REPOSITORY_READER.read(request.body)
+    names = {} if body.model_names is None else body.model_names
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise InvalidArgument(
+            f"Unable to parse 'model_names': expected an object of directory names to model names, got {names!r:.40}"
+        )
+    await request.core.register_repository(ModelRepository(_string("path", body.path), names))
+    return Reply()
+
+
+async def unregister_repository(request: HttpRequest) -> Reply:
+    """Raises InvalidArgument, and Unsupported where clients do not decide what is loaded."""
+    await request.core.unregister_repository(_string("path", _REPOSITORY_READER.read(request.body).path))
+    return Reply()
+
+
+def _repository(repository: ModelRepository) -> dict[str, Any]:
+    names = {"model_names": dict(repository.names)} if repository.names else {}
+    return {"path": repository.path, **names}
+
+
 def _index_entry(entry: ModelIndex) -> dict[str, str]:
     """Members that are not known are left out."""
-    members = {"version": entry.version, "state": entry.state, "reason": entry.reason}
+    members = {
+        "namespace": entry.namespace,
+        "version": entry.version,
+        "state": entry.state,
+        "reason": entry.reason,
+    }
     return {"name": entry.name, **{key: value for key, value in members.items() if value}}
 
 

@@ -84,6 +84,10 @@ def _repository() -> Iterator[Route]:
         control = f"{path}/models/{{model_name}}"
         yield Route("POST", f"{control}/load", category, repository_handlers.load_model, "Load or reload a model")
         yield Route("POST", f"{control}/unload", category, repository_handlers.unload_model, "Unload a model")
+    yield Route("GET", "/v2/repository", category, repository_handlers.list_repositories, "Model repositories")
+    register, unregister = repository_handlers.register_repository, repository_handlers.unregister_repository
+    yield Route("POST", "/v2/repository/register", category, register, "Register a model repository")
+    yield Route("POST", "/v2/repository/unregister", category, unregister, "Drop a model repository")
 
 
 def _settings() -> Iterator[Route]:

@@ -25,6 +25,7 @@ def changed(name: str) -> Fingerprint:
     [
         (loaded(), {1, 2}),
         (loaded(files=changed("config.pbtxt")), {1, 2}),
+        (loaded(files=changed("configs/other.pbtxt")), {1, 2}),
         (loaded(files=changed("2/model")), {1}),
         (loaded(files=changed("2/more")), {1}),
         (loaded(files=changed("3/model")), {1, 2}),

@@ -104,6 +104,19 @@ OPERATIONS: Mapping[str, Operation] = {
         takes="UnloadRequest",
         failures=(500, 503),
     ),
+    "GET /v2/repository": Operation("Those that models are looked for in.", gives="Repositories", failures=(503,)),
+    "POST /v2/repository/register": Operation(
+        "From now on its models can be loaded; none is loaded by that. Only in explicit mode.",
+        takes="Repository",
+        needs_body=True,
+        failures=(501, 503),
+    ),
+    "POST /v2/repository/unregister": Operation(
+        "From now on its models cannot be loaded; those that serve go on. Only in explicit mode.",
+        takes="Repository",
+        needs_body=True,
+        failures=(501, 503),
+    ),
     "GET /v2/systemsharedmemory/status": Operation(_ALL_REGIONS, gives="SystemRegions"),
     "GET /v2/cudasharedmemory/status": Operation(_ALL_REGIONS, gives="CudaRegions"),
     "POST /v2/systemsharedmemory/register": Operation(

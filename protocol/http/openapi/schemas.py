@@ -173,6 +173,7 @@ def _written() -> dict[str, Schema]:
             _object(
                 {
                     "name": _STRING,
+                    "namespace": {**_STRING, "description": "With `--model-namespacing`."},
                     "version": _STRING,
                     "state": {"type": "string", "enum": ["UNKNOWN", "READY", "UNAVAILABLE", "LOADING", "UNLOADING"]},
                     "reason": _STRING,
@@ -181,6 +182,18 @@ def _written() -> dict[str, Schema]:
             ),
             description="An entry for each known version; a model that was never loaded has only its name.",
         ),
+        "Repository": _object(
+            {
+                "path": {**_STRING, "description": "A directory, as the server finds it."},
+                "model_names": {
+                    "type": "object",
+                    "additionalProperties": _STRING,
+                    "description": "Names of directories in it, each with the name that its model is served under.",
+                },
+            },
+            "path",
+        ),
+        "Repositories": _list(reference("Repository")),
         "LoadRequest": _object(
             {
                 "parameters": _object(

@@ -16,6 +16,7 @@ from protocol.core import (
     MemoryUsage,
     ModelIndex,
     ModelMetadata,
+    ModelRepository,
     ModelStatistics,
     ServerMetadata,
     StatisticDuration,
@@ -54,6 +55,7 @@ class FakeCore:
     gate: trio.Event = field(default_factory=trio.Event)
     came: trio.Event = field(default_factory=trio.Event)
     requests: list[InferenceRequest] = field(default_factory=list)
+    registered: list[ModelRepository] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     cancellation: trio.Event = field(default_factory=trio.Event)
     loaded: list[tuple[str, LoadParameters]] = field(default_factory=list)
@@ -122,6 +124,17 @@ class FakeCore:
 
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         self.unloaded.append((name, unload_dependents))
+
+    def repositories(self) -> Sequence[ModelRepository]:
+        return [ModelRepository("/models"), *self.registered]
+
+    async def register_repository(self, repository: ModelRepository) -> None:
+        if not repository.path:
+            raise InvalidArgument("failed to register '', repository not found")
+        self.registered.append(repository)
+
+    async def unregister_repository(self, path: str) -> None:
+        self.registered = [each for each in self.registered if each.path != path]
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         self.requests.append(request)

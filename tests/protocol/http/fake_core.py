@@ -12,6 +12,7 @@ from protocol.core import (
     LoadParameters,
     ModelIndex,
     ModelMetadata,
+    ModelRepository,
     ModelStatistics,
     Respond,
     ServerMetadata,
@@ -94,6 +95,15 @@ class FakeCore:
 
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         self.calls.append(("unload", name, unload_dependents))
+
+    def repositories(self) -> Sequence[ModelRepository]:
+        return [ModelRepository("/models"), ModelRepository("/more", {"a": "b"})]
+
+    async def register_repository(self, repository: ModelRepository) -> None:
+        self.calls.append(("register", repository))
+
+    async def unregister_repository(self, path: str) -> None:
+        self.calls.append(("unregister", path))
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         self._check(name, version)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.core import LoadParameters
+from protocol.core import LoadParameters, ModelRepository
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from tests.protocol.http.asgi import Answer, call
@@ -125,3 +125,47 @@ async def test_broken_json(path: str) -> None:
         400,
         "failed to parse the request JSON buffer: Input data was truncated at 14",
     )
+
+
+async def test_repositories_are_listed() -> None:
+    answer = await call(HttpApp(make_services(FakeCore()), HttpSettings()), "GET", "/v2/repository")
+    assert answer.json == [{"path": "/models"}, {"path": "/more", "model_names": {"a": "b"}}]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"path": "/x"}, ("register", ModelRepository("/x"))),
+        ({"path": "/x", "model_names": None, "other": 1}, ("register", ModelRepository("/x"))),
+        ({"path": "/x", "model_names": {"m": "n"}}, ("register", ModelRepository("/x", {"m": "n"}))),
+    ],
+)
+async def test_a_repository_is_registered(body: Any, expected: Any) -> None:
+    core = FakeCore()
+    answer = await post(core, "/v2/repository/register", body)
+    assert (answer.status, answer.body) == (200, b"")
+    assert core.calls == [expected]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({}, "Unable to parse 'path': attempt to access JSON non-string as string, got None"),
+        ({"path": 1}, "Unable to parse 'path'"),
+        ({"path": "/x", "model_names": ["m"]}, "Unable to parse 'model_names': expected an object"),
+        ({"path": "/x", "model_names": {"m": 1}}, "Unable to parse 'model_names': expected an object"),
+    ],
+)
+async def test_registrations_that_are_none(body: Any, text: str) -> None:
+    core = FakeCore()
+    answer = await post(core, "/v2/repository/register", body)
+    assert answer.status == 400
+    assert text in answer.error
+    assert core.calls == []
+
+
+async def test_a_repository_is_dropped() -> None:
+    core = FakeCore()
+    assert (await post(core, "/v2/repository/unregister", {"path": "/x"})).status == 200
+    assert core.calls == [("unregister", "/x")]
+    assert (await post(core, "/v2/repository/unregister", {})).status == 400
