@@ -42,6 +42,7 @@ class DeviceMemory:
     def __init__(self, session: Any, *, kind: str = CPU, id: int = 0) -> None:
         self.kind = kind
         self.id = id
+        self.is_host = kind == CPU  # the library copies nothing within the host
         self._session = session
         self._output_name = session.get_outputs()[0].name
         self.device = OrtDevice.make(kind, id)._get_c_device()
@@ -66,7 +67,7 @@ class DeviceMemory:
     def copy(self, pairs: Sequence[tuple[Piece, Piece]]) -> None:
         """Copy pieces of this device to others of it, each as long as the first of a pair."""
         pairs = [pair for pair in pairs if pair[0].byte_size]
-        if self.kind == CPU:
+        if self.is_host:
             for source, target in pairs:
                 ctypes.memmove(target.address, source.address, source.byte_size)
         elif pairs:
@@ -78,7 +79,7 @@ class DeviceMemory:
     def write(self, array: NDArray[Any], target: Piece) -> None:
         """Copy an array of the host, which is C-contiguous, to a piece of this device."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        if self.kind == CPU:
+        if self.is_host:
             ctypes.memmove(target.address, data.ctypes.data, data.nbytes)
         elif data.nbytes:
             source = onnxruntime.OrtValue.ortvalue_from_numpy(data)
@@ -87,7 +88,7 @@ class DeviceMemory:
     def read(self, piece: Piece) -> memoryview:
         """The bytes of a piece, copied to the host."""
         data = np.empty(piece.byte_size, dtype=np.uint8)
-        if self.kind == CPU:
+        if self.is_host:
             ctypes.memmove(data.ctypes.data, piece.address, piece.byte_size)
         elif piece.byte_size:
             onnxruntime.copy_tensors([self._bytes(piece)], [onnxruntime.OrtValue.ortvalue_from_numpy(data)])

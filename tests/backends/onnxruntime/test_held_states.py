@@ -5,6 +5,7 @@ The models run behind the real sequence batcher, so that states go the way that 
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +23,8 @@ from onnx import TensorProto, helper
 
 from actors.model import Model
 from backends.interface import HeldTensor
-from backends.onnxruntime import OnnxRuntimeBackend
+from backends.onnxruntime import OnnxRuntimeBackend, held_states
+from backends.onnxruntime.device_memory import DeviceMemory
 from backends.onnxruntime.held_states import Held, keeps_its_place
 from protocol.datatypes import DataType
 from protocol.errors import Internal, InvalidArgument, ServerError
@@ -200,13 +202,13 @@ async def test_with_one_buffer_a_state_stays_where_it_is(tmp_path: Path) -> None
 async def test_a_state_that_grows_stays_where_it_is_until_its_memory_is_full(tmp_path: Path) -> None:
     text = config(log_state(GROWABLE), dims="[ 2 ]")
     async with serving(logging(), text, tmp_path) as watched:
-        totals = [await watched.total(1, start=number == 0) for number in range(2000)]
-    assert totals == list(range(1, 2001))
+        totals = [await watched.total(1, start=number == 0) for number in range(700)]
+    assert totals == list(range(1, 701))
     sizes = [held(states[0][0]).piece.byte_size for _, states in watched.batches]
     assert (
         len(set(watched.addresses)) <= len(set(sizes)) == 3
     )  # at first 4096 bytes, and twice as much as is needed when they are full
-    assert watched.batches[-1][1][0][0].shape == (1, 2000, 2)
+    assert watched.batches[-1][1][0][0].shape == (1, 700, 2)
 
 
 async def test_a_state_that_grows_between_its_rows_changes_places(tmp_path: Path) -> None:
@@ -440,6 +442,51 @@ async def test_states_of_strings_go_through_the_server_and_cannot_grow(tmp_path:
 )
 def test_keeps_its_place(present: tuple[int, ...], following: tuple[int, ...], keeps: bool) -> None:
     assert keeps_its_place(present, following) is keeps
+
+
+class Elsewhere(DeviceMemory):
+    """Host memory that counts as that of another device, so that the library has to copy it."""
+
+    def __init__(self, session: Any, **where: Any) -> None:
+        super().__init__(session, **where)
+        self.is_host = False
+
+
+@pytest.mark.parametrize("options", [ONE, GROWABLE])
+@pytest.mark.parametrize("oldest", [False, True], ids=["direct", "oldest"])
+async def test_on_another_device_only_the_library_copies(
+    options: str, oldest: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a GPU needs but the GPU: here the library's function for copies between devices is stood in for, which
+    refuses copies within the host."""
+    copied: list[int] = []
+
+    def copy_tensors(sources: Sequence[Any], targets: Sequence[Any]) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            assert source.shape() == target.shape()
+            assert source.data_type() == target.data_type() == "tensor(uint8)"
+            ctypes.memmove(target.data_ptr(), source.data_ptr(), source.shape()[0])
+            copied.append(source.shape()[0])
+
+    monkeypatch.setattr(held_states, "DeviceMemory", Elsewhere)
+    monkeypatch.setattr(onnxruntime, "copy_tensors", copy_tensors)
+    text = config(
+        log_state(options), oldest=oldest, outputs=', { name: "LONGER" data_type: TYPE_FP32 dims: [ -1, 2 ] }'
+    )
+    async with serving(logging(), text, tmp_path) as watched, trio.open_nursery() as nursery:
+
+        async def live(sequence: int) -> None:
+            for step in range(12):
+                response = await watched.send([sequence, 0], sequence, start=step in (0, 5), end=step == 11)
+                found = {output.name: output.as_numpy()[0] for output in response.outputs}
+                length = step + 1 if step < 5 else step - 4
+                assert found["Y"].tolist() == [sequence * length, 0]
+                assert found["LONGER"].tolist() == [[sequence, 0]] * length
+
+        for sequence in range(1, 7):
+            nursery.start_soon(live, sequence)
+    assert max(len(requests) for requests, _ in watched.batches) > 1
+    assert copied
 
 
 @pytest.mark.gpu
