@@ -44,9 +44,11 @@ class Store:
     url: str
     environment: Mapping[str, str]
     client: Any = field(repr=False)
+    contents: dict[str, bytes] = field(default_factory=dict, repr=False)
 
     def put(self, key: str, content: bytes) -> None:
         obstore.put(self.client, key, content)
+        self.contents[key] = content
 
     def put_raw(self, key: str, content: bytes) -> None:
         """In S3 alone: under any key, such as `folder/`, which the client's own call would set right."""
@@ -54,17 +56,19 @@ class Store:
 
     def delete(self, key: str) -> None:
         obstore.delete(self.client, key)
+        self.contents.pop(key, None)
 
     def keys(self, prefix: str = "") -> list[str]:
         return [each["path"] for each in obstore.list(self.client, prefix or None).collect()]
 
     def upload(self, directory: Path, prefix: str) -> None:
-        """Every file of a directory; the bucket has nothing else below the prefix then."""
+        """Every file of a directory that has changed; the bucket has nothing else below the prefix then."""
         files = {f"{prefix}/{path.relative_to(directory)}": path for path in directory.rglob("*") if path.is_file()}
         for key in set(self.keys(prefix)) - files.keys():
             self.delete(key)
         for key, path in files.items():
-            self.put(key, path.read_bytes())
+            if self.contents.get(key) != (content := path.read_bytes()):
+                self.put(key, content)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ class ServerProcess:
     With `model` in place of `repository` it is `trioton run`.
     """
 
-    def __init__(self, *flags: str, repository: Path | None = None, model: Path | None = None) -> None:
+    def __init__(self, *flags: str, repository: Path | str | None = None, model: Path | None = None) -> None:
         command = ["run", str(model)] if model is not None else ["serve", f"--model-repository={repository}"]
         anywhere = [f"--{word}-{what}" for word in SERVICES for what in (f"address={LOCAL}", "port=0")]
         self._process = subprocess.Popen(
