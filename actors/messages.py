@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import trio
 
+from actors.reply_slot import ReplySlot
 from actors.turns import Turn
 from backends.interface import BatchTiming
 from protocol.errors import ServerError, Unavailable
@@ -33,7 +34,7 @@ class QueuedRequest:
     batch_size: int
     shape_key: ShapeKey
     arrival: float
-    reply: trio.MemorySendChannel[Reply]
+    reply: trio.MemorySendChannel[Reply] | ReplySlot
     is_cancelled: bool = False
     failure: ServerError | None = None
     turn: Turn | None = None

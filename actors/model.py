@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import trio
 
@@ -22,6 +23,7 @@ from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddre
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
 from actors.readiness import all_ready
+from actors.reply_slot import ReplySlot
 from actors.request_check import RequestChecker
 from actors.response_cache import VersionCache
 from actors.response_stream import BUFFERED_RESPONSES
@@ -189,8 +191,9 @@ class Model:
     async def _run(self, request: InferenceRequest) -> InferenceResponse:
         if self._ensemble is not None:
             return await self._ensemble.infer(request)
-        with self._submitted(request, buffered=1) as (_, answers):
-            result = await answers.receive()
+        slot = ReplySlot()
+        with self._submitted(request, slot, slot):
+            result = await slot.receive()
         if isinstance(result, ServerError):
             raise result.with_traceback(None)  # one error may answer many requests
         if request.trace is not None:
@@ -215,8 +218,9 @@ class Model:
         if self._ensemble is not None:
             return await self._ensemble.infer_stream(request, respond)
         is_final = False
-        submission = self._submitted(request, buffered=BUFFERED_RESPONSES)
-        with submission as (item, answers):
+        reply, answers = trio.open_memory_channel[Reply](BUFFERED_RESPONSES)
+        submission = self._submitted(request, reply, answers)
+        with submission as item:
             if item.turn is not None:
                 await item.turn.wait()
                 for response in item.turn.held:
@@ -238,7 +242,9 @@ class Model:
         await respond(response)
         return response.is_final
 
-    def _submitted(self, request: InferenceRequest, *, buffered: int) -> _Submission:
+    def _submitted(
+        self, request: InferenceRequest, reply: trio.MemorySendChannel[Reply] | ReplySlot, answers: _Answers
+    ) -> _Submission:
         if self._address is None:
             raise Unavailable(f"model '{self.config.name}' is not loaded")
         trace = request.trace
@@ -246,7 +252,6 @@ class Model:
             trace.identify(self.version, request.id)
             trace.stamp(REQUEST_START)
         checked = self._checker.check(request)
-        reply, answers = trio.open_memory_channel[Reply](buffered)
         item = QueuedRequest(request, checked.batch_size, checked.shape_key, trio.current_time(), reply)
         if trace is not None:
             trace.stamp(QUEUE_START)
@@ -375,23 +380,25 @@ class Model:
         return Internal(f"{type(leaves[0]).__name__}: {leaves[0]}")
 
 
+class _Answers(Protocol):
+    def close(self) -> None: ...
+
+
 class _Submission:
     """A checked request in the scheduler's hands, given up if the block is left by an exception: cancelled, or the
     client cannot be answered any more. (A class, since a generator would double its cost on the main road.)"""
 
     __slots__ = ("_address", "_answers", "_caller", "_item", "_target")
 
-    def __init__(
-        self, address: SchedulerAddress, item: QueuedRequest, answers: trio.MemoryReceiveChannel[Reply]
-    ) -> None:
+    def __init__(self, address: SchedulerAddress, item: QueuedRequest, answers: _Answers) -> None:
         self._address = address
         self._item = item
         self._answers = answers
         self._caller: Caller | None = None
         self._target: Model | None = None
 
-    def __enter__(self) -> tuple[QueuedRequest, trio.MemoryReceiveChannel[Reply]]:
-        return self._item, self._answers
+    def __enter__(self) -> QueuedRequest:
+        return self._item
 
     def begin_wait(self, caller: Caller, target: Model) -> None:
         """Note who waits inside the server; raises ServerError if that would never end."""

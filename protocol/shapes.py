@@ -5,7 +5,6 @@ Both edges call this; what a model's configuration asks of a shape, the core che
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from protocol.datatypes import DataType
@@ -28,11 +27,13 @@ def expected_byte_size(name: str, datatype: DataType, shape: Sequence[int]) -> i
         raise InvalidArgument(
             f"invalid shape for input '{name}': expected at most {MAX_RANK} dimensions, got {len(shape)}"
         )
-    if shape and (min(shape) < 0 or max(shape) > MAX_INT64):
-        raise InvalidArgument(
-            f"invalid shape for input '{name}': shape {_listed(shape)} contains one or more invalid dimensions"
-        )
-    count = math.prod(shape)
+    count = 1
+    for dimension in shape:
+        if not 0 <= dimension <= MAX_INT64:
+            raise InvalidArgument(
+                f"invalid shape for input '{name}': shape {_listed(shape)} contains one or more invalid dimensions"
+            )
+        count *= dimension
     if count > MAX_INT64:
         raise InvalidArgument(
             f"invalid shape for input '{name}': shape {_listed(shape)} causes total element count to exceed maximum "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -38,10 +38,18 @@ class HttpApp:
     services: EdgeServices
     settings: HttpSettings
     routes: RouteTable = field(default_factory=RouteTable)
+    _json_limit: BodyLimit = field(init=False)
+    _binary_limit: BodyLimit = field(init=False)
+    _count_overload: Callable[[], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes, put = self.settings, partial(object.__setattr__, self)  # frozen from here on
+        put("_json_limit", BodyLimit(min(sizes.max_input_size, sizes.max_body_size), json_too_large))
+        put("_binary_limit", BodyLimit(sizes.max_body_size, _body_too_large))
+        put("_count_overload", partial(self.services.limits.count, "http", LIMIT_NAME))
 
     async def __call__(self, exchange: Exchange) -> None:
-        services = self.services
-        with services.memory.share(partial(services.limits.count, "http", LIMIT_NAME)) as share:
+        with self.services.memory.share(self._count_overload) as share:
             await self._exchange(exchange, share)
 
     async def _exchange(self, exchange: Exchange, share: RequestShare) -> None:
@@ -110,8 +118,8 @@ class HttpApp:
     def _body_limit(self, route: Route, headers: Mapping[bytes, bytes], encoding: str) -> BodyLimit:
         # A compressed body says nothing of its size; what it inflates to is bounded by max_input_size.
         if (route.has_binary_tail and HEADER_LENGTH in headers) or encoding != IDENTITY:
-            return BodyLimit(self.settings.max_body_size, _body_too_large)
-        return BodyLimit(min(self.settings.max_input_size, self.settings.max_body_size), json_too_large)
+            return self._binary_limit
+        return self._json_limit
 
     async def _refuse(self, error: ServerError, exchange: Exchange) -> None:
         """Answer a request whose body has not been read whole."""

@@ -26,7 +26,10 @@ def content_encoding(headers: Mapping[bytes, bytes], *, allowed: bool = True) ->
         UnsupportedCompression: neither gzip, deflate nor identity.
         InvalidArgument: not identity, which alone is allowed.
     """
-    value = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+    given = headers.get(b"content-encoding")
+    if given is None:
+        return IDENTITY
+    value = given.decode("latin-1").strip().lower()
     if value in ("", IDENTITY):
         return IDENTITY
     if not allowed:

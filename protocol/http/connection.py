@@ -77,6 +77,11 @@ class Connection:
             self._protocol = http2
             await http2.run(change.rest, change.headers, change.settings)
 
+    def check_time(self, now: float) -> None:
+        """End a wait that has lasted too long."""
+        if self._protocol is not None:
+            self._protocol.check_time(now)
+
     async def drain(self) -> None:
         """Finish what is in flight, take no more, and let `run` return."""
         self._is_draining = True

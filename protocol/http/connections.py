@@ -64,6 +64,7 @@ async def serve_app(
     bound: tuple[str, int] = listeners[0].socket.getsockname()[:2]
     async with trio.open_nursery() as watching:
         watching.start_soon(server.close_when_cancelled)
+        watching.start_soon(server.check_times)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 await accepting.start(
@@ -138,6 +139,15 @@ class ConnectionServer:
         await self._context.terminated.set()  # makes hypercorn close connections instead of keeping them alive
         for connection in [*self._connections]:
             await connection.drain()
+
+    async def check_times(self) -> None:
+        """Look after the connections' waits for their clients; a wait ends within a quarter of its time too late."""
+        period = min(1.0, self._limits.idle_timeout / 4, self._limits.header_timeout / 4)
+        while True:
+            await trio.sleep(period)
+            now = trio.current_time()
+            for connection in [*self._connections]:
+                connection.check_time(now)
 
     async def close_when_cancelled(self) -> None:
         """Writes are shielded from cancellation; closing the sockets under them ends them."""

@@ -24,6 +24,7 @@ from protocol.http.http1_chunks import ChunkDecoder, LineTooLong
 from protocol.http.http1_exchange import Http1Exchange, response_head
 from protocol.http.http1_head import END_OF_HEAD, HTTP2_PREFACE, Head, malformed, parse_head
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
+from protocol.http.wakeup import Wakeup
 from protocol.http.wire import Wire
 from protocol.messages import Buffer
 
@@ -76,9 +77,10 @@ class Http1:
         self._last_head = b""
         self._parsed: Head | None = None
         self._exchange: Http1Exchange | None = None
-        self._begun = trio.lowlevel.ParkingLot()
-        self._over = trio.lowlevel.ParkingLot()
+        self._begun = Wakeup()
+        self._over = Wakeup()
         self._reading = trio.CancelScope()
+        self._deadline = math.inf  # of the wait for a request, or for its head
         self._is_timing_head = False
         self._has_ended = False  # no request comes after the present one
         self._is_gone = False  # the client has left, or takes nothing any more
@@ -100,11 +102,16 @@ class Http1:
             elif self._reading.cancelled_caught and not self._has_ended:
                 await self._time_out()
             self._has_ended = True
-            self._begun.unpark_all()
+            self._begun.wake()
         if self._change is None and not self._is_gone and self._has_unread:
             with trio.move_on_after(self._linger):
                 await self._say_goodbye()
         return self._change
+
+    def check_time(self, now: float) -> None:
+        """Called every now and then: a scope with a deadline of its own for each wait would cost more."""
+        if now >= self._deadline:
+            self._reading.cancel()
 
     async def drain(self) -> None:
         """Finish what is in flight, take no more, and let `run` return."""
@@ -137,11 +144,11 @@ class Http1:
             self._left -= 1
             if self._left == 0:
                 self.on_limit("max_requests_per_connection")
-            self._reading.deadline = math.inf
+            self._deadline = math.inf
             self._is_timing_head = False
             body = self._body(head)
             self._exchange = exchange = Http1Exchange(self, head, body)
-            self._begun.unpark()
+            self._begun.wake()
             if body.size or head.is_chunked:
                 await self._fill(head, body)
             await self._watch(exchange)
@@ -165,9 +172,7 @@ class Http1:
                     return None
                 if searched and not self._is_timing_head:
                     self._is_timing_head = True
-                    self._reading.deadline = min(
-                        self._reading.deadline, trio.current_time() + self.limits.header_timeout
-                    )
+                    self._deadline = min(self._deadline, trio.current_time() + self.limits.header_timeout)
             self._buffer += await self._more()
 
     async def _take_head(self, end: int) -> Head | None:
@@ -252,7 +257,7 @@ class Http1:
 
     async def _wait_over(self) -> None:
         while self._exchange is not None:
-            await self._over.park()
+            await self._over.wait()
 
     async def _more(self) -> bytes:
         data = await self.wire.receive(RECEIVE_SIZE)
@@ -266,7 +271,7 @@ class Http1:
 
     def _note_idle(self) -> None:
         self._is_timing_head = False
-        self._reading.deadline = trio.current_time() + self.limits.idle_timeout
+        self._deadline = trio.current_time() + self.limits.idle_timeout
 
     async def _time_out(self) -> None:
         if self._is_timing_head:
@@ -308,7 +313,7 @@ class Http1:
             while (exchange := self._exchange) is None:
                 if self._has_ended:
                     return
-                await self._begun.park()
+                await self._begun.wait()
             await self._run(exchange)
             self._exchange = None
             if exchange.closes or self.closes or self._is_gone:
@@ -316,7 +321,7 @@ class Http1:
                 self.end()
                 return
             self._note_idle()
-            self._over.unpark()
+            self._over.wake()
 
     async def _run(self, exchange: Http1Exchange) -> None:
         try:

@@ -73,6 +73,9 @@ class Http2Connection:
                         await self._say_goodbye()
                 everything.cancel()
 
+    def check_time(self, now: float) -> None:
+        """Its waits have deadlines of their own."""
+
     async def drain(self) -> None:
         """Finish what is in flight, take no more, and let `run` return."""
         self._is_draining = True

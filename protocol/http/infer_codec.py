@@ -163,7 +163,7 @@ def decode_infer_request(
     message = _READER.read(view[:json_size])
     _check_counts(message)
     request = InferenceRequest(model_name, [], model_version, id=message.id or "")
-    default_binary = set_parameters(request, message.parameters or {})
+    default_binary = set_parameters(request, message.parameters) if message.parameters else False
     tail = view[json_size:].toreadonly()
     position = 0
     in_memory: dict[int, MemoryReference] = {}
@@ -254,7 +254,9 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
         response.id or msgspec.UNSET,
         response.model_name,
         str(response.model_version),
-        {key: json_parameter(value) for key, value in response.parameters.items()} or msgspec.UNSET,
+        {key: json_parameter(value) for key, value in response.parameters.items()}
+        if response.parameters
+        else msgspec.UNSET,
         outputs,
     )
     text = msgspec.json.encode(body)
@@ -277,9 +279,10 @@ def _read_input(
     expected_byte_size(name, datatype, item.shape)  # whether there is such a shape; the core checks the data's size
     shape = tuple(item.shape)
     parameters = item.parameters or _NO_PARAMETERS
-    size = parameters.binary_data_size
-    _check_source(item, parameters)
-    if parameters.shared_memory_region is not None:
+    size, region = parameters.binary_data_size, parameters.shared_memory_region
+    if (item.data is not None) + (size is not None) + (region is not None) != 1:
+        raise _wrong_source(item, parameters)
+    if region is not None:
         return 0, Tensor(name, datatype, shape, b"")
     if size is None:
         return 0, Tensor(name, datatype, shape, decode_data(name, datatype, shape, item.data, max_size=max_input_size))
@@ -296,8 +299,8 @@ def _read_input(
     return size, Tensor(name, datatype, shape, tail[:size])
 
 
-def _check_source(item: RequestedInput, parameters: InputParameters) -> None:
-    """Exactly one of the three ways to give a tensor."""
+def _wrong_source(item: RequestedInput, parameters: InputParameters) -> InvalidArgument:
+    """Not exactly one of the three ways to give a tensor."""
     given = [
         text
         for value, text in (
@@ -307,12 +310,11 @@ def _check_source(item: RequestedInput, parameters: InputParameters) -> None:
         )
         if value is not None
     ]
-    if len(given) != 1:
-        found = f"But set {' '.join(given)}" if given else "But no field is set"
-        raise InvalidArgument(
-            f"Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-            f"'shared_memory_region' in 'parameters'. {found} for input '{item.name}'"
-        )
+    found = f"But set {' '.join(given)}" if given else "But no field is set"
+    return InvalidArgument(
+        f"Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+        f"'shared_memory_region' in 'parameters'. {found} for input '{item.name}'"
+    )
 
 
 def json_parameter(value: ParameterValue) -> ParameterValue | msgspec.Raw:

@@ -125,6 +125,9 @@ def _documentation() -> Iterator[Route]:
 ROUTES: tuple[Route, ...] = tuple(_routes())
 
 
+_MOST_REMEMBERED = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One path, and its routes by method."""
@@ -168,13 +171,22 @@ class RouteTable:
                 node = children.setdefault(part.strip("{}"), _Node())
             (category,) = {route.category for route in methods.values()}
             node.endpoint = Endpoint(category, methods)
+        self._found: dict[bytes, tuple[Endpoint, Mapping[str, str]]] = {}
 
-    def find(self, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
+    def find(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         """What lies at a path, without its query, and the named parts of the path.
 
         Raises:
             NotFound: nothing does.
         """
+        found = self._found.get(raw_path)
+        if found is None:
+            found = self._search(raw_path)
+            if len(self._found) < _MOST_REMEMBERED:  # clients ask for few paths; who asks for many is searched for
+                self._found[raw_path] = found
+        return found
+
+    def _search(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         if not raw_path.startswith(b"/"):
             raw_path = _path_of(raw_path)
         parts = [unquote_to_bytes(part).decode("utf-8", "replace") for part in raw_path.split(b"/")[1:]]

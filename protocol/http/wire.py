@@ -52,13 +52,14 @@ class PlainWire:
 
     async def receive(self, size: int) -> bytes:
         # Waiting goes first: where a request has been answered, the next one is hardly ever there yet.
-        try:
-            while True:
+        while True:
+            try:
                 await trio.lowlevel.wait_readable(self._socket)
-                with suppress(BlockingIOError):
-                    return self._socket.recv(size)
-        except (OSError, trio.ClosedResourceError):
-            return b""
+                return self._socket.recv(size)
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError):
+                return b""
 
     async def receive_into(self, view: memoryview) -> int:
         try:

@@ -1,0 +1,56 @@
+"""Where the only answer to a request is left for its caller.
+
+A memory channel does the same for streams of answers; for one answer it costs several times as much, on the main road.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:  # `messages` says where it is used
+    from actors.messages import Reply
+
+
+class ReplySlot:
+    """Room for one answer, and one task that waits for it."""
+
+    __slots__ = ("_is_closed", "_reply", "_waiting")
+
+    def __init__(self) -> None:
+        self._reply: Reply | None = None
+        self._waiting: trio.lowlevel.Task | None = None
+        self._is_closed = False
+
+    def send_nowait(self, reply: Reply) -> None:
+        """Raises trio.WouldBlock if there is an answer already, trio.BrokenResourceError if nobody wants one."""
+        if self._is_closed:
+            raise trio.BrokenResourceError
+        if self._reply is not None:
+            raise trio.WouldBlock
+        self._reply = reply
+        if self._waiting is not None:
+            trio.lowlevel.reschedule(self._waiting)
+            self._waiting = None
+
+    async def send(self, reply: Reply) -> None:
+        self.send_nowait(reply)
+        await trio.lowlevel.checkpoint()
+
+    async def receive(self) -> Reply:
+        """The answer, once. Cancelled, an answer that comes is kept."""
+        if self._reply is None:
+            self._waiting = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+            assert self._reply is not None  # only an answer ends the wait
+        else:
+            await trio.lowlevel.checkpoint()
+        return self._reply
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _abort(self, raise_cancel: object) -> trio.lowlevel.Abort:
+        self._waiting = None
+        return trio.lowlevel.Abort.SUCCEEDED
