@@ -46,8 +46,7 @@ class SchedulerLoop(abc.ABC):
             try:
                 task_status.started(SchedulerAddress(to_inbox))
                 while not (self._is_draining and not len(self.policy) and not self._has_running()):
-                    with trio.move_on_at(self._wake_at()):
-                        self._handle(await inbox.receive())
+                    await self._wait(inbox)
                     self._handle_waiting(inbox)
                     self._give_out(trio.current_time())
             finally:
@@ -57,6 +56,14 @@ class SchedulerLoop(abc.ABC):
                 self._fail_all(Unavailable(f"model '{self.name}' was stopped before the request was finished"))
                 for instance in self._live:
                     instance.inbox.close()
+
+    async def _wait(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
+        wake_at = self._wake_at()
+        if wake_at == math.inf:  # mostly, and a scope costs
+            self._handle(await inbox.receive())
+            return
+        with trio.move_on_at(wake_at):
+            self._handle(await inbox.receive())
 
     @abc.abstractmethod
     def _handle(self, message: SchedulerMessage) -> None: ...

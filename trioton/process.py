@@ -6,6 +6,7 @@ code is 0 only if nothing was cut off. Source: Triton, "Start and exit".
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -26,6 +27,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # After the exit timeout everything is cancelled; what does not even end then (a thread that hangs in a framework) gets
 # this much longer.
 CANCEL_GRACE_SECONDS = 2.0
+# Python looks for circles of garbage after 700 objects more, which is after some requests. A request leaves none.
+GARBAGE_THRESHOLDS = (20_000, 20, 20)
 
 
 def run_process(settings: Settings) -> int:
@@ -43,6 +46,7 @@ async def _serve(settings: Settings, log: ServerLog) -> int:
     with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signals, server, signals)
+            nursery.start_soon(_collect_less, server)
             code = await _exit_code(server)
             nursery.cancel_scope.cancel()
     return code
@@ -71,6 +75,14 @@ async def _stop_on_signals(server: Server, signals: AsyncIterator[int]) -> None:
         end_process(1)
     logger.error("%s", ExitTimeoutExpired(server.cut_off))
     end_process(1)
+
+
+async def _collect_less(server: Server) -> None:
+    """What is there when the server has started is there for good, and need not be searched for garbage again."""
+    await server.started.wait()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 def end_process(code: int) -> NoReturn:

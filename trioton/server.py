@@ -71,6 +71,7 @@ class Server:
     Attributes:
         core: the models; may be called without going through an edge.
         tracer: which requests are traced, and where to.
+        started: set when every edge listens.
         addresses: where the services listen, by "grpc", "http" and "metrics"; complete when the server has started.
     """
 
@@ -102,7 +103,7 @@ class Server:
         self._stop = trio.Event()
         self._close_edges = trio.Event()
         self._close_metrics = trio.Event()
-        self._has_started = False
+        self.started = trio.Event()
         self._scope = trio.CancelScope()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -144,7 +145,7 @@ class Server:
         self._stores.cache.close()
         if failure is not None:
             raise failure
-        if self._scope.cancelled_caught and self._has_started:
+        if self._scope.cancelled_caught and self.started.is_set():
             raise ExitTimeoutExpired(self.cut_off)
 
     def stop(self) -> None:
@@ -157,7 +158,7 @@ class Server:
         if self._stop.is_set():
             return
         self._stop.set()
-        if self._has_started:
+        if self.started.is_set():
             self._ending.begin()  # from now on, not only when `run` gets its turn
         else:
             self._scope.cancel()
@@ -225,7 +226,7 @@ class Server:
             close = self._close_metrics if is_metrics else self._close_edges
             self.addresses[word] = await self._open(word, edge, metrics if is_metrics else nursery, close)
             logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(self.addresses[word]))
-        self._has_started = True
+        self.started.set()
 
     async def _read_files(self) -> _Files:
         """Certificates and keys are read before the models, whose loading may take long."""
