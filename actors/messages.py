@@ -8,13 +8,12 @@ from typing import TypeAlias
 
 import trio
 
-from actors.reply_slot import ReplySlot
+from actors.reply_slot import Reply, ReplySlot
 from actors.turns import Turn
 from backends.interface import BatchTiming
 from protocol.errors import ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse
 
-Reply: TypeAlias = InferenceResponse | ServerError
 # Requests with equal keys may share a batch: the shapes without the batch dimension, in the configuration's order.
 ShapeKey: TypeAlias = tuple[tuple[int, ...] | None, ...] | None
 

@@ -19,11 +19,11 @@ from actors.deadline import queue_takes_timeout, within_timeout
 from actors.ensemble.composition import Composition
 from actors.ensemble.runner import EnsembleRunner
 from actors.latencies import LatencySummaries, latency_histograms
-from actors.messages import Abandon, Drain, QueuedRequest, Reply, SchedulerAddress, StoppedAccepting, Submit
+from actors.messages import Abandon, Drain, QueuedRequest, SchedulerAddress, StoppedAccepting, Submit
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
 from actors.readiness import all_ready
-from actors.reply_slot import ReplySlot
+from actors.reply_slot import Reply, ReplySlot
 from actors.request_check import RequestChecker
 from actors.response_cache import VersionCache
 from actors.response_stream import BUFFERED_RESPONSES

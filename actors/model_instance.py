@@ -21,11 +21,11 @@ from actors.messages import (
     InstanceGone,
     InstanceReady,
     QueuedRequest,
-    Reply,
     SchedulerAddress,
     StreamEnded,
 )
 from actors.rate_limiter import InstanceLimit
+from actors.reply_slot import Reply
 from actors.response_statistics import ResponseStatistics
 from actors.response_stream import ResponseStream
 from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, traces_of

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actors.messages import QueuedRequest, Reply
+from actors.messages import QueuedRequest
+from actors.reply_slot import Reply
 
 
 @dataclass(eq=False, slots=True)

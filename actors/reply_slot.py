@@ -5,12 +5,14 @@ A memory channel does the same for streams of answers; for one answer it costs s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import trio
 
-if TYPE_CHECKING:  # `messages` says where it is used
-    from actors.messages import Reply
+from protocol.errors import ServerError
+from protocol.messages import InferenceResponse
+
+Reply: TypeAlias = InferenceResponse | ServerError
 
 
 class ReplySlot:

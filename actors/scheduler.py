@@ -23,13 +23,13 @@ from actors.messages import (
     InstanceGone,
     InstanceReady,
     QueuedRequest,
-    Reply,
     SchedulerMessage,
     StreamEnded,
     Submit,
     stopped_accepting,
 )
 from actors.ordered_replies import OrderedReplies
+from actors.reply_slot import Reply
 from actors.scheduler_loop import SchedulerLoop
 from actors.statistics import FailureReason
 from protocol.errors import Unavailable

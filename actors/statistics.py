@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from actors.batching.policy import FlushReason
 from actors.histogram import HistogramSnapshot
 from actors.latencies import LatencyHistograms, LatencySummaries
-from actors.messages import BatchDone, Reply, StreamEnded
+from actors.messages import BatchDone, StreamEnded
+from actors.reply_slot import Reply
 from actors.response_statistics import ResponseStatistics
 from actors.sliding_window import SummarySnapshot
 from actors.sums import NANOSECONDS, Sum

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from actors.messages import Reply, ShapeKey
+from actors.messages import ShapeKey
+from actors.reply_slot import Reply
 from actors.sequence.records import CorrelationId, Step
 from backends.interface import HeldTensor, Rescheduled
 from protocol.datatypes import DataType

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from actors.messages import BatchDone, Execute, InstanceAddress, Reply
+from actors.messages import BatchDone, Execute, InstanceAddress
+from actors.reply_slot import Reply
 from actors.statistics import FailureReason, VersionStatistics
 from protocol.errors import Cancelled, Internal
 from protocol.messages import InferenceResponse

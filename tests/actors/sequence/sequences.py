@@ -7,7 +7,8 @@ from typing import Any
 
 import trio
 
-from actors.messages import QueuedRequest, Reply, ShapeKey
+from actors.messages import QueuedRequest, ShapeKey
+from actors.reply_slot import Reply
 from actors.sequence.policy import SequencePolicy
 from actors.sequence.records import Step
 from protocol.datatypes import DataType
