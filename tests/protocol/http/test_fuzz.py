@@ -78,6 +78,7 @@ def talk(data: bytes, pieces: list[int]) -> tuple[bytes, FakeCore]:
         with trio.fail_after(10_000):
             async with client, trio.open_nursery() as nursery:
                 nursery.start_soon(server.serve, trio.SocketStream(theirs))
+                nursery.start_soon(server.check_times)
                 nursery.start_soon(send, client)
                 with suppress(trio.BrokenResourceError):
                     while part := await client.receive_some():
