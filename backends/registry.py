@@ -33,7 +33,6 @@ _NOT_BUILT = frozenset(
         "fil",
         "identity",
         "openvino",
-        "pytorch",
         "repeat",
         "square",
         "stateful",

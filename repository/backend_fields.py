@@ -48,6 +48,7 @@ MODEL_FORMS = (
     ModelForm("openvino", "", "model.xml"),
     ModelForm("pytorch", "pytorch_libtorch", "model.pt"),
     ModelForm("pytorch", "torch_aoti", "model.pt2"),
+    ModelForm("pytorch", "torch_export", "model.pt2"),
     ModelForm("python", "", "model.py"),
 )
 

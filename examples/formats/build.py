@@ -18,6 +18,8 @@ from three_models import ANSWERS
 FORMATS = {
     "onnx": "onnx",
     "python": "numpy",
+    "pytorch": "torch",
+    "torch_export": "torch",
 }
 
 

@@ -10,8 +10,9 @@ import pytest
 from tests.backends.conformance.format import Format
 from tests.backends.conformance.onnxruntime_format import OnnxFormat
 from tests.backends.conformance.python_format import PythonFormat
+from tests.backends.conformance.pytorch_format import CompiledFormat, ExportedFormat, TorchScriptFormat
 
-FORMATS: tuple[Format, ...] = (OnnxFormat(), PythonFormat())
+FORMATS: tuple[Format, ...] = (OnnxFormat(), PythonFormat(), TorchScriptFormat(), ExportedFormat(), CompiledFormat())
 
 
 def each_format(is_wanted: Callable[[Format], bool] = lambda _: True) -> pytest.MarkDecorator:

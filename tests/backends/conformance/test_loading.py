@@ -78,7 +78,7 @@ async def test_a_missing_file_and_one_that_is_no_model_are_said_to_be_so(form: F
         assert_same(await model_of(core).infer(inputs), direct(inputs), form.tolerance)
 
 
-@each_of("contradiction", lambda form: form.contradictions, label=lambda each: each.new)
+@each_of("contradiction", lambda form: form.contradictions, label=lambda each: each.new or "nothing")
 async def test_a_configuration_that_does_not_fit_is_refused(
     form: Format, contradiction: Contradiction, tmp_path: Path
 ) -> None:
@@ -149,7 +149,8 @@ async def test_loading_and_unloading_leaves_nothing_behind(form: Format, tmp_pat
         instances.append(weakref.ref(self))
 
     def alive() -> int:
-        gc.collect()
+        if any(each() is not None for each in instances):
+            gc.collect()
         return sum(each() is not None for each in instances)
 
     watched = type(f"Watched{backend.__name__}", (backend,), {"__init__": remember})

@@ -1,0 +1,53 @@
+"""The library's exceptions as ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
+
+# What exported programs say of inputs outside of what they were exported for.
+_GUARD = re.compile(r"Guard failed: .*")
+
+
+@contextmanager
+def load_errors(model: str) -> Iterator[None]:
+    """Around the loading of a file: what the library raises becomes Internal, as in Triton."""
+    try:
+        yield
+    except (ServerError, ImportError):
+        raise
+    except torch.OutOfMemoryError as error:
+        raise Unavailable(f"failed to load model '{model}': no memory left on the device: {error}") from error
+    except Exception as error:
+        raise Internal(f"failed to load model '{model}': {_first_line(error)}") from error
+
+
+@contextmanager
+def run_errors(model: str) -> Iterator[None]:
+    """Around a run: a guard that the inputs do not meet is the client's mistake, anything else the model's. A device
+    without memory fails the batch, and frees what the library holds in vain."""
+    try:
+        yield
+    except ServerError:
+        raise
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise Unavailable(
+            f"PyTorch execute failure: no memory left on the device: {error} (model '{model}')"
+        ) from error
+    except Exception as error:
+        guard = _GUARD.search(str(error)) if isinstance(error, AssertionError) else None
+        if guard is not None:
+            raise InvalidArgument(f"model '{model}' was not exported for such inputs: {guard[0]}") from error
+        raise Internal(f"PyTorch execute failure: {str(error).strip()} (model '{model}')") from error
+
+
+def _first_line(error: Exception) -> str:
+    """Without the library's guesses at why, which are the same for every file."""
+    text = str(error).strip().partition("\n")[0]
+    return text.partition(" This is an internal miniz error.")[0] or type(error).__name__
