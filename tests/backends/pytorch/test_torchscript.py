@@ -398,19 +398,19 @@ async def test_the_configuration_must_list_what_the_file_does_not_tell(tmp_path:
     )
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
 async def test_a_gpu_instance_where_torch_sees_no_gpu_says_so(tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("torch sees a GPU")
     save_script(Counting(), tmp_path, "")
     error = await refused(tmp_path, tensors(), InstanceKind.GPU)
     assert isinstance(error, Unavailable)
     assert "has KIND_GPU, but the installed torch" in error.message
 
 
-@pytest.mark.parametrize("kind", [InstanceKind.MODEL, pytest.param(InstanceKind.GPU, marks=pytest.mark.gpu)])
+NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"))
+
+
+@pytest.mark.parametrize("kind", [InstanceKind.MODEL, pytest.param(InstanceKind.GPU, marks=NEEDS_GPU)])
 async def test_a_model_computes_where_its_instance_is(kind: InstanceKind, tmp_path: Path) -> None:
-    if kind is InstanceKind.GPU and not torch.cuda.is_available():
-        pytest.skip("torch sees no GPU")
     save_script(Two(), tmp_path, "")
     source = source_of(tensors(inputs="left right", outputs="A B"), tmp_path)
     async with loaded(PyTorchBackend, spec_of(source, kind=kind)) as backend:
