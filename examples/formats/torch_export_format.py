@@ -27,8 +27,9 @@ class Network(pytorch_format.Network):
 
 
 def add_sub(folder: Path) -> None:
-    vector = torch.zeros(2, three_models.LENGTH)
-    save(folder, export(AddSub(), vector, vector), pytorch_format.ADD_SUB)
+    # Two tensors: given the same one twice, the program would take one input for both.
+    left, right = torch.zeros(2, three_models.LENGTH), torch.zeros(2, three_models.LENGTH)
+    save(folder, export(AddSub(), left, right), pytorch_format.ADD_SUB)
 
 
 def image(folder: Path) -> None:

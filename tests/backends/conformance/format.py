@@ -57,6 +57,8 @@ class Format(abc.ABC):
     # What a load says where the framework is not installed, and the packages whose absence makes it say so.
     install: ClassVar[str] = ""
     framework: ClassVar[tuple[str, ...]] = ()
+    # Whether a compiler makes its models, which takes long.
+    is_compiled: ClassVar[bool] = False
     # Whether it makes models with large weights, which the server's own process holds.
     has_heavy: ClassVar[bool] = False
     # How far answers may be from the direct ones: other batches may be summed up in another order.

@@ -12,19 +12,29 @@ from tests.backends.conformance.onnxruntime_format import OnnxFormat
 from tests.backends.conformance.python_format import PythonFormat
 from tests.backends.conformance.pytorch_format import CompiledFormat, ExportedFormat, TorchScriptFormat
 
+# A compiler may take this long on a busy machine.
+COMPILING_SECONDS = 600
+
 FORMATS: tuple[Format, ...] = (OnnxFormat(), PythonFormat(), TorchScriptFormat(), ExportedFormat(), CompiledFormat())
 
 
 def each_format(is_wanted: Callable[[Format], bool] = lambda _: True) -> pytest.MarkDecorator:
     """For a test with the argument `form`: once for each format that can do what it is about."""
-    found = [form for form in FORMATS if is_wanted(form)]
-    return pytest.mark.parametrize("form", found, ids=[form.name for form in found], indirect=True)
+    found = [pytest.param(form, id=form.name, marks=_marks(form)) for form in FORMATS if is_wanted(form)]
+    return pytest.mark.parametrize("form", found, indirect=True)
 
 
 def each_of(
     name: str, values: Callable[[Format], Iterable[Any]], *, label: Callable[[Any], str]
 ) -> pytest.MarkDecorator:
     """For a test with the arguments `form` and `name`: once for each value that a format has."""
-    pairs = [(form, value) for form in FORMATS for value in values(form)]
-    ids = [f"{form.name}-{label(value)}" for form, value in pairs]
-    return pytest.mark.parametrize(("form", name), pairs, ids=ids, indirect=["form"])
+    found = [
+        pytest.param(form, value, id=f"{form.name}-{label(value)}", marks=_marks(form))
+        for form in FORMATS
+        for value in values(form)
+    ]
+    return pytest.mark.parametrize(("form", name), found, indirect=["form"])
+
+
+def _marks(form: Format) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.timeout(COMPILING_SECONDS)] if form.is_compiled else []

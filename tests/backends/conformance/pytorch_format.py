@@ -130,6 +130,7 @@ class CompiledFormat(PyTorchFormat):
     packages = ("torch",)
     example = "torch_export_format"
     models = frozenset({"add_sub"})
+    is_compiled = True
 
     def call(self, path: Path) -> Any:
         import torch

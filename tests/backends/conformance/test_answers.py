@@ -22,6 +22,7 @@ from tests.backends.conformance.serving import (
     sample,
     serving,
 )
+from tests.examples.loading import load_example
 
 FLOATS = (DataType.FP16, DataType.FP32, DataType.FP64)
 
@@ -30,11 +31,15 @@ FLOATS = (DataType.FP16, DataType.FP32, DataType.FP64)
 async def test_the_models_of_the_examples(form: Format, model: str, tmp_path: Path) -> None:
     form.example_model(model, tmp_path / "m")
     config, direct = read(tmp_path / "m"), form.direct(tmp_path / "m")
+    example, names = load_example("formats/three_models"), [entry.name for entry in config.input]
     requests = [sample(config, rows) for rows in (1, 3, 8, 2)]
     async with serving(tmp_path) as core:
         for inputs, found in zip(requests, await model_of(core).infer_many(requests), strict=True):
             assert not isinstance(found, Exception), found
             assert_same(found, direct(inputs), form.tolerance)
+            # Both could be wrong in the same way, so numpy judges, too; not every format has the inputs' own names.
+            named = dict(zip(example.sample(model, 1), (inputs[name] for name in names), strict=True))
+            assert_same(found, example.ANSWERS[model](named), tolerance=1e-4)
 
 
 @each_of("datatype", lambda form: sorted(form.datatypes, key=lambda each: each.number), label=lambda each: each.name)
