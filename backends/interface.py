@@ -177,6 +177,9 @@ class Backend(abc.ABC):
     can_overlap: bool = False
     # How long `unload` may take.
     unload_seconds: float = 10.0
+    # What its model file is usually called, for backends from other packages: `trioton repo add` knows files by the
+    # suffix of this name.
+    model_filename: str = ""
     # Other backends whose `--backend-config` settings it takes as well; its own win.
     settings_from: tuple[str, ...] = ()
     # Whether a group of KIND_AUTO goes to the GPU where there is one.

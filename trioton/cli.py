@@ -24,6 +24,7 @@ usage: trioton [serve] --model-repository=<path> [flags]
        trioton demo [--once] [flags]
        trioton doctor <repository> … [--json] [flags]
        trioton config <model directory> [--json] [flags]
+       trioton repo add <repository> <model file or directory> [--name <name>] [flags]
        trioton <command> --help
        trioton --version"""
 RUN_USAGE = "usage: trioton run <model directory> [--reload] [flags]"
@@ -37,10 +38,16 @@ CONFIG_USAGE = """\
 usage: trioton config <model directory> [--json] [flags]
 
 Prints the configuration that a server would use, with everything completed."""
+REPO_USAGE = """\
+usage: trioton repo add <repository> <model file or directory> [--name <name>] [--version <number>] [--force] [flags]
+
+Puts a model into a repository, with a configuration made from it. What is there already stays, unless --force is given.
+A running server sees all of it or nothing."""
 USAGES = {
     "config": CONFIG_USAGE,
     "demo": DEMO_USAGE,
     "doctor": DOCTOR_USAGE,
+    "repo": REPO_USAGE,
     "run": RUN_USAGE,
     "serve": USAGE,
 }
@@ -83,7 +90,9 @@ def _command(command: str, words: list[str]) -> int:
             return _doctor(words)
         case "config":
             return _config(words)
-    raise UsageError(f"Unexpected argument: {command}; the commands are serve, run, demo, doctor and config")
+        case "repo":
+            return _repo(words)
+    raise UsageError(f"Unexpected argument: {command}; the commands are serve, run, demo, doctor, config and repo")
 
 
 def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -145,6 +154,12 @@ def _config(words: Sequence[str]) -> int:
     from trioton.tools.config_command import config_table, run_config
 
     return _tool(words, CONFIG_USAGE, config_table(), run_config)
+
+
+def _repo(words: Sequence[str]) -> int:
+    from trioton.tools.repo_command import repo_table, run_repo
+
+    return _tool(words, REPO_USAGE, repo_table(), run_repo)
 
 
 def _tool(

@@ -22,6 +22,8 @@ def read_model(source: ModelSource) -> tuple[NDArray[np.float32], NDArray[np.flo
 
 
 class LinearBackend(ArrayBackend):
+    model_filename = "weights.json"
+
     def load_model(self) -> None:
         self.weights, self.bias = read_model(self.spec.source)
 

@@ -1,0 +1,229 @@
+"""`trioton repo add`, by its command."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from repository.pbtxt import parse_pbtxt
+from tests.backends.test_custom_backend import backend_class
+from tests.e2e.client import Client, add_sub_inputs
+from tests.e2e.repository import add_add_sub
+from tests.e2e.server_process import ServerProcess
+from trioton.cli import main
+
+__all__ = ["backend_class"]  # the fixture
+
+PYTHON = """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [2]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [2]})
+        config.set_max_batch_size(16)
+        return config
+
+    def execute(self, requests):
+        return []
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A model file of ONNX, outside of any repository."""
+    add_add_sub(tmp_path / "made", versions=(1,))
+    return (tmp_path / "made" / "1" / "model.onnx").rename(tmp_path / "sums.onnx")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+def add(*words: str | Path) -> int:
+    return main(["repo", "add", *map(str, words)])
+
+
+def tree(path: Path) -> list[str]:
+    """All files below, also hidden ones."""
+    return sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
+
+
+def test_an_onnx_file(file: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The repository is made, too; the configuration says what the model takes and gives, and nothing else."""
+    assert add(repository, file) == 0
+    assert tree(repository) == ["sums/1/model.onnx", "sums/config.pbtxt"]
+    assert (repository / "sums" / "config.pbtxt").read_text() == (
+        'backend: "onnxruntime"\nmax_batch_size: 4\n'
+        'input [\n  { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] },\n'
+        '  { name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }\n]\n'
+        'output [\n  { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] },\n'
+        '  { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 16 ] }\n]\n'
+        "dynamic_batching {}\n"
+    )
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.startswith(f"added 'sums', version 1: {repository / 'sums'}\n  onnxruntime, batches of up to 4\n")
+    assert main(["doctor", str(repository)]) == 0
+
+
+@pytest.mark.e2e
+def test_a_server_serves_what_was_added(file: Path, repository: Path) -> None:
+    assert add(repository, file, "--name=added", "--max-batch-size=32") == 0
+    with ServerProcess(repository=repository) as server, Client("http", server.addresses["http"]) as client:
+        assert client.infer("added", add_sub_inputs(32))["OUTPUT0"].shape == (32, 16)
+
+
+def test_what_is_there_stays(file: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert add(repository, file) == 0
+    (repository / "sums" / "config.pbtxt").write_text("# mine\nmax_batch_size: 2\n")
+    capsys.readouterr()
+    assert add(repository, file) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "model 'sums' is in the repository already with version 1; --version 2 adds a version, --force replaces the "
+        "one that is there"
+    )
+    assert add(repository, file, "--version=2") == 0
+    assert tree(repository) == ["sums/1/model.onnx", "sums/2/model.onnx", "sums/config.pbtxt"]
+    assert (repository / "sums" / "config.pbtxt").read_text() == "# mine\nmax_batch_size: 2\n"
+    assert add(repository, file, "--version=2") == 1
+
+
+def test_force_replaces_a_version(file: Path, repository: Path) -> None:
+    """And leaves the others and the configuration."""
+    assert add(repository, file) == 0
+    (repository / "sums" / "1" / "old").touch()
+    config = repository / "sums" / "config.pbtxt"
+    config.write_text(f"# mine\n{config.read_text()}")
+    assert add(repository, file, "--force") == 0
+    assert tree(repository) == ["sums/1/model.onnx", "sums/config.pbtxt"]
+    assert config.read_text().startswith("# mine")
+
+
+def test_a_new_version_must_fit_the_configuration(
+    file: Path, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert add(repository, file) == 0
+    model = onnx.load(file)
+    model.graph.input[0].name = "OTHER"
+    model.graph.node[0].input[0] = model.graph.node[1].input[0] = "OTHER"
+    onnx.save(model, tmp_path / "other.onnx")
+    before = tree(repository)
+    capsys.readouterr()
+    assert add(repository, tmp_path / "other.onnx", "--name=sums", "--version=2") == 1
+    told = capsys.readouterr().err
+    assert "is not added, a server would not load it: " in told
+    assert "unexpected inference input 'INPUT0', allowed inputs are: INPUT1, OTHER" in told
+    assert "mend: use the model's names" in told
+    assert tree(repository) == before
+
+
+@pytest.mark.parametrize("content", [b"not a model", b""])
+def test_what_a_server_would_not_load_leaves_nothing(
+    content: bytes, tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.onnx").write_bytes(content)
+    assert add(repository, tmp_path / "bad.onnx") == 1
+    assert "a server would not load it" in capsys.readouterr().err
+    assert list(repository.iterdir()) == []
+
+
+def test_a_python_model_is_named_after_its_folder(tmp_path: Path, repository: Path) -> None:
+    """Its configuration is what its `auto_complete_config` makes of it."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.py").write_text(PYTHON)
+    assert add(repository, tmp_path / "mine" / "model.py") == 0
+    assert tree(repository) == ["mine/1/model.py", "mine/config.pbtxt"]
+    config = parse_pbtxt((repository / "mine" / "config.pbtxt").read_text(), source="written")
+    assert (config.backend, config.max_batch_size, config.input[0].name) == ("python", 16, "X")
+
+
+def test_a_folder_of_a_model_and_what_it_needs(tmp_path: Path, repository: Path) -> None:
+    """What lies beside the model file comes along; labels and what belongs to the whole model go to their places."""
+    source = tmp_path / "mine"
+    (source / "warmup").mkdir(parents=True)
+    (source / "__pycache__").mkdir()
+    for name in ("helper.py", "labels.txt", "warmup/x", ".hidden", "__pycache__/c"):
+        (source / name).touch()
+    (source / "model.py").write_text(PYTHON)
+    assert add(repository, source) == 0
+    assert tree(repository / "mine") == ["1/helper.py", "1/model.py", "config.pbtxt", "labels.txt", "warmup/x"]
+
+
+def test_a_whole_model_directory(tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its versions, and its own configuration as it is."""
+    add_add_sub(tmp_path / "sums", versions=(1, 2))
+    (tmp_path / "sums" / "config.pbtxt").write_text("# mine\nmax_batch_size: 2 version_policy { all {} }\n")
+    assert add(repository, tmp_path / "sums", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["name"], told["versions"], told["config"]["max_batch_size"]) == ("sums", [1, 2], 2)
+    assert tree(repository) == ["sums/1/model.onnx", "sums/2/model.onnx", "sums/config.pbtxt"]
+    assert (repository / "sums" / "config.pbtxt").read_text().startswith("# mine\n")
+    (repository / "sums" / "stray").touch()
+    assert add(repository, tmp_path / "sums") == 1
+    assert add(repository, tmp_path / "sums", "--force") == 0
+    assert "sums/stray" not in tree(repository)
+    assert add(repository, tmp_path / "sums", "--name=other", "--version=3") == 1
+
+
+def test_weights_in_a_file_of_their_own(file: Path, tmp_path: Path, repository: Path) -> None:
+    """An ONNX file names them, so they keep their name."""
+    model = onnx.load(file)
+    weight = onnx.numpy_helper.from_array(np.ones(16, np.float32), "W")
+    model.graph.initializer.append(weight)
+    model.graph.node.append(onnx.helper.make_node("Add", ["INPUT0", "W"], ["OUTPUT2"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("OUTPUT2", onnx.TensorProto.FLOAT, ["N", 16]))
+    onnx.save(model, tmp_path / "big.onnx", save_as_external_data=True, location="big.onnx.data", size_threshold=0)
+    assert add(repository, tmp_path / "big.onnx") == 0
+    assert tree(repository) == ["big/1/big.onnx.data", "big/1/model.onnx", "big/config.pbtxt"]
+
+
+@pytest.mark.usefixtures("backend_class")
+def test_a_backend_of_somebody_else(tmp_path: Path, repository: Path) -> None:
+    """By the name that it has for its files; the configuration tells backend and file."""
+    (tmp_path / "line.json").write_text('{ "weights": [[1], [2]], "bias": [0] }')
+    assert add(repository, tmp_path / "line.json") == 0
+    assert tree(repository) == ["line/1/weights.json", "line/config.pbtxt"]
+    config = parse_pbtxt((repository / "line" / "config.pbtxt").read_text(), source="written")
+    assert (config.backend, config.default_model_filename) == ("linear", "weights.json")
+    assert add(repository, tmp_path / "line.json", "--name=named", "--backend=linear") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["repo"], "trioton repo knows one word: add, got none"),
+        (["repo", "remove"], "trioton repo knows one word: add, got remove"),
+        (["repo", "add", "a"], "takes a repository and a model, got 1 places: a"),
+        (["repo", "add", "a", "/no/such"], "'/no/such' is neither a file nor a directory"),
+        (["repo", "add", "a", os.devnull + ".json"], "is neither a file nor a directory"),
+        (["repo", "add", "a", __file__ + "c", "--version=0"], "--version: expected a whole number"),
+    ],
+)
+def test_usage_errors(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("usage: trioton repo add <repository>")
+    assert text in shown.err
+    assert shown.out == ""
+
+
+def test_files_that_tell_nothing(file: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is made, and the ways out are named."""
+    other = file.rename(file.with_name("sums.bin"))
+    assert add(repository, other) == 1
+    assert "say what it is for with --backend" in capsys.readouterr().err
+    assert not repository.exists()
+    assert add(repository, other, "--backend=onnxruntime") == 0
+    assert add(repository, other, "--backend=onnxruntme", "--name=m") == 1
+    assert "Did you mean 'onnxruntime'?" in capsys.readouterr().err
+    for name in ("../m", ".m"):
+        assert add(repository, other, "--backend=onnxruntime", f"--name={name}") == 1
+        assert "--name: " in capsys.readouterr().err
+    assert add(repository, other.parent) == 1
+    assert "must hold one file that is a model" in capsys.readouterr().err

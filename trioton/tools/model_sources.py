@@ -1,0 +1,207 @@
+"""What somebody has who wants to put a model into a repository: a file, a folder of files, or a whole model directory.
+
+Flow: a path → [model_sources]: the model's name, its files by their places in a model directory, and a configuration to
+begin with → `adding`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from backends.registry import BackendRegistry
+from protocol.errors import ServerError
+from repository.backend_fields import MODEL_FORMS, ModelForm
+from repository.initial_state import INITIAL_STATE_FOLDER
+from repository.layout import CONFIG_FILE, CONFIGS_DIRECTORY
+from repository.model_config import ModelConfig
+from repository.pbtxt import parse_pbtxt
+from repository.warmup_data import WARMUP_DIRECTORY
+from trioton.flags import UsageError
+
+# Of a folder that has no version directories these belong to the model, not to its version.
+_OF_THE_MODEL = frozenset({CONFIG_FILE, CONFIGS_DIRECTORY, WARMUP_DIRECTORY, INITIAL_STATE_FOLDER})
+_SAVED_MODEL = "saved_model.pb"
+_FIRST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GivenModel:
+    """`files` maps places below the model's directory to what lies outside of the repository (files or folders);
+    `config` is what is known before the model is looked at, and is written only where there is none among the files."""
+
+    name: str
+    versions: tuple[int, ...]
+    files: dict[str, Path]
+    config: ModelConfig
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one version, that may stand beside others."""
+        return len(self.versions) == 1
+
+    @property
+    def has_config(self) -> bool:
+        return CONFIG_FILE in self.files
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command's flags say; empty and None for nothing."""
+
+    name: str = ""
+    version: int | None = None
+    backend: str = ""
+    max_batch_size: int | None = None
+
+
+def recognise(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
+    """Reads names of files only, and a configuration for its model's name.
+
+    Raises:
+        UsageError: there is no model that could be told.
+    """
+    path = Path(os.path.abspath(path))
+    if path.is_dir():
+        return _directory(path, wishes, registry)
+    if not path.is_file():
+        raise UsageError(f"'{path}' is neither a file nor a directory")
+    version = wishes.version or _FIRST_VERSION
+    filename, config = _form_of_file(path, wishes, registry)
+    files = {f"{version}/{filename}": path}
+    for beside in sorted(path.parent.iterdir()):  # weights in files of their own, which the model names
+        if beside.name != path.name and beside.is_file() and _belongs_to(beside, path):
+            files[f"{version}/{_renamed(beside, path, filename)}"] = beside
+    return GivenModel(wishes.name or _name_of(path), (version,), files, _wished(config, wishes))
+
+
+def _directory(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
+    entries = sorted(entry for entry in path.iterdir() if not _is_stray(entry.name))
+    versions = tuple(sorted(int(entry.name) for entry in entries if entry.is_dir() and entry.name.isdigit()))
+    own = path / CONFIG_FILE
+    name = wishes.name or (_configured_name(own) if own.is_file() else "") or _name_of(path)
+    if versions:
+        if wishes.version is not None:
+            raise UsageError(f"'{path}' has versions of its own: {', '.join(map(str, versions))}; --version is for one")
+        return GivenModel(name, versions, {entry.name: entry for entry in entries}, _wished(ModelConfig(), wishes))
+    version = wishes.version or _FIRST_VERSION
+    if (path / _SAVED_MODEL).is_file():
+        return GivenModel(name, (version,), {f"{version}/model.savedmodel": path}, _wished(ModelConfig(), wishes))
+    files = {
+        (entry.name if entry.name in _OF_THE_MODEL or _is_label(entry) else f"{version}/{entry.name}"): entry
+        for entry in entries
+    }
+    config = ModelConfig()
+    if not any(form.is_in(path) for form in MODEL_FORMS) and not own.is_file():
+        model = _only_model(path, entries, wishes, registry)
+        filename, config = _form_of_file(model, wishes, registry)
+        files[f"{version}/{filename}"] = files.pop(f"{version}/{model.name}")
+    return GivenModel(name, (version,), files, _wished(config, wishes))
+
+
+def _only_model(path: Path, entries: list[Path], wishes: Wishes, registry: BackendRegistry) -> Path:
+    """The one file of a folder that is a model's."""
+    found = []
+    for entry in entries:
+        try:
+            _form_of_file(entry, wishes, registry)
+        except UsageError:
+            continue
+        if entry.suffix != ".py" and entry.is_file():
+            found.append(entry)
+    if len(found) != 1:
+        names = ", ".join(entry.name for entry in found) or "none"
+        raise UsageError(
+            f"'{path}' is no model directory, and must hold one file that is a model; found: {names}; see --backend"
+        )
+    return found[0]
+
+
+def _form_of_file(path: Path, wishes: Wishes, registry: BackendRegistry) -> tuple[str, ModelConfig]:
+    """What the file is to be called, and a configuration that says for which backend where the name does not."""
+    forms = {form.filename: form for form in MODEL_FORMS if form.can_be_file}
+    if not wishes.backend:
+        form = forms.get(path.name) or _by_suffix(path)
+        if form is not None:
+            return form.filename, ModelConfig(backend=form.backend)
+    known = {form.backend for form in MODEL_FORMS}
+    for backend in (wishes.backend,) if wishes.backend else registry.names:
+        filename = _filename_of(backend, path.name, registry, is_asked=bool(wishes.backend))
+        if backend in known and wishes.backend:
+            (form, *_) = [form for form in MODEL_FORMS if form.backend == backend]
+            return form.filename, ModelConfig(backend=backend)
+        if wishes.backend:
+            filename = filename or f"model{path.suffix}"
+            return filename, ModelConfig(backend=backend, default_model_filename=filename)
+        if backend not in known and filename and Path(filename).suffix == path.suffix:
+            return filename, ModelConfig(backend=backend, default_model_filename=filename)
+    suffixes = ", ".join(sorted({Path(name).suffix for name in forms}))
+    raise UsageError(
+        f"'{path.name}' is no model file that could be told by its name ({suffixes}); say what it is for with --backend"
+    )
+
+
+def _by_suffix(path: Path) -> ModelForm | None:
+    return next((form for form in MODEL_FORMS if form.can_be_file and Path(form.filename).suffix == path.suffix), None)
+
+
+def _filename_of(backend: str, model: str, registry: BackendRegistry, *, is_asked: bool) -> str:
+    """What the backend calls its model files; empty where it does not say."""
+    try:
+        return registry.find(backend, model=model).model_filename
+    except ServerError as error:
+        if is_asked:
+            raise UsageError(f"--backend {backend}: {error}") from None
+        return ""
+
+
+def _wished(config: ModelConfig, wishes: Wishes) -> ModelConfig:
+    if wishes.max_batch_size is None:
+        return config
+    return msgspec.structs.replace(config, max_batch_size=wishes.max_batch_size)
+
+
+def _belongs_to(beside: Path, path: Path) -> bool:
+    """Whether a file carries the weights of the model file: `m.onnx.data`, `m.onnx_data`; `m.bin` of `m.xml`."""
+    if path.suffix == ".xml":
+        return beside.name == f"{path.stem}.bin"
+    return path.suffix == ".onnx" and beside.name in (f"{path.name}.data", f"{path.name}_data", f"{path.stem}.data")
+
+
+def _renamed(beside: Path, path: Path, filename: str) -> str:
+    """An ONNX file names its weights; OpenVINO looks for them by the model's own name."""
+    return f"{Path(filename).stem}.bin" if path.suffix == ".xml" else beside.name
+
+
+def _name_of(path: Path) -> str:
+    """The model's name by that of its file or folder: one that has the usual name is called as what it lies in."""
+    usual = {Path(form.filename).stem for form in MODEL_FORMS}
+    for each in _upwards(path):
+        stem = each.name if each.is_dir() else each.stem
+        if stem not in usual and not stem.isdigit() and stem:
+            return stem
+    raise UsageError(f"'{path}' tells no name for the model; give one with --name")
+
+
+def _upwards(path: Path) -> Iterator[Path]:
+    yield path
+    yield from path.parents
+
+
+def _configured_name(path: Path) -> str:
+    try:
+        return parse_pbtxt(path.read_text(encoding="utf-8"), source=str(path)).name
+    except (OSError, UnicodeDecodeError, ServerError):
+        return ""  # looking at the model as a whole says what is wrong
+
+
+def _is_label(entry: Path) -> bool:
+    return entry.is_file() and entry.suffix == ".txt"
+
+
+def _is_stray(name: str) -> bool:
+    return name.startswith(".") or name.endswith("~") or name == "__pycache__"
