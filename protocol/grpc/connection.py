@@ -12,7 +12,7 @@ import logging
 import math
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,9 @@ from h2.exceptions import DenialOfServiceError, ProtocolError
 
 from protocol.errors import Unavailable
 from protocol.flood import FloodGuard
+from protocol.grpc.call_tasks import CallTasks
 from protocol.grpc.codec import Codec
-from protocol.grpc.headers import RESPONSE_HEADERS, error_response, trailers
+from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
 from protocol.grpc.http2 import events
 from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.http2.request_headers import Headers
@@ -159,7 +160,7 @@ class Connection:
     # The reader.
 
     async def _read(self, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
+        self._tasks = CallTasks(nursery, self._handle, self._close_call, self._end_call)
         while True:
             try:
                 data = await self._transport.receive_some(RECEIVE_SIZE)
@@ -209,7 +210,7 @@ class Connection:
         if not self._streams:
             self._lifetime.on_calls_changed(trio.current_time(), has_calls=True)
         self._streams[stream_id] = stream
-        self._nursery.start_soon(self._call, stream, head.handler.func)
+        self._tasks.start(stream)
 
     def _on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -312,25 +313,27 @@ class Connection:
 
     # One call.
 
-    async def _call(self, stream: Stream, handle: Callable[[Stream], Any]) -> None:
-        status, message = Status.OK, ""
-        try:
-            with stream.scope:
-                if not stream.is_closed:
-                    try:
-                        await handle(stream)
-                    except StreamTerminatedError:
-                        stream.is_closed = True
-                    except Exception as error:
-                        status, message = status_of(error, stream.method)
-            if stream.scope.cancelled_caught:  # by the peer, who hears nothing any more, or by the deadline
-                status, message = Status.DEADLINE_EXCEEDED, "the call's deadline has passed"
-        finally:
-            del self._streams[stream.id]
-            stream.close()
+    async def _handle(self, stream: Stream) -> Sequence[Header]:
         if not stream.is_closed:
-            start = () if stream.has_sent_headers else RESPONSE_HEADERS
-            self._out.end_stream(stream.id, [*start, *trailers(status, message)], peer_has_ended=stream.has_ended)
+            try:
+                await stream.handle(stream)
+            except StreamTerminatedError:
+                stream.is_closed = True
+            except Exception as error:
+                return trailers(*status_of(error, stream.method))
+        return OK_TRAILERS
+
+    def _close_call(self, stream: Stream) -> None:
+        del self._streams[stream.id]
+        stream.close()
+
+    def _end_call(self, stream: Stream, ending: Sequence[Header] | None) -> None:
+        if not stream.is_closed:
+            if ending is None:
+                ending = trailers(Status.DEADLINE_EXCEEDED, "the call's deadline has passed")
+            if not stream.has_sent_headers:
+                ending = (*RESPONSE_HEADERS, *ending)
+            self._out.end_stream(stream.id, ending, peer_has_ended=stream.has_ended)
         self._out.flush()
         if not self._streams:
             self._lifetime.on_calls_changed(trio.current_time(), has_calls=False)

@@ -60,13 +60,13 @@ def decode_timeout_seconds(value: bytes) -> float:
         ) from None
 
 
-_OK_TRAILERS: Sequence[Header] = ((b"grpc-status", b"0"),)
+OK_TRAILERS: Sequence[Header] = ((b"grpc-status", b"0"),)
 
 
 def trailers(status: Status, message: str) -> Sequence[Header]:
     """The end of a response."""
     if status is Status.OK and not message:
-        return _OK_TRAILERS
+        return OK_TRAILERS
     headers = [(b"grpc-status", str(status.value).encode())]
     if message:
         headers.append((b"grpc-message", encode_status_message(message).encode()))

@@ -6,6 +6,7 @@ Flow: connection (events) -> [stream] -> handler -> [stream] -> connection. The 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -55,7 +56,9 @@ class Stream(StreamIterator[Any]):
     Attributes:
         id: the HTTP/2 stream's.
         method: the path, `/package.Service/Method`.
-        scope: what the handler runs in; its deadline is the call's.
+        handle: what serves the call.
+        deadline: by the client, in seconds of Trio's clock.
+        scope: what the handler runs in, from its start.
         has_ended: the client has sent all that it will send.
         has_sent_headers: the response has begun.
         is_closed: the client has given the call up, or is gone; nothing can be sent.
@@ -75,9 +78,9 @@ class Stream(StreamIterator[Any]):
         assert handler is not None
         self.id = stream_id
         self.method = head.method
-        self.scope = trio.CancelScope()
-        if head.timeout is not None:
-            self.scope.deadline = trio.current_time() + head.timeout
+        self.handle = handler.func
+        self.deadline = math.inf if head.timeout is None else trio.current_time() + head.timeout
+        self.scope: trio.CancelScope | None = None
         self.has_ended = False
         self.has_sent_headers = False
         self.is_closed = False
@@ -211,7 +214,8 @@ class Stream(StreamIterator[Any]):
     def terminate(self) -> None:
         """Nothing more can be sent: cancel the handler."""
         self.is_closed = True
-        self.scope.cancel()
+        if self.scope is not None:
+            self.scope.cancel()
 
     def close(self) -> None:
         """The call has ended: what it still holds is let go, and the peer may send as much to others."""

@@ -133,7 +133,7 @@ async def test_traces_of_failed_calls_end_too(model: str) -> None:
 async def test_traces_of_cancelled_calls_end_too() -> None:
     control = FakeTraceControl(is_on=True)
     async with serving(edge_services(trace=control)) as peers:
-        peers.headers = {"grpc-timeout": "1m"}
+        peers.headers = {"grpc-timeout": "100m"}
         await peers.refusal("ModelInfer", request_of("forever"))
         assert [trace.has_ended for trace in control.traces] == [True]
 
