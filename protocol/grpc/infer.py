@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from protocol.access.forwarding import put_over
 from protocol.errors import Unsupported
-from protocol.grpc.infer_codec import DecodedRequest, WireRequest, decode_request, encode_response, parse_request
+from protocol.grpc.infer_codec import DecodedRequest, encode_response
+from protocol.grpc.request_forms import ReadRequest, RequestForms
 from protocol.grpc.stream import Stream
 from protocol.placement import PlacedRequest
 from protocol.server_settings import Trace
@@ -22,10 +23,11 @@ NOT_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transactio
 class InferCall:
     """One call, and what its headers mean for each request in it."""
 
-    __slots__ = ("_forwarded", "_services", "_stream")
+    __slots__ = ("_forms", "_forwarded", "_services", "_stream")
 
-    def __init__(self, services: EdgeServices, stream: Stream) -> None:
+    def __init__(self, services: EdgeServices, forms: RequestForms, stream: Stream) -> None:
         self._services = services
+        self._forms = forms
         self._stream = stream
         self._forwarded: Mapping[str, str] | None = None
 
@@ -46,13 +48,13 @@ class InferCall:
             trace.stamp("GRPC_WAITREAD_END", read_ns)
         return trace
 
-    def decode(self, wire: WireRequest, trace: Trace | None) -> DecodedRequest:
-        """The request, with the parameters that the call's headers make.
+    def decode(self, read: ReadRequest, data: memoryview, trace: Trace | None) -> DecodedRequest:
+        """The request that was read from the data, with the parameters that the call's headers make.
 
         Raises:
             InvalidArgument: the request is wrong, or a header has a reserved name.
         """
-        decoded = decode_request(wire)
+        decoded = self._forms.decode(read, data)
         forwarding = self._services.forwarding
         if not forwarding.is_empty:
             if self._forwarded is None:
@@ -62,28 +64,29 @@ class InferCall:
         return decoded
 
 
-async def model_infer(services: EdgeServices, stream: Stream) -> None:
+async def model_infer(services: EdgeServices, forms: RequestForms, stream: Stream) -> None:
     """One request, one response.
 
     Raises:
         ServerError: whatever goes wrong; it becomes the call's status.
     """
     waiting = time.monotonic_ns()
-    wire = parse_request(await stream.recv_message())
-    call = InferCall(services, stream)
-    trace = call.trace(wire.message.model_name, waiting, time.monotonic_ns())
+    data = await stream.recv_message()
+    read = forms.read(data)
+    call = InferCall(services, forms, stream)
+    trace = call.trace(read.names.model_name, waiting, time.monotonic_ns())
     if trace is None:
-        await stream.send_message(await _answer(services, call, wire, None))
+        await stream.send_message(await _answer(services, call.decode(read, data, None)))
         return
     try:
-        response = await _answer(services, call, wire, trace)
+        response = await _answer(services, call.decode(read, data, trace))
         await send_traced(stream, response, trace)
     finally:
         trace.end()
 
 
-async def _answer(services: EdgeServices, call: InferCall, wire: WireRequest, trace: Trace | None) -> bytes:
-    request, placement, _ = call.decode(wire, trace)
+async def _answer(services: EdgeServices, decoded: DecodedRequest) -> bytes:
+    request, placement, _ = decoded
     core = services.core
     if core.is_decoupled(request.model_name, request.model_version):
         raise Unsupported(NOT_DECOUPLED)

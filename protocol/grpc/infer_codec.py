@@ -8,15 +8,16 @@ Source: KServe v2 over gRPC with Triton's extensions; the error texts are Triton
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from protocol.datatypes import BY_PROTOCOL_NAME
+from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from protocol.errors import Internal, InvalidArgument
 from protocol.grpc.codec import parse
 from protocol.grpc.contents import encode_contents
 from protocol.grpc.parameters import class_count, decode_request_parameters, memory_reference
-from protocol.grpc.wire import cut_field, field_parts
+from protocol.grpc.wire import cut_field, encode_varint, field_parts
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from protocol.placement import MemoryReference, Placement
 from protocol.proto import message_class
@@ -30,12 +31,21 @@ MAX_TENSORS = 4096
 FINAL = "triton_final_response"
 
 # Cutting raw contents out of the bytes costs more than copying them where they are small.
-_CUT_ABOVE = 16384
-_RAW_INPUT_CONTENTS = 7  # field numbers
+COPY_UP_TO = 16384
+RAW_INPUT_CONTENTS = 7  # field numbers
 _RAW_OUTPUT_CONTENTS = 6
+_RESPONSE_ID = 3
 _INFER_RESPONSE = 2
 
 _VERSION = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+class RequestNames(NamedTuple):
+    """What is told to a client about its request; `model_version` as the client wrote it."""
+
+    model_name: str
+    model_version: str
+    id: str
 
 
 class WireRequest(NamedTuple):
@@ -43,6 +53,11 @@ class WireRequest(NamedTuple):
 
     message: Any
     raw: Sequence[Buffer]
+
+    @property
+    def names(self) -> RequestNames:
+        message = self.message
+        return RequestNames(message.model_name, message.model_version, message.id)
 
 
 class DecodedRequest(NamedTuple):
@@ -61,8 +76,8 @@ def parse_request(data: bytes | memoryview) -> WireRequest:
         InvalidArgument: it is not one.
     """
     message_type = message_class("inference.ModelInferRequest")
-    if len(data) > _CUT_ABOVE:
-        cut = cut_field(memoryview(data), _RAW_INPUT_CONTENTS)
+    if len(data) > COPY_UP_TO:
+        cut = cut_field(memoryview(data), RAW_INPUT_CONTENTS)
         if cut is not None:
             rest, raw = cut
             return WireRequest(parse(message_type, rest), raw)
@@ -182,7 +197,7 @@ def encode_response(response: InferenceResponse) -> bytes:
     Raises:
         InvalidArgument: it would be larger than gRPC's limit.
     """
-    return b"".join(_response_parts(response, response.parameters))
+    return b"".join(_response_parts(response, is_final=None))
 
 
 def encode_stream_response(response: InferenceResponse) -> bytes:
@@ -191,52 +206,86 @@ def encode_stream_response(response: InferenceResponse) -> bytes:
     Raises:
         InvalidArgument: it would be larger than gRPC's limit.
     """
-    parts = _response_parts(response, {**response.parameters, FINAL: response.is_final})
-    return b"".join(field_parts(_INFER_RESPONSE, *parts))
+    return b"".join(field_parts(_INFER_RESPONSE, *_response_parts(response, is_final=response.is_final)))
 
 
-def encode_empty_final(request: WireRequest) -> bytes:
+def encode_empty_final(request: RequestNames) -> bytes:
     """A serialized ModelStreamInferResponse that says only that no more responses to the request come."""
-    message = request.message
     response: Any = message_class("inference.ModelStreamInferResponse")()
     inner = response.infer_response
-    inner.id, inner.model_name, inner.model_version = message.id, message.model_name, message.model_version
+    inner.model_name, inner.model_version, inner.id = request
     inner.parameters[FINAL].bool_param = True
     serialized: bytes = response.SerializeToString()
     return serialized
 
 
-def encode_stream_error(error_message: str, request: WireRequest | None) -> bytes:
+def encode_stream_error(error_message: str, request: RequestNames | None) -> bytes:
     """A serialized ModelStreamInferResponse for a failed request; None where it could not even be parsed."""
     response: Any = message_class("inference.ModelStreamInferResponse")()
     response.error_message = error_message.encode(errors="replace").decode()
     inner = response.infer_response
     if request is not None:
-        inner.id = request.message.id
-        inner.model_name = request.message.model_name
-        inner.model_version = request.message.model_version
+        inner.model_name, inner.model_version, inner.id = request
     inner.parameters[FINAL].bool_param = True
     serialized: bytes = response.SerializeToString()
     return serialized
 
 
-def _response_parts(response: InferenceResponse, parameters: Mapping[str, ParameterValue]) -> list[Buffer]:
-    message: Any = message_class("inference.ModelInferResponse")(
-        model_name=response.model_name, model_version=str(response.model_version), id=response.id
-    )
-    for key, value in parameters.items():
-        _encode_parameter(key, message.parameters[key], value)
-    parts: list[Buffer] = [b""]
+def _response_parts(response: InferenceResponse, *, is_final: bool | None) -> list[Buffer]:
+    """`is_final` is not said where it is None."""
+    outputs = tuple([(tensor.name, tensor.datatype, tensor.shape) for tensor in response.outputs])
+    if response.parameters:
+        start = _response_start(
+            response.model_name, response.model_version, outputs, is_final, tuple(response.parameters.items())
+        )
+    else:
+        start = _usual_start(response.model_name, response.model_version, outputs, is_final)
+    parts: list[Buffer] = [start]
+    if response.id:
+        parts += field_parts(_RESPONSE_ID, response.id.encode())
+    size = sum(map(len, parts))
     for tensor in response.outputs:
-        message.outputs.add(name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape)
-        parts += field_parts(_RAW_OUTPUT_CONTENTS, tensor.data)
-    parts[0] = message.SerializeToString()
-    size = sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
+        data = tensor.data
+        length = data.nbytes if isinstance(data, memoryview) else len(data)
+        before = _raw_field_start(length)
+        size += len(before) + length
+        parts += (before, data)
     if size > MAX_RESPONSE_SIZE:
         raise InvalidArgument(
             f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_RESPONSE_SIZE}."
         )
     return parts
+
+
+@lru_cache(maxsize=1024)
+def _raw_field_start(length: int) -> bytes:
+    return encode_varint(_RAW_OUTPUT_CONTENTS << 3 | 2) + encode_varint(length)
+
+
+def _response_start(
+    model_name: str,
+    model_version: int,
+    outputs: Sequence[tuple[str, DataType, Sequence[int]]],
+    is_final: bool | None,
+    parameters: Sequence[tuple[str, ParameterValue]] = (),
+) -> bytes:
+    """A serialized ModelInferResponse but for its id and its data, which may follow: fields have no order."""
+    message: Any = message_class("inference.ModelInferResponse")(
+        model_name=model_name, model_version=str(model_version)
+    )
+    for key, value in parameters:
+        _encode_parameter(key, message.parameters[key], value)
+    if is_final is not None:
+        message.parameters[FINAL].bool_param = is_final
+    for name, datatype, shape in outputs:
+        message.outputs.add(name=name, datatype=datatype.name, shape=shape)
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+# A model's responses differ in their data and ids only. Those with parameters of their own are not kept: equal keys
+# could mean different ones, as 1 and True do.
+_usual_start = lru_cache(maxsize=512)(_response_start)
 
 
 def _encode_parameter(key: str, parameter: Any, value: ParameterValue) -> None:

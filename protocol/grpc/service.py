@@ -17,6 +17,7 @@ from protocol.errors import InvalidArgument, Unsupported
 from protocol.grpc.generated import inference as pb
 from protocol.grpc.infer import model_infer
 from protocol.grpc.infer_codec import decode_version
+from protocol.grpc.request_forms import RequestForms
 from protocol.grpc.settings import GrpcSettings
 from protocol.grpc.settings_calls import SettingsCalls
 from protocol.grpc.shared_memory_calls import SharedMemoryCalls
@@ -35,6 +36,7 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
         self._services = services
         self._core = services.core
         self._settings = settings
+        self._forms = RequestForms()
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping = dict(super().__mapping__())
@@ -55,11 +57,11 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
 
     async def _model_infer(self, stream: Stream) -> None:
         self._compress(stream)
-        await model_infer(self._services, stream)
+        await model_infer(self._services, self._forms, stream)
 
     async def _model_stream_infer(self, stream: Stream) -> None:
         self._compress(stream)
-        await StreamInfer(self._services, stream, self._settings.max_in_flight_per_stream).run()
+        await StreamInfer(self._services, self._forms, stream, self._settings.max_in_flight_per_stream).run()
 
     def _compress(self, stream: Stream) -> None:
         if self._settings.compression_level:

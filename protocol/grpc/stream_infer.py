@@ -17,12 +17,12 @@ from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.grpc.infer import InferCall, send_traced
 from protocol.grpc.infer_codec import (
     DecodedRequest,
-    WireRequest,
+    RequestNames,
     encode_empty_final,
     encode_stream_error,
     encode_stream_response,
-    parse_request,
 )
+from protocol.grpc.request_forms import RequestForms
 from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
 from protocol.messages import InferenceResponse
@@ -41,7 +41,7 @@ class _Request:
     whose responses wait for none. `memory` is what its message counts for in the stream.
     """
 
-    wire: WireRequest | None = None
+    names: RequestNames | None = None
     decoded: DecodedRequest | None = None
     is_decoupled: bool = False
     failure: Exception | None = None
@@ -63,11 +63,12 @@ class _Request:
 class StreamInfer:
     """One ModelStreamInfer call. At most `max_in_flight` requests are read and not yet answered."""
 
-    def __init__(self, services: EdgeServices, stream: Stream, max_in_flight: int) -> None:
+    def __init__(self, services: EdgeServices, forms: RequestForms, stream: Stream, max_in_flight: int) -> None:
         self._services = services
         self._core = services.core
         self._stream = stream
-        self._call = InferCall(services, stream)
+        self._forms = forms
+        self._call = InferCall(services, forms, stream)
         self._in_flight = trio.Semaphore(max_in_flight)
         self._sending = trio.Lock()
         self._ends_on_error = stream.header("triton_grpc_error") == "true"
@@ -115,11 +116,12 @@ class StreamInfer:
         return request
 
     async def _fill(self, request: _Request, data: memoryview, waiting_ns: int) -> None:
-        request.wire = parse_request(data)
+        read = self._forms.read(data)
+        request.names = read.names
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
-        request.trace = self._call.trace(request.wire.message.model_name, waiting_ns, time.monotonic_ns())
-        request.decoded = self._call.decode(request.wire, request.trace)
+        request.trace = self._call.trace(request.names.model_name, waiting_ns, time.monotonic_ns())
+        request.decoded = self._call.decode(read, data, request.trace)
         inference, placement, _ = request.decoded
         request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
         if placement is not None:
@@ -145,7 +147,7 @@ class StreamInfer:
         if request.failure is not None:
             raise request.failure
         assert request.decoded is not None
-        assert request.wire is not None
+        assert request.names is not None
         inference = request.decoded.request
         if not request.is_decoupled:
             response = await self._core.infer(inference)
@@ -157,7 +159,7 @@ class StreamInfer:
 
         was_told = await self._core.infer_stream(inference, respond)
         if not was_told and request.decoded.wants_empty_final:
-            await self._send(request, encode_empty_final(request.wire))
+            await self._send(request, encode_empty_final(request.names))
 
     async def _send_response(self, request: _Request, response: InferenceResponse) -> None:
         if request.placed is not None:
@@ -177,7 +179,7 @@ class StreamInfer:
             return
         _, message = status_of(error, self._stream.method)
         try:
-            await self._send(request, encode_stream_error(message, request.wire))
+            await self._send(request, encode_stream_error(message, request.names))
         except StreamTerminatedError:  # and the call is being cancelled
             return
 

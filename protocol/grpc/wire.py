@@ -6,12 +6,16 @@ parsing, and appended after serializing. Source: protobuf's encoding guide.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 from protocol.messages import Buffer
 
 # Requests have tens of fields. One made of millions is for the parser, which is not written in Python.
 _MAX_FIELDS = 4096
 
 
+@lru_cache(maxsize=1024)
 def encode_varint(value: int) -> bytes:
     """`value` must not be negative."""
     encoded = bytearray()
@@ -28,32 +32,30 @@ def field_parts(number: int, *values: Buffer) -> list[Buffer]:
     return [encode_varint(number << 3 | 2) + encode_varint(size), *values]
 
 
-def cut_field(data: memoryview, number: int) -> tuple[bytes, list[memoryview]] | None:
-    """Cut all top-level values of a length-delimited field out of a serialized message.
+class Field(NamedTuple):
+    """Where a field is: from its key at `start`, with its value from `value` to `end`."""
 
-    Returns:
-        The message without the field, and the values as views. None where the message is anything but plain (broken,
-        too many fields, groups): a parser then has to say what it is.
-    """
-    rest: list[memoryview] = []
-    values: list[memoryview] = []
-    kept = position = 0
+    number: int
+    is_delimited: bool
+    start: int
+    value: int
+    end: int
+
+
+def top_level_fields(data: Buffer) -> list[Field] | None:
+    """The fields of a serialized message, in their order; None where it is anything but plain (broken, too many fields,
+    groups): a parser then has to say what it is."""
+    fields: list[Field] = []
+    position = 0
     end = len(data)
-    for _ in range(_MAX_FIELDS):
-        if position == end:
-            rest.append(data[kept:])
-            return b"".join(rest), values
+    while position < end:
         start = position
         key, position = _varint(data, position)
+        value = position
         match key & 7:
             case 2:  # length-delimited
-                length, position = _varint(data, position)
-                value = position
-                position += length
-                if key >> 3 == number and 0 <= position <= end:
-                    values.append(data[value:position])
-                    rest.append(data[kept:start])
-                    kept = position
+                length, value = _varint(data, position)
+                position = value + length
             case 0:  # varint
                 _, position = _varint(data, position)
             case 1:  # 64 bits
@@ -62,12 +64,32 @@ def cut_field(data: memoryview, number: int) -> tuple[bytes, list[memoryview]] |
                 position += 4
             case _:  # groups, which proto3 has not
                 return None
-        if key < 8 or not start < position <= end:
+        if key < 8 or not start < position <= end or len(fields) == _MAX_FIELDS:
             return None
-    return None
+        fields.append(Field(key >> 3, key & 7 == 2, start, value, position))
+    return fields
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def cut_field(data: memoryview, number: int) -> tuple[bytes, list[memoryview]] | None:
+    """Cut all top-level values of a length-delimited field out of a serialized message.
+
+    Returns:
+        The message without the field, and the values as views. None where the message is not plain.
+    """
+    fields = top_level_fields(data)
+    if fields is None:
+        return None
+    found = [field for field in fields if field.number == number and field.is_delimited]
+    kept = 0
+    rest: list[memoryview] = []
+    for field in found:
+        rest.append(data[kept : field.start])
+        kept = field.end
+    rest.append(data[kept:])
+    return b"".join(rest), [data[field.value : field.end] for field in found]
+
+
+def _varint(data: Buffer, position: int) -> tuple[int, int]:
     """The value and where it ends; a position far past the end where there is none."""
     value = shift = 0
     for offset in range(position, min(position + 10, len(data))):
