@@ -28,7 +28,7 @@ from protocol.grpc.call_tasks import CallTasks
 from protocol.grpc.codec import Codec
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
 from protocol.grpc.http2 import events
-from protocol.grpc.http2.connection import ServerConnection
+from protocol.grpc.http2.connection import MAX_FRAME_SIZE, ServerConnection
 from protocol.grpc.http2.request_headers import Headers
 from protocol.grpc.keepalive import Due, Lifetime, PingPolice
 from protocol.grpc.outgoing import Outgoing
@@ -43,6 +43,7 @@ from protocol.request_memory import RequestMemory
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 65536
+MAX_RECEIVE_SIZE = 4 * MAX_FRAME_SIZE
 # How long a peer has to take the last bytes and to close its end.
 GOODBYE_SECONDS = 1.0
 
@@ -161,14 +162,16 @@ class Connection:
 
     async def _read(self, nursery: trio.Nursery) -> None:
         self._tasks = CallTasks(nursery, self._handle, self._close_call, self._end_call)
+        size = RECEIVE_SIZE
         while True:
             try:
-                data = await self._transport.receive_some(RECEIVE_SIZE)
+                data = await self._transport.receive_some(size)
             except trio.BrokenResourceError:
                 data = b""
             if not data:
                 self._is_lost = True
                 return
+            size = MAX_RECEIVE_SIZE if len(data) == size else RECEIVE_SIZE  # more of a large message has come
             self._lifetime.on_received(trio.current_time())
             try:
                 for event in self._h2.receive_data(data):

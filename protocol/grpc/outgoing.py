@@ -77,7 +77,7 @@ class Outgoing:
         """Hand the frames made so far to the writer."""
         data = self._h2.data_to_send()
         if data:
-            self._writer.put(b"".join(data))
+            self._writer.put(data)
 
     async def answer_peer(self) -> None:
         """Flush what answers the peer's own frames; wait while it reads none of those answers."""

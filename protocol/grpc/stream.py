@@ -169,12 +169,13 @@ class Stream(StreamIterator[Any]):
             grpclib.exceptions.StreamTerminatedError: the client has gone, and the call is being cancelled.
         """
         serialized = self._codec.encode(message, self._reply_type)
-        data = frame(serialized) if self._response_encoding is None else await self._compressed_frame(serialized)
+        parts = frame(serialized) if self._response_encoding is None else await self._compressed_frame(serialized)
         try:
             if not self.has_sent_headers:
                 self.has_sent_headers = True
                 self._output.send_headers(self.id, self._response_headers())
-            await self._output.send_data(self.id, data)
+            for part in parts:
+                await self._output.send_data(self.id, part)
         except StreamTerminatedError:
             self.terminate()
             raise
@@ -322,7 +323,7 @@ class Stream(StreamIterator[Any]):
 
     # Sending.
 
-    async def _compressed_frame(self, message: bytes) -> bytes:
+    async def _compressed_frame(self, message: bytes) -> tuple[bytes, ...]:
         encoding, level = self._response_encoding, self._compression_level
         assert encoding is not None
         if len(message) <= _COMPRESS_IN_THREAD_ABOVE:

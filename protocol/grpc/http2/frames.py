@@ -45,7 +45,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 class FrameReader:
     """Cuts what a client sends into frames, its preface first. It holds no more than one frame that is not complete.
 
-    The payload of a frame is a copy, or a view where a copy would not keep less alive.
+    The payload of a frame is a copy; a view where a copy would not keep much less alive.
     """
 
     __slots__ = ("_max_frame_size", "_needed", "_piece", "_preface", "_rest", "_rest_size")
@@ -89,8 +89,8 @@ class FrameReader:
             start = position + HEADER_SIZE
             position = start + size
             if position <= end:
-                # A payload that is most of what was read is not copied.
-                whole = memoryview(data)[start:position] if is_large and 2 * size > end else data[start:position]
+                # A view keeps alive all that was read.
+                whole = memoryview(data)[start:position] if is_large and 4 * size >= end else data[start:position]
                 yield kind, flags, stream_id, whole
             elif kind == DATA and size > _SPLIT_ABOVE and not flags & IS_PADDED:
                 if start < end:
