@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
@@ -22,6 +22,7 @@ from actors.model_loading import ModelLoader
 from actors.model_manager import ControlMode, ModelManager
 from actors.rate_limit_policy import RateLimitResource
 from actors.rate_limiter import RateLimiter
+from actors.residence import Residence, ResidenceSnapshot
 from actors.response_cache import ResponseCache
 from actors.statistics import VersionSnapshot
 from backends.devices import compute_capabilities
@@ -65,6 +66,7 @@ EXTENSIONS = (
 )
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class CoreSettings:
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     model_load_thread_count: int = 4
     model_load_retry_count: int = 0
+    model_memory_budget: int | None = None  # bytes
     # By device, and by the policy's name.
     model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
     host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -146,6 +149,7 @@ class ServerCore:
             load_models=settings.load_models,
             load_limit=trio.CapacityLimiter(settings.model_load_thread_count),
             load_retries=settings.model_load_retry_count,
+            memory_budget=settings.model_memory_budget,
         )
         self._manager = manager
         try:
@@ -179,6 +183,11 @@ class ServerCore:
     def snapshots(self) -> Sequence[VersionSnapshot]:
         """Every loaded version, for the metrics."""
         return [] if self._manager is None else self._manager.snapshots()
+
+    def residence(self) -> ResidenceSnapshot | None:
+        """How the memory budget is used, for the metrics; None where there is none."""
+        residence = None if self._manager is None else self._manager.residence
+        return None if residence is None else residence.snapshot()
 
     # protocol.core.InferenceCore
 
@@ -249,13 +258,32 @@ class ServerCore:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
         model = self._manager.find(request.model_name, request.model_version)
-        return await self._run_accepted(request, model.version, model.infer(request))
+        residence = self._manager.residence
+        call = model.infer(request) if residence is None else self._leased(residence, request, Model.infer, request)
+        return await self._run_accepted(request, model.version, call)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         if self._is_stopping or self._manager is None:
             raise self._not_running()
         model = self._manager.find(request.model_name, request.model_version)
-        return await self._run_accepted(request, model.version, model.infer_stream(request, respond))
+        residence = self._manager.residence
+        call = (
+            model.infer_stream(request, respond)
+            if residence is None
+            else self._leased(residence, request, Model.infer_stream, request, respond)
+        )
+        return await self._run_accepted(request, model.version, call)
+
+    async def _leased(
+        self,
+        residence: Residence,
+        request: InferenceRequest,
+        call: Callable[[Model, *Ts], Awaitable[T]],
+        *arguments: *Ts,
+    ) -> T:
+        """Under a memory budget the model may have to be loaded first, and must then stay."""
+        async with residence.lease(request):
+            return await call(self._find(request.model_name, request.model_version), *arguments)
 
     async def _run_accepted(self, request: InferenceRequest, version: int, call: Awaitable[T]) -> T:
         """While it runs, the server does not end; by its id, if it has one, it can be cancelled."""

@@ -103,6 +103,8 @@ class Model:
         self._turns = TurnOrder() if config.is_decoupled and self.is_ordered else None
         self._address: SchedulerAddress | None = None
         self._drained = trio.Event()
+        # Unloaded for the memory budget: the next request has its successor loaded.
+        self.is_evicted = False
         # Looks a request's model up again, for requests that reach this one after it was replaced.
         self.find_successor: Callable[[InferenceRequest], Model] | None = None
         # One scope for each instance that is loading again after a death: a drain does not wait for those.
@@ -111,7 +113,9 @@ class Model:
     @property
     def is_ready(self) -> bool:
         """Whether all instances that take requests are loaded and alive; of an ensemble, whether its composing models
-        are ready."""
+        are ready. One that was evicted is: a request for it is answered."""
+        if self.is_evicted:
+            return True
         if self.composition is not None and not self.composition.is_ready:
             return False
         return self._scheduler.live_count == self._active_count and not self._drained.is_set()
@@ -137,11 +141,24 @@ class Model:
             return False
         if self.composition is not None:
             return await self.composition.check_ready()
+        if self.is_evicted:
+            return True
         return await all_ready([backend.is_ready for backend in self._loaded.values()])
 
     @property
     def pending_count(self) -> int:
         return self._scheduler.pending_count
+
+    @property
+    def spec_count(self) -> int:
+        """The instances that it has when all are loaded."""
+        return len(self._specs)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether requests wait, or sequences are open, whose state would be lost with the model."""
+        is_open = isinstance(self._scheduler, SequenceBatcher) and self._scheduler.policy.open_count > 0
+        return is_open or self.pending_count > 0
 
     # actors.call_waits.CalledModel
 

@@ -8,6 +8,7 @@ while the server drains.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeVar
 
 from actors.call_waits import CallWaits, EndlessWait, SharedResources, WaitingCall
@@ -30,12 +31,14 @@ class ModelCalls:
         self._waits = CallWaits(resources)
 
     async def infer(self, request: InferenceRequest, caller: Execution | None = None) -> InferenceResponse:
-        model = self._called(request, caller)
-        return await _told_apart(model, request, model.infer(request))
+        async with self._leased(request):
+            model = self._called(request, caller)
+            return await _told_apart(model, request, model.infer(request))
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond, caller: Execution | None = None) -> bool:
-        model = self._called(request, caller)
-        return await _told_apart(model, request, model.infer_stream(request, respond))
+        async with self._leased(request):
+            model = self._called(request, caller)
+            return await _told_apart(model, request, model.infer_stream(request, respond))
 
     def is_decoupled(self, name: str, version: int) -> bool:
         return self._find(name, version).is_decoupled
@@ -56,6 +59,14 @@ class ModelCalls:
         manager = self._loads()
         with manager.load_for(loading, name):
             await manager.unload(name, unload_dependents=unload_dependents)
+
+    def _leased(self, request: InferenceRequest) -> AbstractAsyncContextManager[None]:
+        """Around a call, so that its model is not unloaded for the memory budget."""
+        residence = self._manager().residence
+        if residence is None:
+            return nullcontext()
+        self._find(request.model_name, request.model_version)
+        return residence.lease(request, is_nested=True)
 
     def _called(self, request: InferenceRequest, caller: Execution | None) -> Model:
         model = self._find(request.model_name, request.model_version)

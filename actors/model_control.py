@@ -16,7 +16,15 @@ from actors.ensemble.loading import ComposingModels
 from actors.model_download import PARALLEL_PARTS, at_hand, release
 from actors.model_life_cycle import ModelLifeCycle
 from actors.model_loading import ModelLoader, with_reason
-from actors.model_table import ModelEntry, ModelTable, VersionEntry, ambiguous_name
+from actors.model_table import (
+    EVICTED,
+    UNLOADED,
+    ModelEntry,
+    ModelState,
+    ModelTable,
+    VersionEntry,
+    ambiguous_name,
+)
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, ServerError
 from repository.changes import LoadedFrom
@@ -113,6 +121,7 @@ class ModelControl:
                     return
                 async with self._load_limit:
                     await self._life_cycle.replace(entry, here, source, parameters, files)
+                entry.is_overridden = parameters.config is not None
 
     @asynccontextmanager
     async def _at_hand(
@@ -148,6 +157,7 @@ class ModelControl:
                     source = await self._read(entry, files.directory, files.directory, parameters)
                     async with self._load_limit:
                         await self._life_cycle.replace(entry, files.directory, source, parameters, files)
+                    entry.is_overridden = True
             return entry
         finally:
             await release(files)
@@ -165,7 +175,7 @@ class ModelControl:
             await self._composing.check(entry.name, needs)
             async with trio.open_nursery() as loads:
                 for name in needs.names:
-                    if name not in tried and not self._table.entry(name).ready_versions:
+                    if name not in tried and not self._table.entry(name).can_serve:
                         loads.start_soon(self.load_if_absent, name, tried)
             self._composing.check_loaded(entry.name, needs)
         except ServerError as error:
@@ -193,6 +203,24 @@ class ModelControl:
         """The models whose last load has failed, perhaps for want of this one."""
         return [each.name for each in self._table.entries.values() if name in each.needs and each.has_failed]
 
+    async def load_resident(self, name: str) -> None:
+        """Load a model that was evicted (see `actors.residence`)."""
+        if self._table.entry(name).can_serve:
+            await self.load(name, only_if_absent=True)
+
+    async def evict(self, name: str) -> None:
+        """Unload a model until a request needs it again. Returns when it is gone."""
+        entry = self._table.entry(name)
+        async with entry.lock:
+            versions = [version for version in entry.versions.values() if version.state is ModelState.READY]
+            for version in versions:
+                if version.model is not None:
+                    version.model.is_evicted, version.reason = True, EVICTED
+                    entry.evicted[version.version] = version.model
+            self._life_cycle.retire(versions)
+        for version in versions:
+            await version.ended.wait()
+
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Returns when the model's versions have been told to end."""
         entry = self._table.find_entry(name)
@@ -202,6 +230,10 @@ class ModelControl:
             entry.loaded_from, entry.failure, entry.reload_failure, entry.is_explicit = None, "", "", False
             composing = needs_of(entry) or ()
             versions = list(entry.versions.values())
+            if entry.evicted:
+                entry.evicted.clear()
+                for version in versions:
+                    version.reason = UNLOADED
             self._life_cycle.retire(versions)
         if unload_dependents and composing:
             self._tasks.start_soon(self._unload_composing, versions, composing)

@@ -15,6 +15,7 @@ from actors.model import Model
 from actors.model_download import release
 from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
+from actors.residence import Residence
 from actors.restart_backoff import RestartBackoff
 from protocol.core import LoadParameters
 from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unsupported
@@ -50,12 +51,14 @@ class ModelLifeCycle:
         models: trio.Nursery,
         *,
         retries: int = 0,
+        residence: Residence | None = None,
     ) -> None:
         self._table = table
         self._loader = loader
         self._dependencies = dependencies
         self._models = models
         self._retries = retries
+        self._residence = residence
 
     async def replace(
         self,
@@ -79,10 +82,12 @@ class ModelLifeCycle:
             config = source.config if moved == directory else None
             new = await self._bring_up_patiently(entry, moved, config, parameters, kept, files)
         except BaseException:
+            if self._residence is not None:
+                self._residence.note_failed(entry)
             await agents.fail()
             raise
         self._models.start_soon(agents.attend, tuple(new.values()))
-        entry.versions, entry.failure, entry.reload_failure = new, "", ""
+        entry.versions, entry.failure, entry.reload_failure, entry.evicted = new, "", "", {}
         entry.loaded_from = None if isinstance(files, OverrideFiles) else source
         replaced = [version for version in old.values() if new.get(version.version) is not version]
         for version in replaced:
@@ -90,6 +95,8 @@ class ModelLifeCycle:
                 version.model.find_successor = lambda request: self._table.find(entry.name, request.model_version)
         self.retire(replaced)
         self._dependencies.replaced(entry.name)
+        if self._residence is not None:
+            await self._residence.note_loaded(entry)
         logger.info("successfully loaded '%s'", entry.name)
 
     async def _bring_up_patiently(
@@ -107,6 +114,8 @@ class ModelLifeCycle:
         while True:
             try:
                 prepared = await self._prepare(entry, directory, config, parameters)
+                if self._residence is not None:
+                    await self._residence.make_room(entry, [each for each in prepared if each.version not in kept])
                 return await self._bring_up(entry, prepared, kept, files)
             except LoadFailed as error:
                 if not left or not error.may_pass:
@@ -146,6 +155,9 @@ class ModelLifeCycle:
             for model in prepared
         }
         loading = [version for version in new.values() if version.state is ModelState.LOADING]
+        for version in loading:
+            if version.model is not None and (before := entry.evicted.get(version.version)) is not None:
+                version.model.statistics.continue_from(before.statistics)
         if not entry.ready_versions:
             entry.versions, entry.failure = new, ""
         failures: dict[int, ServerError] = {}
@@ -219,6 +231,9 @@ class ModelLifeCycle:
         version.state, version.model = ModelState.UNAVAILABLE, None
         version.reason = version.reason or UNLOADED
         logger.info("successfully unloaded '%s' version %d", name, version.version)
+        entry = self._table.entry(name)
+        if self._residence is not None and not entry.ready_versions:
+            self._residence.note_gone(entry)
 
     def retire(self, versions: Iterable[VersionEntry]) -> None:
         """Let versions finish their requests and unload; they end in `_run`."""

@@ -20,6 +20,7 @@ from actors.gpu_limits import check_gpu_limits
 from actors.model import Model
 from actors.model_agents import ModelAgents
 from actors.model_download import at_hand
+from actors.model_memory import stated_bytes
 from actors.rate_limiter import ModelLimits, RateLimiter
 from actors.response_cache import ResponseCache, VersionCache
 from actors.traffic_split import TrafficSplit
@@ -120,6 +121,7 @@ class ModelLoader:
         _refuse_joining(config, backend)
         await in_thread(check_gpu_limits, config, self.gpu_limits)
         read_adaptive_settings(config)
+        stated_bytes(config)
         labels = await in_thread(read_labels, directory, config)
         warmup = await in_thread(warmup_samples, config, directory.path)
         states = await in_thread(read_initial_states, directory.path, config)

@@ -27,6 +27,7 @@ from actors.model_loading import ModelLoader
 from actors.model_table import ModelState, ModelTable
 from actors.readiness import all_ready
 from actors.repository_watcher import RepositoryWatcher
+from actors.residence import Residence
 from actors.statistics import VersionSnapshot
 from actors.version_snapshots import version_snapshots
 from protocol.core import LoadParameters, ModelIndex, ModelRepository
@@ -76,6 +77,7 @@ class ModelManager:
         load_models: Sequence[str],
         load_limit: trio.CapacityLimiter,
         load_retries: int = 0,
+        memory_budget: int | None = None,
     ) -> None:
         self._repositories = repositories
         self._loader = loader
@@ -85,6 +87,8 @@ class ModelManager:
         self._load_limit = load_limit
         self._load_retries = load_retries
         self._table = ModelTable(is_namespaced=repositories.is_namespaced)
+        # Where there is a memory budget, whoever runs a model leases it first.
+        self.residence = None if memory_budget is None else Residence(memory_budget, self._table, load_limit)
         self._dependencies = EnsembleDependencies()
         self._load_waits = LoadWaits()
         self._to_inbox, self._inbox = trio.open_memory_channel[Load | Unload](0)
@@ -97,7 +101,12 @@ class ModelManager:
         """
         async with trio.open_nursery() as models:
             life_cycle = ModelLifeCycle(
-                self._table, self._loader, self._dependencies, models, retries=self._load_retries
+                self._table,
+                self._loader,
+                self._dependencies,
+                models,
+                retries=self._load_retries,
+                residence=self.residence,
             )
             control = ModelControl(
                 life_cycle,
@@ -109,6 +118,8 @@ class ModelManager:
                 load_limit=self._load_limit,
                 tasks=models,
             )
+            if self.residence is not None:
+                self.residence.attach(control)
             watcher = RepositoryWatcher(self._repositories, control, poll_seconds=self._poll_seconds)
             if self._control_mode is ControlMode.POLL:
                 await watcher.begin()
@@ -117,6 +128,8 @@ class ModelManager:
             task_status.started()
             async with trio.open_nursery() as calls:
                 calls.start_soon(self._hear, calls, control)
+                if self.residence is not None:
+                    calls.start_soon(self.residence.run)
                 if self._control_mode is ControlMode.POLL:
                     calls.start_soon(watcher.run)
                 await stop.wait()
@@ -151,7 +164,7 @@ class ModelManager:
 
     def ready_versions(self, name: str) -> tuple[int, ...]:
         entry = self._table.find_entry(name)
-        return () if entry is None else entry.ready_versions
+        return () if entry is None else entry.ready_versions or tuple(sorted(entry.evicted))
 
     def is_ready(self) -> bool:
         """Strict readiness: every model that was asked for serves."""

@@ -22,6 +22,9 @@ from repository.layout import split_identifier
 
 # The reason in the index after an unload that was asked for.
 UNLOADED = "unloaded"
+# The one after an unload for want of memory.
+EVICTED = "unloaded for the memory budget; the next request loads it again"
+DELIBERATE = (UNLOADED, EVICTED)
 
 
 class ModelState(enum.Enum):
@@ -54,10 +57,11 @@ class VersionEntry:
 @dataclass(eq=False, slots=True)
 class ModelEntry:
     """One model. `name` is its identifier. `lock` serialises its loads and unloads; `failure` is why the last load gave
-    no version at all, and
-    `reload_failure` why it left those serving that did before. `needs` are the models that the last load needed, and
-    `needed_names` the names by which its configuration calls those that have others.
-    `is_explicit`: somebody asked for this model, not only for an ensemble that needs it."""
+    no version at all, and `reload_failure` why it left those serving that did before. `needs` are the models that the
+    last load needed, and `needed_names` the names by which its configuration calls those that have others.
+    `is_explicit`: somebody asked for this model, not only for an ensemble that needs it. `is_overridden`: the load call
+    has given configuration or files. `evicted` are the versions that the memory budget has unloaded, as they were: they
+    answer all that needs no instance, and a request has them loaded anew (`actors.residence`)."""
 
     name: str
     lock: trio.Lock = field(default_factory=trio.Lock)
@@ -68,6 +72,19 @@ class ModelEntry:
     needed_names: Mapping[str, str] = field(default_factory=dict)
     loaded_from: LoadedFrom | None = None
     is_explicit: bool = False
+    is_overridden: bool = False
+    evicted: dict[int, Model] = field(default_factory=dict)
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a request would be answered, perhaps after a load."""
+        return bool(self.evicted or self.ready_versions)
+
+    @property
+    def models(self) -> list[Model]:
+        """Those that serve, by version."""
+        found = (self.versions[version].model for version in self.ready_versions)
+        return [model for model in found if model is not None]
 
     @property
     def ready_versions(self) -> tuple[int, ...]:
@@ -97,7 +114,7 @@ class ModelEntry:
         return all(
             (entry.model is not None and entry.model.is_ready)
             if entry.state is ModelState.READY
-            else entry.reason == UNLOADED or entry.state is ModelState.UNLOADING
+            else entry.reason in DELIBERATE or entry.state is ModelState.UNLOADING
             for entry in self.versions.values()
         )
 
@@ -105,7 +122,8 @@ class ModelEntry:
     def has_failed(self) -> bool:
         """Whether the last load has."""
         return bool(self.failure or self.reload_failure) or any(
-            version.state is ModelState.UNAVAILABLE and version.reason != UNLOADED for version in self.versions.values()
+            version.state is ModelState.UNAVAILABLE and version.reason not in DELIBERATE
+            for version in self.versions.values()
         )
 
     def note_failure(self, reason: str) -> None:
@@ -173,13 +191,13 @@ class ModelTable:
         if entry is not None or not self._is_namespaced or name not in self._named:
             return entry
         known = [each for each in self._named[name] if each.versions or each.failure]
-        found = [each for each in known if each.ready_versions] or known
+        found = [each for each in known if each.can_serve] or known
         if len(found) > 1:
             raise ambiguous_name(name, len(found))
         return found[0] if found else None
 
     def find(self, name: str, version: int = LATEST_VERSION) -> Model:
-        """The model that serves a request.
+        """The model that serves a request; one that was evicted serves when it is leased (`actors.residence`).
 
         Raises:
             NotFound: no such model or version.
@@ -191,10 +209,14 @@ class ModelTable:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version == LATEST_VERSION:
             latest = entry.latest
+            if latest is None and entry.evicted:
+                return entry.evicted[max(entry.evicted)]
             if latest is None:
                 raise NotFound(f"Request for unknown model: '{name}' has no available versions")
             return latest
         found = entry.versions.get(version)
+        if version in entry.evicted:
+            return entry.evicted[version]
         if found is None:
             raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
         if found.state is not ModelState.READY or found.model is None:
@@ -220,9 +242,7 @@ class ModelTable:
         return found
 
     def ready(self) -> Iterator[tuple[ModelEntry, Model]]:
-        """Every model that serves, by name and version."""
+        """Every model that serves, or does as soon as it is asked, by name and version."""
         for _, entry in sorted(self.entries.items()):
-            for version in entry.ready_versions:
-                model = entry.versions[version].model
-                if model is not None:
-                    yield entry, model
+            for model in entry.models or [model for _, model in sorted(entry.evicted.items())]:
+                yield entry, model

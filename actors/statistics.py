@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from actors.batching.policy import FlushReason
 from actors.histogram import HistogramSnapshot
@@ -87,6 +87,11 @@ class VersionStatistics:
 
     def __post_init__(self) -> None:
         self._spreads = tuple(spread for spread in (self.histograms, self.summaries) if spread is not None)
+
+    def continue_from(self, other: VersionStatistics) -> None:
+        """Count on where another model's statistics stand, which counts no more."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
 
     def count_batch(self, done: BatchDone, *, now: float) -> None:
         """Count an executed batch, whose replies leave `now` (seconds of Trio's clock)."""

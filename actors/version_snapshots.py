@@ -17,11 +17,11 @@ def version_snapshots(table: ModelTable) -> list[VersionSnapshot]:
             model=model.name,
             namespace=table.split(entry.name)[0],
             # Triton's label for ensembles.
-            version=1 if model.composition is not None and len(entry.ready_versions) == 1 else model.version,
+            version=1 if model.composition is not None and len(entry.models) == 1 else model.version,
             metric_tags=model.config.metric_tags,
             statistics=model.statistics.frozen(model.name, model.version, has_responses=False),
             pending_requests=model.pending_count,
-            load_seconds=entry.versions[model.version].load_seconds,
+            load_seconds=entry.versions[model.version].load_seconds if model.version in entry.versions else 0.0,
             failures={reason.value: count for reason, count in model.statistics.failures.items()},
             histograms=model.statistics.histograms.frozen() if model.statistics.histograms is not None else {},
             summaries=model.statistics.summaries.frozen() if model.statistics.summaries is not None else {},

@@ -50,6 +50,14 @@ class LoadingFlags:
         help="Load no model onto this GPU while more than this fraction of its memory is used. May be given several "
         "times.",
     )
+    model_memory_budget: int | None = flag(
+        None,
+        integer(1),
+        group=LOADING,
+        metavar="<bytes>",
+        help="The memory that all models may hold together. Above it those not used for longest are unloaded, "
+        "and loaded again by the next request for them. Where absent, all stay loaded.",
+    )
     host_policy: tuple[HostPolicySetting, ...] = repeatable(
         host_policy_setting,
         group=LOADING,

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from actors.custom_metrics import FamilyValues
+from actors.residence import ResidenceSnapshot
 from actors.statistics import FailureReason, VersionSnapshot
 from protocol.limits import LimitCounter
 from trioton.custom_collector import CustomCollector, add_histogram
@@ -22,6 +23,7 @@ from trioton.exposition import render_text
 from trioton.gpus import Gpus
 from trioton.machine import Machine
 from trioton.machine_metrics import CpuCollector, GpuCollector, PinnedMemoryCollector
+from trioton.residence_metrics import ResidenceCollector
 
 _NOT_IN_A_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _FAILURES = "nv_inference_request_failure"
@@ -303,6 +305,7 @@ class Metrics:
         custom: the metrics of the models' own.
         has_cpu: whether the machine's processors and memory are shown.
         gpus: the GPUs to show, if any; the caller runs them.
+        residence: how the memory budget is used; None where there is none.
     """
 
     def __init__(
@@ -316,6 +319,7 @@ class Metrics:
         custom: Callable[[], Iterable[FamilyValues]] = tuple,
         has_cpu: bool = True,
         gpus: Gpus | None = None,
+        residence: Callable[[], ResidenceSnapshot | None] = lambda: None,
     ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(ModelCollector(snapshots, has_counters, gpus))
@@ -323,6 +327,7 @@ class Metrics:
         self.registry.register(CustomCollector(custom))
         self.registry.register(TraceCollector(lost_traces))
         self.registry.register(PinnedMemoryCollector())
+        self.registry.register(ResidenceCollector(residence))
         if has_cpu:
             self.registry.register(CpuCollector(Machine(interval)))
         if gpus is not None:

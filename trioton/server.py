@@ -24,6 +24,7 @@ import trio
 from actors.caches.registry import UnusableCache
 from actors.core import ControlMode, CoreSettings, ServerCore
 from actors.custom_metrics import CustomMetrics
+from actors.model_table import EVICTED
 from actors.response_cache import ResponseCache
 from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
@@ -97,6 +98,7 @@ class Server:
             custom=custom.values,
             has_cpu=settings.allow_cpu_metrics,
             gpus=self._gpus,
+            residence=self.core.residence,
         )
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._ending = Ending(self.core, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs)
@@ -325,6 +327,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         backend_config=backend_settings(settings.backend_config),
         model_load_thread_count=settings.model_load_thread_count,
         model_load_retry_count=settings.model_load_retry_count,
+        model_memory_budget=settings.model_memory_budget,
         model_load_gpu_limits={limit.device_id: limit.fraction for limit in settings.model_load_gpu_limit},
         host_policies=settings.host_policies(),
         latency_histograms=settings.shows_metrics("histogram_latencies"),
@@ -341,7 +344,7 @@ def _asked_for(index: Sequence[ModelIndex], settings: Settings) -> list[ModelInd
 
 
 def _refuse_failed(index: Sequence[ModelIndex]) -> None:
-    failed = [entry for entry in index if entry.state == "UNAVAILABLE"]
+    failed = [entry for entry in index if entry.state == "UNAVAILABLE" and entry.reason != EVICTED]
     if failed:
         reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in failed)
         raise StartError(

@@ -63,7 +63,7 @@ class ComposingModels:
             InvalidArgument: one of them does not serve.
         """
         for needed in map(self._table.entry, needs.names):
-            if not needed.ready_versions:
+            if not needed.can_serve:
                 because = f" Model '{needed.name}' loading failed with error: {needed.reason}" if needed.reason else ""
                 raise InvalidArgument(
                     f"{needs.kind} '{name}' depends on '{needed.name}' which has no loaded version.{because}"
@@ -82,7 +82,7 @@ class ComposingModels:
 
     def _is_absent(self, name: str) -> bool:
         entry = self._table.entries.get(name)
-        return entry is None or not entry.ready_versions
+        return entry is None or not entry.can_serve
 
     async def _all_needs(self, name: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
         """What a model's composing models need in their turn, and so on; only of those that can be had."""

@@ -85,6 +85,11 @@ class SequencePolicy:
         """How many requests wait, for a slot or in one."""
         return len(self._steps) - self._running_count
 
+    @property
+    def open_count(self) -> int:
+        """How many sequences have begun and not ended."""
+        return len(self._open)
+
     def add_instance(self, instance: Instance) -> None:
         self._strategy.add_instance(instance)
         self._slots[instance] = [Slot(instance, index) for index in range(self._strategy.slots_per_instance)]

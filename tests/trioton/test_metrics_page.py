@@ -10,12 +10,14 @@ import trio
 from prometheus_client import Metric
 
 from actors.latencies import LatencySummaries
+from actors.residence import ResidenceSnapshot
 from actors.statistics import VersionSnapshot, VersionStatistics
 from protocol.core import ModelStatistics
 from tests.trioton.test_gpus import Driver
 from trioton.gpus import Gpus
 from trioton.metrics import Metrics
 
+BUDGET = ResidenceSnapshot(2, 1, 0, {"m": 1}, {}, {})
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
@@ -47,6 +49,11 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
     )
     gpus = Gpus(interval=1.0, library=Driver)
     await nursery.start(gpus.run)
-    metrics = Metrics(lambda: [plain, replace(plain, model="cached", has_cache=True)], interval=1.0, gpus=gpus)
+    metrics = Metrics(
+        lambda: [plain, replace(plain, model="cached", has_cache=True)],
+        interval=1.0,
+        gpus=gpus,
+        residence=lambda: BUDGET,
+    )
     shown: list[Metric] = list(metrics.registry.collect())
     assert described() == {metric.name: metric.type for metric in shown}
