@@ -183,7 +183,7 @@ class ModelControl:
 
     async def _find_directory(self, name: str) -> ModelDirectory:
         """Raises what a client is told of a name that no repository has, or that more than one has."""
-        found = await trio.to_thread.run_sync(self._repositories.find_model, name)
+        found = await trio.to_thread.run_sync(self._repositories.find_model, name, abandon_on_cancel=True)
         for directory in found.models.values():
             return directory
         if found.duplicates and self._repositories.is_namespaced:

@@ -181,7 +181,7 @@ class ModelManager:
         """The known versions, and by name those models of the repositories that were never loaded; without these where
         a repository cannot be listed now."""
         try:
-            found = await trio.to_thread.run_sync(self._repositories.find_models)
+            found = await trio.to_thread.run_sync(self._repositories.find_models, abandon_on_cancel=True)
         except ServerError as error:
             logger.warning("the index has only models that were loaded: %s", error)
             found = FoundModels()
@@ -259,11 +259,11 @@ class ModelManager:
                 message.reply.send_nowait(outcome)
 
     async def _load_at_start(self, control: ModelControl) -> None:
-        found = await trio.to_thread.run_sync(self._repositories.find_models)
+        found = await trio.to_thread.run_sync(self._repositories.find_models, abandon_on_cancel=True)
         names = sorted({*found.models, *found.duplicates})
         if self._control_mode is ControlMode.EXPLICIT and "*" not in self._load_models:
             names = [
-                await trio.to_thread.run_sync(self._repositories.resolve, name, "")
+                await trio.to_thread.run_sync(self._repositories.resolve, name, "", abandon_on_cancel=True)
                 for name in dict.fromkeys(self._load_models)
             ]
         needs = {name: await control.needs(name) for name in names}

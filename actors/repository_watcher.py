@@ -61,7 +61,7 @@ class RepositoryWatcher:
 
     async def begin(self) -> None:
         """Take the files as they are now for those that are loaded."""
-        self._policy = PollPolicy(await trio.to_thread.run_sync(self._repositories.look, {}))
+        self._policy = PollPolicy(await trio.to_thread.run_sync(self._repositories.look, {}, abandon_on_cancel=True))
 
     async def run(self) -> None:
         pause = self._poll_seconds
@@ -75,7 +75,7 @@ class RepositoryWatcher:
 
     async def _poll(self, changes: trio.Nursery) -> bool:
         """Returns whether something changes still."""
-        found = await trio.to_thread.run_sync(self._repositories.look, self._policy.found)
+        found = await trio.to_thread.run_sync(self._repositories.look, self._policy.found, abandon_on_cancel=True)
         wanted = self._policy.look(found, self._busy)
         for name in wanted.unload:
             self._start(changes, name, ())

@@ -56,7 +56,8 @@ class Registered:
 
 class Repositories:
     """Models are known by their identifiers: with `is_namespaced` a model of one repository is another than that of the
-    same name in another repository. Methods that look at directories block."""
+    same name in another repository. Methods that look at directories block, and may be
+    left to themselves by a caller that does not wait for their end."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Repositories:
         place = self._opened(path)
         for name in (*names, *names.values()):
             check_model_name(name)
-        if self._find(path) is not None:
+        if self._find(path) is not None or place in [each.place for each in self.registered]:
             raise AlreadyExists(f"model repository '{path}' has already been registered")
         taken = [served for each in self.registered for served in each.names.values()]
         for served in names.values():

@@ -6,6 +6,7 @@ Consulted by the model manager, which does the loading.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -33,8 +34,10 @@ class ComposingModels:
         needs = await self._loader.composing_models(directory, parameters)
         if not needs.names or not self._repositories.is_namespaced:
             return needs
-        in_thread = trio.to_thread.run_sync
-        by_name = {name: await in_thread(self._repositories.resolve, name, directory.namespace) for name in needs.names}
+        by_name: dict[str, str] = {}
+        for name in needs.names:
+            look = partial(self._repositories.resolve, name, directory.namespace)
+            by_name[name] = await trio.to_thread.run_sync(look, abandon_on_cancel=True)
         return Needs(tuple(by_name.values()), needs.kind, by_name)
 
     async def check(self, name: str, needs: Needs) -> None:
@@ -94,7 +97,7 @@ class ComposingModels:
                 continue
             found: Sequence[str] | None = needs_of(self._table.entries.get(needed))
             if found is None:
-                places = await trio.to_thread.run_sync(self._repositories.find_model, needed)
+                places = await trio.to_thread.run_sync(self._repositories.find_model, needed, abandon_on_cancel=True)
                 if needed not in places.models:
                     continue
                 found = (await self.needs(places.models[needed], LoadParameters())).names

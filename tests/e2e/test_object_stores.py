@@ -22,6 +22,7 @@ from tests.e2e.client import Client, add_sub_inputs
 from tests.e2e.generations import STRIDE, write_onnx, write_python
 from tests.e2e.repository import add_add_sub
 from tests.e2e.server_process import ServerProcess, eventually
+from tests.e2e.test_repositories import over_http
 from tests.emulators import Store, moto, s3_store
 from tests.repository.stores.endpoint import endpoint
 
@@ -269,6 +270,52 @@ def test_a_stop_in_the_middle_of_a_download(s3: Store, tmp_path: Path, serve: Ca
         released.set()
     assert work(tmp_path) == []
     assert "Traceback" not in server.log
+
+
+def test_a_stop_while_a_listing_hangs(s3: Store, tmp_path: Path, serve: Callable[..., ServerProcess]) -> None:
+    write_onnx(tmp_path / "models" / "m", 1)
+    s3.upload(tmp_path / "models", "models")
+    is_serving, hangs, released = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(request: http.server.BaseHTTPRequestHandler) -> None:
+        if is_serving.is_set():
+            hangs.set()
+            released.wait(60)
+        forward(request, s3)
+
+    with endpoint(hang) as address:
+        server = serve(f"s3://{address.removeprefix('http://')}/bucket", *POLL)
+        assert server.addresses
+        is_serving.set()
+        assert hangs.wait(60)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        released.set()
+
+
+def test_a_bucket_is_registered_and_dropped(store: Store, tmp_path: Path) -> None:
+    """While the server runs, with a model under another name."""
+    write_onnx(tmp_path / "models" / "m", 1)
+    write_onnx(tmp_path / "local" / "m", 2)
+    store.upload(tmp_path / "models", "models")
+    url = f"{store.url}/models"
+    flags = (f"--model-repository-cache-dir={tmp_path / 'cache'}", *EXPLICIT)
+    with (
+        ServerProcess(*flags, repository=tmp_path / "local") as server,
+        Client("http", server.addresses["http"]) as http,
+    ):
+        assert over_http(server, "POST", "/register", {"path": f"{store.url}absent/models"})[0] == 400
+        assert over_http(server, "POST", "/register", {"path": url, "model_names": {"m": "n"}}) == (200, None)
+        again = over_http(server, "POST", "/register", {"path": f"{url}/"})
+        assert again == (400, f"model repository '{url}/' has already been registered")
+        assert over_http(server, "GET")[1][1] == {"path": url, "model_names": {"m": "n"}}
+        http.raw.load_model("n")
+        assert (generation(http), generation(http, "n")) == (2, 1)
+        assert over_http(server, "POST", "/unregister", {"path": url}) == (200, None)
+        with pytest.raises(InferenceServerException, match="failed to poll from model repository"):
+            http.raw.load_model("n")
+        http.raw.unload_model("n")
+        assert eventually(lambda: work(tmp_path) == [])
 
 
 PYTHON_CONFIG = """
