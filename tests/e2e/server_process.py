@@ -110,18 +110,6 @@ class ServerProcess:
             self._changed.notify_all()
 
 
-def shared_memory_files(pid: int) -> set[Path]:
-    """What a process has open or mapped in /dev/shm."""
-    links: set[str] = set()
-    for folder in ("fd", "map_files"):
-        for link in Path(f"/proc/{pid}/{folder}").glob("*"):
-            try:
-                links.add(str(link.readlink()))
-            except OSError:
-                continue
-    return {Path(name.removesuffix(" (deleted)")) for name in links if name.startswith("/dev/shm/")}
-
-
 def is_running(pid: int) -> bool:
     """Whether a process lives; one that has ended and waits for its parent to notice does not."""
     return _stat(pid) not in (None, "Z")

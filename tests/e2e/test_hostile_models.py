@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from tests.backends.python.processes import shared_memory_files
 from tests.e2e.client import Client, add_sub_inputs, status_of
 from tests.e2e.repository import add_add_sub, copy_python_model
-from tests.e2e.server_process import TIMEOUT_SECONDS, ServerProcess, eventually, is_running, shared_memory_files
+from tests.e2e.server_process import TIMEOUT_SECONDS, ServerProcess, eventually, is_running
 
 INSTANCES = 2
 EXIT_SECONDS = 2
@@ -209,7 +210,7 @@ def test_all_instances_busy_for_ever(models: Path, action: str) -> None:
             assert others_serve(web)
         assert not any(future.done() for future in pending)
         workers = server.descendants()
-        segments = {file for pid in (server.pid, *workers) for file in shared_memory_files(pid)}
+        segments = shared_memory_files(server.pid, *workers)
         asked = time.monotonic()
         server.signal(signal.SIGTERM)
         assert server.wait() == 1

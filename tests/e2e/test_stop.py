@@ -23,6 +23,7 @@ from protocol.grpc.generated.grpc.health.v1 import (
     HealthCheckResponse,
     HealthCheckResponseServingStatus,
 )
+from tests.backends.python.processes import shared_memory_files
 from tests.e2e.client import Client, add_sub_inputs, slow_inputs, status_of
 from tests.e2e.raw import Answer, infer_json
 from tests.e2e.repository import add_add_sub, copy_python_model
@@ -31,7 +32,6 @@ from tests.e2e.server_process import (
     ServerProcess,
     eventually,
     is_running,
-    shared_memory_files,
 )
 from tests.e2e.test_metrics import values
 
@@ -285,7 +285,7 @@ def test_kill_9_leaves_nothing(models: Path, threads: ThreadPoolExecutor) -> Non
         pending = [threads.submit(ask_slowly, grpc, value, 1000) for value in range(3)]
         wait_for_pending(server, 3 - SLOW_INSTANCES)
         workers = server.descendants()
-        segments = {file for pid in (server.pid, *workers) for file in shared_memory_files(pid)}
+        segments = shared_memory_files(server.pid, *workers)
         server.signal(signal.SIGKILL)
         assert server.wait() == -signal.SIGKILL
         for future in pending:

@@ -33,7 +33,14 @@ async def until(condition: Callable[[], bool]) -> None:
         await trio.sleep(0.01)
 
 
-def shared_memory_files() -> list[str]:
-    """What has a name in the system's shared memory."""
-    folder = Path("/dev/shm")
-    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+def shared_memory_files(*pids: int) -> set[Path]:
+    """What these processes have open or mapped in /dev/shm."""
+    links: set[str] = set()
+    for pid in pids:
+        for folder in ("fd", "map_files"):
+            for link in Path(f"/proc/{pid}/{folder}").glob("*"):
+                try:
+                    links.add(str(link.readlink()))
+                except OSError:  # it is gone
+                    continue
+    return {Path(name.removesuffix(" (deleted)")) for name in links if name.startswith("/dev/shm/")}

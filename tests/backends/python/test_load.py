@@ -254,7 +254,7 @@ async def test_an_unload_ends_a_worker_that_does_not_end(tmp_path: Path, monkeyp
 
 async def test_twenty_lives_leak_nothing(tmp_path: Path) -> None:
     """No descriptor, no process, no thread, nothing in /dev/shm."""
-    shared = shared_memory_files()
+    shared = shared_memory_files(os.getpid())
     instance = backend(tmp_path, executing(IDENTITY))
     descriptors: set[int] = set()
     threads: list[int] = []
@@ -262,12 +262,13 @@ async def test_twenty_lives_leak_nothing(tmp_path: Path) -> None:
         async with running(instance):
             await infer(instance, request([0.0] * 40000))
             await infer(instance, request([0.0] * 40000))
+            assert shared_memory_files(os.getpid(), *children()) == shared
         descriptors.add(open_descriptors())
         threads.append(threading.active_count())
     assert len(descriptors) == 1
     assert max(threads) <= threads[0]
     assert not children()
-    assert shared_memory_files() == shared
+    assert shared_memory_files(os.getpid()) == shared
 
 
 async def test_an_instance_that_is_not_loaded_says_so(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Many requests, and what is left of them: memory, descriptors, segments.
 
-TRIOTON_SOAK_REQUESTS says how many (100000 takes some minutes); a few in an ordinary run.
+TRIOTON_SOAK_REQUESTS says how many (100000 takes some minutes), TRIOTON_SOAK_BATCH how many of them are together at
+most; a few in an ordinary run.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.backends.python.models import (
 from tests.backends.python.processes import children, open_descriptors, shared_memory_files
 
 REQUESTS = int(os.environ.get("TRIOTON_SOAK_REQUESTS", "3000"))
+LARGEST_BATCH = int(os.environ.get("TRIOTON_SOAK_BATCH", "3"))
 # In one batch; inline, and in shared memory.
 SIZES = (4, 1 << 10, 1 << 14, 1 << 18)
 SETTINGS = {"allow-in-process": "true", "shm-limit-byte-size": str(8 << 20)}
@@ -65,7 +67,7 @@ async def some(instance: PythonBackend, count: int, *, is_decoupled: bool) -> No
     done = turn = 0
     while done < count:
         array = arrays[weights[turn % len(weights)]]
-        together = [request(array) for _ in range(1 + turn % 3)]
+        together = [request(array) for _ in range(1 + turn % LARGEST_BATCH)]
         turn += 1
         done += len(together)
         if is_decoupled:
@@ -88,7 +90,7 @@ def segments(pid: int) -> int:
 @pytest.mark.parametrize("mode", ["process", "threads", "fork", "in_process"])
 async def test_nothing_is_left_of_many_requests(tmp_path: Path, mode: str, is_decoupled: bool) -> None:
     """After the first tenth everything has its size."""
-    before = shared_memory_files()
+    before = shared_memory_files(os.getpid())
     instance = made(tmp_path, STREAMS if is_decoupled else ANSWERS, mode, is_decoupled=is_decoupled)
     async with running(instance):
         assert instance._loaded is not None
@@ -105,4 +107,4 @@ async def test_nothing_is_left_of_many_requests(tmp_path: Path, mode: str, is_de
         assert all(size < SLACK for size in grown.values()), grown
         assert open_descriptors() <= descriptors + 1
         assert segments(worker) <= 4
-        assert shared_memory_files() == before
+        assert shared_memory_files(os.getpid(), *children()) == before
