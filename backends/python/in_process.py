@@ -7,13 +7,14 @@ but nothing can end the thread except the model itself, and what ends the proces
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.util
 import logging
 import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -21,9 +22,10 @@ from typing import Any
 
 import trio
 
+from backends.python.own_modules import OwnModules
 from backends.python.worker.trioton_worker import api
 from backends.python.worker.trioton_worker.connection import Connection
-from backends.python.worker.trioton_worker.loader import class_of, make_package, model_folders
+from backends.python.worker.trioton_worker.loader import class_in, class_of, make_package, model_folders
 from backends.python.worker.trioton_worker.making import SharingMaker
 from backends.python.worker.trioton_worker.serve import serve
 from backends.python.worker.trioton_worker.session import Session, open_session
@@ -44,21 +46,29 @@ class InProcessModel:
         self._package = f"trioton_model_{id(self)}"
         self._folders: list[str] = []
         self._not_its_own: frozenset[str] = frozenset()
+        self._own: OwnModules | None = None
 
     def _load(self, head: Mapping[str, Any]) -> Any:
         """In an instance's thread."""
         path, version_directory = head["path"], head["version_directory"]
         offer_utilities()
         folders = model_folders(path, head["directory"], version_directory)
-        self._refuse_hidden_modules(path, folders)
+        modules = list(_modules(path, folders))
+        is_hidden = any(self.is_hidden(module) for module in modules)
         self._not_its_own = frozenset(sys.modules)
         self._folders = folders
-        sys.path += folders
-        package = make_package(self._package, os.path.dirname(path)).__name__
         writes = not sys.dont_write_bytecode
         sys.dont_write_bytecode = True  # as in a worker, see its loader; the server's own modules are imported already
         try:
-            return class_of(f"{package}.{Path(path).stem}", path)
+            name = f"{self._package}.{Path(path).stem}"
+            if not is_hidden:
+                sys.path += folders
+                make_package(self._package, os.path.dirname(path))
+                return class_of(name, path)
+            self._own = OwnModules(self._package, folders, [module.stem for module in modules])
+            sys.meta_path.insert(0, self._own)
+            make_package(self._package, os.path.dirname(path))
+            return class_in(importlib.import_module(name), path)
         finally:
             sys.dont_write_bytecode = not writes
 
@@ -70,29 +80,18 @@ class InProcessModel:
         """Whether the name of a module of its own, a file or a folder, means something else here."""
         return module.stem in sys.modules or importlib.util.find_spec(module.stem) is not None
 
-    def _refuse_hidden_modules(self, path: str, folders: list[str]) -> None:
-        """Names are the whole process's: a model's module must not be another one's, nor the server's."""
-        for folder in folders:
-            if not os.path.isdir(folder):
-                continue
-            for each in Path(folder).iterdir():
-                is_module = each.suffix == ".py" or (each.is_dir() and (each / "__init__.py").is_file())
-                if not is_module or each == Path(path) or each.name.startswith("__init__"):
-                    continue
-                if self.is_hidden(each):
-                    raise ImportError(
-                        f"'{each}' cannot be imported in the server's process, where '{each.stem}' is something else; "
-                        "rename it, or use another ISOLATION"
-                    )
-
     def leave(self) -> None:
         """An instance has ended. With the last one the model's modules are forgotten, so that it can be loaded anew."""
         self.places -= 1
         if self.places or not self._folders:
             return
-        for folder in self._folders:
-            with suppress(ValueError):  # somebody else has set the path back
-                sys.path.remove(folder)
+        if self._own is not None:
+            sys.meta_path.remove(self._own)
+            self._own = None
+        else:
+            for folder in self._folders:
+                with suppress(ValueError):  # somebody else has set the path back
+                    sys.path.remove(folder)
         roots = tuple(folder + os.sep for folder in self._folders)
         for name, module in list(sys.modules.items()):
             if name in self._not_its_own:
@@ -101,6 +100,17 @@ class InProcessModel:
                 del sys.modules[name]
         self._folders = []
         self.maker = SharingMaker(self._load)
+
+
+def _modules(path: str, folders: Sequence[str]) -> Iterator[Path]:
+    """What a model may import of its own: files and folders beside its file."""
+    for folder in folders:
+        if not os.path.isdir(folder):
+            continue
+        for each in Path(folder).iterdir():
+            is_module = each.suffix == ".py" or (each.is_dir() and (each / "__init__.py").is_file())
+            if is_module and each != Path(path) and not each.name.startswith("__init__"):
+                yield each
 
 
 def offer_utilities() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trio
 
-from protocol.errors import Internal, InvalidArgument
+from protocol.errors import Internal
 from tests.backends.onnxruntime.onnx_models import identity, save
 from tests.trioton.test_testing import CONFIG, DECOUPLED, DOUBLE, replies, write
 from trioton.testing import ServerError, open_model, serve_model
@@ -140,17 +141,26 @@ async def test_a_caller_who_leaves_ends_the_calls_made_for_it(tmp_path: Path) ->
                 await trio.sleep(0.01)
 
 
-def test_helpers_of_one_name_are_refused(tmp_path: Path) -> None:
-    """In one process one of two models would get the other's."""
-    head = "import number_helper\nimport numpy as np\nclass TritonPythonModel:\n"
-    body = "return []"
-    one = write(tmp_path / "one", body, head=head, files={"number_helper.py": "NUMBER = 1"})
-    two = write(tmp_path / "two", body, head=head, files={"number_helper.py": "NUMBER = 2"})
-    with (
-        pytest.raises(InvalidArgument, match="where 'number_helper' is something else"),
-        serve_model(two, models=[one]),
-    ):
-        pass
+def test_each_model_has_its_own_helpers(tmp_path: Path) -> None:
+    """Files of one name beside two models, of which one calls the other."""
+    body = """
+    import number_helper
+    from number_helper import NUMBER
+    return [answer(np.full((1, 1), 10 * number_helper.NUMBER + NUMBER, np.int32)) for r in requests]
+    """
+    calling = """
+    import number_helper
+    from number_helper import NUMBER
+    called = [call("one", r.inputs()[0].as_numpy()).exec() for r in requests]
+    found = [pb_utils.get_output_tensor_by_name(each, "OUT").as_numpy() for each in called]
+    return [answer(np.full((1, 1), 100 * each.item() + 10 * number_helper.NUMBER + NUMBER, np.int32)) for each in found]
+    """
+    one = write(tmp_path / "one", body, files={"number_helper.py": "NUMBER = 1"})
+    two = caller(tmp_path / "two", calling, files={"number_helper.py": "NUMBER = 2"})
+    for _ in range(2):
+        with serve_model(two, models=[one]) as model:
+            assert model.infer({"IN": [[0]]})["OUT"].item() == 1122
+    assert "number_helper" not in sys.modules
 
 
 @pytest.mark.parametrize("isolation", ["process", "threads", "fork", "in_process"])

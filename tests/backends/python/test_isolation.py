@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import textwrap
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -342,11 +344,51 @@ async def test_two_models_in_the_server_have_each_their_own(tmp_path: Path, capl
     }
 
 
-async def test_a_name_is_not_taken_twice_in_the_server(tmp_path: Path) -> None:
-    source = source_of(tmp_path, executing(IDENTITY), "in_process")
-    (source.version_directory / "protocol.py").write_text("")
-    with pytest.raises(Internal, match=r"/1/protocol.py' cannot be imported in the server's process"):
-        await instance_of(source).load()
+async def test_modules_of_one_name_are_each_model_s_own(tmp_path: Path) -> None:
+    """Also where the name is the server's; packages, their parts, relative imports, and imports while it runs."""
+    imports = """
+    import helper
+    import protocol as package
+    import parts.deep
+    from helper import VALUE
+    from parts import deep, other as third
+    from . import helper as beside
+    """
+    execute = executing("""
+        from protocol import PLACE
+        import protocol
+        found = [helper.VALUE, VALUE, package.PLACE, PLACE, protocol.PLACE, parts.deep.VALUE, deep.VALUE, third.VALUE]
+        return [answer(np.array([*found, beside.VALUE], object)) for r in requests]
+    """)
+
+    def source(name: str, value: str) -> ModelSource:
+        made = source_of(tmp_path / name, textwrap.dedent(imports) + execute, "in_process")
+        for file, text in {
+            "helper.py": f"VALUE = '{value}'",
+            "protocol/__init__.py": "from .places import PLACE",
+            "protocol/places.py": "import helper\nPLACE = helper.VALUE + '!'",
+            "parts/__init__.py": "",
+            "parts/deep.py": "from helper import VALUE",
+            "parts/other.py": "from .deep import VALUE",
+            "json.py": "raise ImportError('what is installed comes first')",
+        }.items():
+            (made.version_directory / file).parent.mkdir(exist_ok=True)
+            (made.version_directory / file).write_text(text + "\nimport json\njson.dumps(1)\n")
+        (made.version_directory / "json.py").write_text("raise ImportError('what is installed comes first')")
+        return ModelSource(name, 1, made.model_directory, made.config, ALLOWED)
+
+    import protocol
+
+    finders = list(sys.meta_path)
+    for value in ("old", "renewed"):
+        async with instances(source("a", f"a {value}"), 2) as both, instances(source("b", f"b {value}"), 1) as [b]:
+            for name, instance in {"a": both[0], "b": b}.items():
+                [response] = await infer(instance, request())
+                plain, marked = f"{name} {value}".encode(), f"{name} {value}!".encode()
+                assert output(response).tolist() == [plain, plain, *[marked] * 3, *[plain] * 4]
+        assert sys.modules["protocol"] is protocol
+        assert sys.meta_path == finders
+        assert not [name for name in sys.modules if name.startswith("trioton_model_")]
 
 
 async def test_a_template_with_threads_is_refused(tmp_path: Path) -> None:

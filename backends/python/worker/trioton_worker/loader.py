@@ -43,7 +43,11 @@ def model_folders(path: str, model_directory: str, version_directory: str) -> li
 
 def class_of(name: str, path: str) -> Any:
     """The class in the file at `path`, imported under that name."""
-    module = _run(name, path)
+    return class_in(_run(name, path), path)
+
+
+def class_in(module: ModuleType, path: str) -> Any:
+    """The class in a module that is imported already."""
     found = getattr(module, CLASS_NAME, None)
     if not isinstance(found, type):
         raise AttributeError(f"'{path}' has no class {CLASS_NAME}")
@@ -61,7 +65,7 @@ def make_package(name: str, folder: str) -> ModuleType:
     return package
 
 
-class _SourceLoader(SourceFileLoader):
+class UncompiledLoader(SourceFileLoader):
     """Neither reads nor writes a compiled file, whoever has made it."""
 
     def path_stats(self, path: Any) -> Any:
@@ -69,7 +73,7 @@ class _SourceLoader(SourceFileLoader):
 
 
 def _run(name: str, path: str, search: list[str] | None = None) -> ModuleType:
-    loader = _SourceLoader(name, path)
+    loader = UncompiledLoader(name, path)
     spec = importlib.util.spec_from_file_location(name, path, loader=loader, submodule_search_locations=search)
     assert spec is not None  # the path ends in .py
     assert spec.loader is not None
