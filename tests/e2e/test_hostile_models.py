@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -154,6 +155,48 @@ def test_a_process_that_ends(client: Client, action: str, text: str) -> None:
     assert act(client, "live") > 0
     assert others_serve(client)
     assert eventually(lambda: client.is_ready("hostile"))
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """A control group whose processes may have 64 MiB together."""
+    folder, limit = (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")
+        if Path("/sys/fs/cgroup/memory").is_dir()
+        else (Path("/sys/fs/cgroup"), "memory.max")
+    )
+    group = folder / f"trioton_test_{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"control groups cannot be made here: {error}")
+    try:
+        try:
+            (group / limit).write_text(str(64 << 20))
+        except OSError as error:
+            pytest.skip(f"control groups do not limit memory here: {error}")
+        yield group
+    finally:
+        group.rmdir()
+
+
+def test_a_process_that_the_kernel_kills_for_its_memory(
+    models: Path, memory_cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each caller is told, the other instance and the other models serve, and the killed one comes back."""
+    monkeypatch.setenv("TRIOTON_TEST_CGROUP", str(memory_cgroup))
+    with (
+        ServerProcess("--exit-on-error=false", repository=models) as server,
+        Client("http", server.addresses["http"]) as client,
+    ):
+        for _ in range(2):
+            with pytest.raises(InferenceServerException, match="was killed by SIGKILL") as raised:
+                act(client, "no memory left")
+            assert status_of(raised.value) == "UNAVAILABLE"
+            assert act(client, "live") > 0
+            assert others_serve(client)
+            assert eventually(lambda: client.is_ready("hostile"))
+    assert (memory_cgroup / "cgroup.procs").read_text() == ""
 
 
 @pytest.mark.parametrize("phase", ["import", "auto_complete_config", "initialize"])

@@ -25,6 +25,15 @@ def use_up_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+def run_out_of_memory() -> None:
+    """Of the control group that the test has made, so that the kernel kills this process and no other."""
+    with open(os.environ["TRIOTON_TEST_CGROUP"] + "/cgroup.procs", "w") as processes:
+        processes.write(str(os.getpid()))
+    kept = []
+    while True:
+        kept.append(np.ones(1 << 20))
+
+
 def loop() -> None:
     print("looping")
     while True:
@@ -53,6 +62,7 @@ ACTIONS: dict[bytes, Callable[[], object]] = {
     b"segfault": lambda: ctypes.string_at(0),
     b"abort": os.abort,
     b"memory": use_up_memory,
+    b"no memory left": run_out_of_memory,
     b"huge array": lambda: np.ones(1 << 48),
     b"recursion": recurse,
     b"loop": loop,
