@@ -11,7 +11,7 @@ import socket
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Any, Dict, Sequence, Union
+from typing import Any, Callable, Dict, Sequence, Union
 
 import numpy as np
 
@@ -25,7 +25,28 @@ _READ_SIZE = 1 << 16
 _JOINED_SIZE = 1 << 18
 _MOST_BUFFERS = 512  # of one sendmsg call; systems allow 1024
 _ANCILLARY_SIZE = socket.CMSG_SPACE(2 * array.array("i").itemsize)
-_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_SAMPLE = {"é": [1, 2.5, True, None, "\n\u2028"], "b": {"c": []}}
+
+
+def _json_encoder() -> Callable[[object], str]:
+    """JSON text of what has no cycles. `JSONEncoder` makes its C encoder anew for each text, which takes most of the
+    time of a short one; this one is kept, where it is there in the form that it has had for long."""
+    encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+    plain: Callable[[object], str] = encoder.encode
+    try:
+        made: Any = json.encoder.c_make_encoder(  # type: ignore[attr-defined]  # CPython's own
+            None, encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, True
+        )
+
+        def encode(value: object) -> str:
+            return "".join(made(value, 0))
+
+        return encode if encode(_SAMPLE) == plain(_SAMPLE) else plain
+    except (AttributeError, TypeError):
+        return plain
+
+
+_json = _json_encoder()
 _decode_json = json.JSONDecoder().raw_decode
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 

@@ -68,7 +68,14 @@ class InferenceRequest:
     ) -> None:
         if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
             raise TypeError("Correlation ID must be integer or string")
-        _check_types(request_id, model_name, model_version, flags, timeout, preferred_memory, trace)
+        is_usual = (
+            type(request_id) is type(model_name) is str
+            and type(model_version) is type(flags) is type(timeout) is int
+            and preferred_memory is None
+            and trace is None
+        )
+        if not is_usual:
+            _check_types(request_id, model_name, model_version, flags, timeout, preferred_memory, trace)
         who = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
         for tensor in inputs:
             if tensor is None:
