@@ -291,6 +291,16 @@ class TestCheckAgainstModel:
                 [],
                 "unable to load model 'm', optional input 'I' is not supported for models that support batching",
             ),
+            (
+                ModelConfig(
+                    name="m",
+                    input=(ModelInput(name="I", data_type=FP32, dims=(1,), optional=True, allow_ragged_batch=True),),
+                ),
+                [tensor("I", -1, optional=True)],
+                [],
+                "unable to load model 'm', configuration expects model provides input with shape [-1]  for ragged "
+                "input 'I', which is not supported for optional input",
+            ),
         ],
     )
     def test_disagrees(

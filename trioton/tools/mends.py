@@ -106,6 +106,7 @@ _MENDS = tuple(
         (r"metric (control|identifier) must|histogram options must", "write it, or remove the metric_control"),
         (r"cc_model_filenames' of", "write the capability as NVIDIA does: major.minor"),
         (r"agent '(.+?)'", "correct the agent's name, or install the package that offers '{0}'"),
+        (r"which backend '(\w+)' does not support", "remove it, or have the model served by another backend"),
         (r"which this server does not support yet", "remove what is named, or serve this model elsewhere"),
     )
 )  # fmt: skip

@@ -180,6 +180,11 @@ def unknown_agent(repository: Path) -> None:
     add_python(repository, "m", f'{TENSORS} model_repository_agents {{ agents {{ name: "checksums" }} }}')
 
 
+def decoupled_onnx(repository: Path) -> None:
+    add_add_sub(repository / "m", versions=(1,))
+    (repository / "m" / "config.pbtxt").write_text("model_transaction_policy { decoupled: true }")
+
+
 # What is wrong, and what must be said about it: the level, words of the text, words of the mend.
 FAULTS = [
     (no_version, "error", "there is no version directory", "with the model file 'model.py'"),
@@ -198,6 +203,7 @@ FAULTS = [
     (program_without_class, "error", "TritonPythonModel", ""),
     (wrong_dims, "error", "tensor 'INPUT0': the model expects 2 dimensions", "make `dims` what the model has"),
     (not_onnx, "error", "model.onnx", ""),
+    (decoupled_onnx, "error", "which backend 'onnxruntime' does not support", "remove it, or"),
     (unknown_agent, "error", "repository agent 'checksums'", "correct the agent's name"),
 ]
 
