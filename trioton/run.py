@@ -18,6 +18,7 @@ from repository.layout import CONFIG_FILE, ModelDirectory, find_models, first_ve
 from repository.pbtxt import parse_pbtxt
 from trioton.flags import Flag, UsageError, flag, read_arguments, read_environment, rows, split_words, switch
 from trioton.settings import RUN, UNBUILT_FLAGS, BackendSetting, Settings
+from trioton.store_flags import local_path
 
 # Flags of a server of whole repositories: here the model is the command's argument.
 _NOT_HERE = frozenset({"model-repository", "model-control-mode", "repository-poll-secs", "load-model"})
@@ -59,7 +60,7 @@ def run_settings(words: Sequence[str], environment: Mapping[str, str]) -> Settin
     if len(places) != 1:
         raise UsageError(f"trioton run takes one model directory, got {len(places)}: {' '.join(places) or 'none'}")
     values = {**read_environment(table, environment), **read_arguments(table, flags, UNBUILT_FLAGS)}
-    model = find_run_model(Path(places[0]))
+    model = find_run_model(local_path(places[0]))
     chosen: dict[str, Any] = {
         "http_address": LOCAL,
         "grpc_address": LOCAL,

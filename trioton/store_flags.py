@@ -9,7 +9,7 @@ from pathlib import Path
 from repository.stores.cache import FileCache
 from repository.stores.store_repository import Stores, default_cache_directory
 from repository.stores.urls import StoreUrl, is_store_url, parse_store_url
-from trioton.flags import flag, integer
+from trioton.flags import UsageError, flag, integer
 
 STORES = "Object stores"
 DEFAULT_CACHE_BYTES = 50_000_000_000
@@ -18,6 +18,17 @@ DEFAULT_CACHE_BYTES = 50_000_000_000
 def repository_place(text: str) -> Path | StoreUrl:
     """Raises ValueError where a URL is not one of a store."""
     return parse_store_url(text) if is_store_url(text) else Path(text)
+
+
+def local_path(text: str) -> Path:
+    """For commands that work on folders.
+
+    Raises:
+        UsageError: it is a URL.
+    """
+    if is_store_url(text):
+        raise UsageError(f"'{text}' is no folder on this machine; only trioton serve takes URLs of object stores")
+    return Path(text)
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have several such parts

@@ -129,6 +129,7 @@ class Bucket:
             ) from None
         options = store_options(self.url, self._environment)
         patience = self._patience
+        authorities = {} if options.authorities is None else {"root_certificate": options.authorities}
         more: dict[str, Any] = {
             "config": dict(options.config),
             "client_options": {
@@ -136,6 +137,7 @@ class Bucket:
                 "connect_timeout": timedelta(seconds=patience.connect_seconds),
                 "read_timeout": timedelta(seconds=patience.read_seconds),
                 "timeout": timedelta(seconds=patience.request_seconds),
+                **authorities,
             },
             "retry_config": {
                 "max_retries": patience.retries,

@@ -35,10 +35,12 @@ _METADATA_HOST = "metadata.google.internal"
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """`config` as obstore names it. `key` is a fixed S3 key in place of whatever the environment has."""
+    """`config` as obstore names it. `key` is a fixed S3 key in place of whatever the environment has; `authorities` are
+    certificates as PEM, trusted besides those of the system."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     key: Mapping[str, str | None] | None = None
+    authorities: bytes | None = None
 
 
 def store_options(url: StoreUrl, environment: Mapping[str, str]) -> StoreOptions:
@@ -124,7 +126,15 @@ def _s3(url: StoreUrl, entry: Mapping[str, str] | None, environment: Mapping[str
         region = region or found.get("region", "")
     if region := given.get("region") or region:
         config["region"] = region
-    return StoreOptions(config, key)
+    return StoreOptions(config, key, _authorities(environment))
+
+
+def _authorities(environment: Mapping[str, str]) -> bytes | None:
+    path = environment.get("AWS_CA_BUNDLE")
+    try:
+        return Path(path).read_bytes() if path else None
+    except OSError as exc:
+        raise InvalidArgument(f"AWS_CA_BUNDLE: cannot read '{path}': {exc.strerror}") from None
 
 
 def _key(key_id: str, secret: str, token: str | None, source: str, url: StoreUrl) -> dict[str, str | None]:

@@ -16,6 +16,8 @@ _MESSAGE = re.compile(r"<Message>([^<]{1,300})")
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
 _WRONG_REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
 _BUCKET_WORD = {"s3": "bucket", "gs": "bucket", "as": "container"}
+# What is asked for the identity of a machine where no other credentials are given.
+_IDENTITY_SERVICES = ("//169.254.", "/latest/api/token", "/latest/meta-data", "/computeMetadata/", "/metadata/identity")
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -52,7 +54,7 @@ def store_error(error: Exception, url: StoreUrl, doing: str) -> ServerError:
         return InvalidArgument(
             f"{place}: {bucket} lies in another region{said}; set AWS_DEFAULT_REGION or the credential file's region"
         )
-    if "169.254." in text or "metadata" in text:
+    if any(part in text for part in _IDENTITY_SERVICES):
         return AccessDenied(f"{place}: no credentials were found; set {_CREDENTIALS[url.scheme]}, or a credential file")
     if status in (401, 403) or name in ("PermissionDeniedError", "UnauthenticatedError"):
         return AccessDenied(f"{place}: access to {bucket} was denied{said}; see {_CREDENTIALS[url.scheme]}")
@@ -81,6 +83,6 @@ def _transport(text: str) -> str:
     why = {
         "TimedOut": "it took too long",
         "Timeout": "it took too long",
-        "Connect": "no connection",
+        "Connect": "its certificate is not trusted" if "InvalidCertificate" in text else "no connection",
     }.get(kind, "the connection broke")
     return f" ({why})"

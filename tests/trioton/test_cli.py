@@ -126,3 +126,9 @@ def test_wrong_flags_are_found_before_anything_is_loaded() -> None:
     """The settings are whole and right before a server is made of them."""
     with pytest.raises(UsageError):
         settings_from(["--model-repository=/a", "--http-port=8001"], {})
+
+
+@pytest.mark.parametrize("command", ["run", "config", "doctor"])
+def test_commands_that_work_on_folders_take_no_urls(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "s3://bucket/models/m"]) == 1
+    assert "'s3://bucket/models/m' is no folder on this machine" in capsys.readouterr().err

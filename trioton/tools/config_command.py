@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import trio
 
@@ -16,6 +15,7 @@ from repository.model_config import ModelConfig
 from repository.pbtxt import format_pbtxt
 from trioton.flags import Flag, UsageError
 from trioton.run import find_run_model
+from trioton.store_flags import local_path
 from trioton.tools.flags import OutputFlags, ToolFlags, parse_words, tool_table
 from trioton.tools.prepared import PreparedModels, model_loader
 from trioton.tools.quiet import without_log
@@ -36,7 +36,7 @@ def run_config(words: Sequence[str], environment: Mapping[str, str]) -> int:
         raise UsageError(
             f"trioton config takes one model directory, got {len(parsed.places)}: {' '.join(parsed.places) or 'none'}"
         )
-    directory = find_run_model(Path(parsed.places[0]))
+    directory = find_run_model(local_path(parsed.places[0]))
     try:
         with without_log():
             config = trio.run(completed_config, directory, parsed.tool)

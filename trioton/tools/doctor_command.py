@@ -13,6 +13,7 @@ import trio
 
 from repository.layout import DUPLICATE_MODEL, ModelDirectory, find_models
 from trioton.flags import Flag, UsageError
+from trioton.store_flags import local_path
 from trioton.tools.findings import Finding, Report
 from trioton.tools.flags import OutputFlags, ToolFlags, parse_words, tool_table
 from trioton.tools.layout_checks import repository_findings
@@ -35,7 +36,7 @@ def run_doctor(words: Sequence[str], environment: Mapping[str, str]) -> int:
     if not parsed.places:
         raise UsageError("trioton doctor takes one or more model repositories, got none")
     with without_log():
-        report = trio.run(examine, [Path(place) for place in parsed.places], parsed.tool)
+        report = trio.run(examine, [local_path(place) for place in parsed.places], parsed.tool)
     print(json.dumps(report.as_json(), indent=2) if parsed.own.get("json") else report.as_text())
     return 1 if report.has_errors else 0
 

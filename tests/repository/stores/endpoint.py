@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +25,8 @@ def answer(status: int, body: str = "", **headers: str) -> Handler:
 
 
 @contextmanager
-def endpoint(handle: Handler) -> Iterator[str]:
-    """Its address as `http://host:port`."""
+def endpoint(handle: Handler, certificate: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Its address as `http://host:port`; with a certificate `https://localhost:port`."""
 
     class Requests(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -35,10 +36,12 @@ def endpoint(handle: Handler) -> Iterator[str]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Requests)
+    if certificate is not None:
+        server.socket = certificate.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'s://localhost' if certificate else '://127.0.0.1'}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

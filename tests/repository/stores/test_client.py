@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.server
 import os
+import ssl
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import trustme
 
 from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unavailable, Unsupported
 from repository.stores.client import Bucket, Patience
@@ -147,6 +150,32 @@ def test_no_answer_in_time(s3: Store) -> None:
 def test_no_store_there(s3: Store, host: str) -> None:
     with pytest.raises(Unavailable, match=r"did not answer as it should \(no connection\)"):
         bucket(f"s3://{host}/b").list("")
+
+
+def test_https(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With certificates that the system trusts, or those of AWS_CA_BUNDLE."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    with endpoint(answer(200, EMPTY), context) as address:
+        with pytest.raises(Unavailable, match=r"\(its certificate is not trusted\)"):
+            bucket(f"s3://{address}/b").list("")
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+        assert bucket(f"s3://{address}/b").list("") == []
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/absent")
+    with pytest.raises(InvalidArgument, match="AWS_CA_BUNDLE: cannot read '/absent': No such file"):
+        bucket(f"s3://{address}/b").list("")
+
+
+def test_no_credentials(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that has no identity of its own either."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(AccessDenied, match="no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET"):
+        bucket(s3.url).list("")
 
 
 def test_keys_that_no_directory_can_have(s3: Store) -> None:
