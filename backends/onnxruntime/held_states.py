@@ -77,7 +77,7 @@ def held_states(spec: InstanceSpec, session: Any, outputs: Sequence[str], run_op
     is_on_gpu = spec.kind is InstanceKind.GPU
     if not states or not (is_on_gpu or any(state.use_same_buffer_for_input_output for state in states)):
         return None
-    inputs = {arg.name: arg for arg in session.get_inputs()}
+    inputs = {arg.name: arg for arg in (*session.get_inputs(), *session.get_overridable_initializers())}
     by_name = {arg.name: arg for arg in session.get_outputs()}
     visible = {output.name for output in config.output}
     can_hold = all(arg.type != "tensor(string)" for arg in inputs.values()) and all(

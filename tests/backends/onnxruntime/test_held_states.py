@@ -285,6 +285,22 @@ async def test_two_states_one_with_two_buffers(tmp_path: Path) -> None:
     assert [len(states[0]) for _, states in watched.batches] == [2, 2, 2]
 
 
+async def test_a_state_that_has_a_value_in_the_file(tmp_path: Path) -> None:
+    """The input is an initialiser of the file that may be overridden, and always is."""
+    start = helper.make_tensor("S", TensorProto.FLOAT, [1, 2], [100.0, 100.0])
+    made = model(
+        [node("Add", ["S", "X"], ["NEXT"]), node("Identity", ["NEXT"], ["Y"])],
+        [tensor("X", ["rows", 2]), tensor("S", [1, 2])],
+        [tensor("NEXT", ["rows", 2]), tensor("Y", ["rows", 2])],
+        [start],
+    )
+    text = config(sum_state(ONE).replace("[ 2 ]", "[ 1, 2 ]"), rows=0, dims="[ -1, 2 ]")
+    source = source_of(text, save(made, tmp_path))
+    async with loaded(OnnxRuntimeBackend, spec_of(source)) as backend:
+        assert isinstance(backend, OnnxRuntimeBackend)
+        assert backend.held_inputs == {"S"}
+
+
 async def test_bf16_states(tmp_path: Path) -> None:
     made = model(
         [
