@@ -88,7 +88,7 @@ class ModelLoader:
 
         Raises ServerError with what is wrong and where."""
         files = await trio.to_thread.run_sync(fingerprint, directory)
-        return LoadedFrom(await self.read_config(here, parameters), files)
+        return LoadedFrom(await self.read_config(here, parameters), files, directory.path)
 
     async def read_config(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelConfig:
         """Raises ServerError with what is wrong and where."""

@@ -34,6 +34,7 @@ from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import InvalidArgument, ServerError, Unavailable, Unsupported
 from protocol.messages import LATEST_VERSION
 from repository.layout import DUPLICATE_MODEL, FoundModels
+from repository.override_files import remove_abandoned
 from repository.repositories import Repositories
 
 logger = logging.getLogger("trioton.model_manager")
@@ -99,6 +100,7 @@ class ModelManager:
 
         Started when the start-up loads have ended; those that failed are in the index with their reason.
         """
+        await trio.to_thread.run_sync(remove_abandoned)
         async with trio.open_nursery() as models:
             life_cycle = ModelLifeCycle(
                 self._table,

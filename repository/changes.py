@@ -6,6 +6,7 @@ Consulted by the model's life cycle. Pure functions. Source: Triton's rules of a
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -17,10 +18,11 @@ from repository.traffic_split import is_split
 
 
 class LoadedFrom(NamedTuple):
-    """What a model was loaded from: its configuration as it was read, and its files at that time."""
+    """What a model was loaded from: its configuration as it was read, its files at that time, and where they lie."""
 
     config: ModelConfig
     files: Fingerprint
+    path: Path
 
 
 def unchanged_versions(before: LoadedFrom, now: LoadedFrom) -> frozenset[int]:
@@ -29,7 +31,7 @@ def unchanged_versions(before: LoadedFrom, now: LoadedFrom) -> frozenset[int]:
     agents see a model as a whole."""
     if now.config.is_ensemble or is_split(now.config) or now.config.model_repository_agents is not None:
         return frozenset()
-    if _shared_part(before.config) != _shared_part(now.config):
+    if before.path != now.path or _shared_part(before.config) != _shared_part(now.config):
         return frozenset()
     old, new = _by_version(before.files), _by_version(now.files)
     if old[None] != new[None]:

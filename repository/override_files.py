@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import posixpath
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +13,8 @@ from pathlib import Path
 from protocol.errors import InvalidArgument
 from repository.held_directory import HeldDirectory
 from repository.layout import ModelDirectory
+
+_PREFIX = "trioton-override-"
 
 
 class OverrideFiles(HeldDirectory):
@@ -22,17 +27,46 @@ class OverrideFiles(HeldDirectory):
             InvalidArgument: a path leads out of the directory, or two cannot stand beside each other.
         """
         paths = {path: _normalised(path) for path in files}
-        temporary = tempfile.TemporaryDirectory(prefix="trioton-override-")
-        root = Path(temporary.name)
-        super().__init__(ModelDirectory(model, root / model, root), temporary.cleanup)
+        root, lock = _new_root()
+
+        def remove() -> None:
+            shutil.rmtree(root, ignore_errors=True)
+            os.close(lock)
+
+        super().__init__(ModelDirectory(model, root / model, root), remove)
         try:
             for path, contents in files.items():
                 target = self.directory.path / paths[path]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(contents)
         except (OSError, ValueError) as exc:
-            temporary.cleanup()
+            remove()
             raise InvalidArgument(f"failed to write the override files of model '{model}': {exc}") from None
+
+
+def remove_abandoned() -> None:
+    """Remove what servers have left that were killed; blocks. Those that live hold a lock on theirs."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # gone, or somebody else's
+            continue
+        try:
+            if os.fstat(descriptor).st_uid == os.getuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(descriptor)
+
+
+def _new_root() -> tuple[Path, int]:
+    """An empty directory and the lock that this process holds on it. It has its name only when it is locked."""
+    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}"))
+    descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return made.rename(made.with_name(made.name[1:])), descriptor
 
 
 def _normalised(path: str) -> str:

@@ -19,7 +19,8 @@ TENSORS = (
     'max_batch_size: 4\ndynamic_batching { }\ninput [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ]\n'
     'output [ { name: "OUT" data_type: TYPE_INT64 dims: [ 1 ] } ]\n'
 )
-# OUT = IN + GENERATION, exactly.
+PYTHON_CONFIG = f'backend: "python"\n{TENSORS}{INSTANCES}'
+# OUT = IN + generation * STRIDE, exactly.
 STRIDE = 1_000_000
 
 PYTHON = """
@@ -27,6 +28,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
+    def initialize(self, args):
+        {initialize}
+
     def execute(self, requests):
         inputs = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each + {added})]) for each in inputs]
@@ -46,13 +50,25 @@ def write_onnx(model: Path, generation: int, *, version: int = 1, config: str = 
     write_config(model, f'backend: "onnxruntime"\n{TENSORS}{INSTANCES}{config}')
 
 
-def write_python(model: Path, generation: int) -> None:
+def python_model(generation: int, *, initialize: str = "pass") -> str:
+    return PYTHON.format(added=generation * STRIDE, initialize=initialize)
+
+
+def waits_for(gate: Path) -> str:
+    """An `initialize` that says that it has begun, by `<gate>.begun`, and ends when the gate is there."""
+    return (
+        f"import pathlib, time; pathlib.Path({f'{gate}.begun'!r}).touch()\n"
+        f"        while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
+    )
+
+
+def write_python(model: Path, generation: int, *, initialize: str = "pass") -> None:
     """As `write_onnx`, in a worker process."""
     place = model / "1"
     place.mkdir(parents=True, exist_ok=True)
-    (place / ".new").write_text(PYTHON.format(added=generation * STRIDE))
+    (place / ".new").write_text(python_model(generation, initialize=initialize))
     os.replace(place / ".new", place / "model.py")
-    write_config(model, f'backend: "python"\n{TENSORS}{INSTANCES}')
+    write_config(model, PYTHON_CONFIG)
 
 
 def write_config(model: Path, text: str) -> None:

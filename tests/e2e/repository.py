@@ -95,8 +95,10 @@ def save(
     inputs: Sequence[onnx.ValueInfoProto],
     outputs: Sequence[onnx.ValueInfoProto],
     file: Path,
+    *,
+    initializers: Sequence[onnx.TensorProto] = (),
 ) -> None:
-    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializer=initializers)
     # Versions that every onnxruntime of the last years reads.
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     onnx.checker.check_model(model)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,14 @@ class ServerProcess:
     With `model` in place of `repository` it is `trioton run`.
     """
 
-    def __init__(self, *flags: str, repository: Path | str | None = None, model: Path | None = None) -> None:
+    def __init__(
+        self,
+        *flags: str,
+        repository: Path | str | None = None,
+        model: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environment` is added to that of this process."""
         command = ["run", str(model)] if model is not None else ["serve", f"--model-repository={repository}"]
         anywhere = [f"--{word}-{what}" for word in SERVICES for what in (f"address={LOCAL}", "port=0")]
         self._process = subprocess.Popen(
@@ -35,6 +43,7 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            env={**os.environ, **(environment or {})},
         )
         self._lines: list[str] = []
         self._has_ended = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from repository.changes import LoadedFrom, has_same_instances, unchanged_versions
@@ -12,8 +14,8 @@ CONFIG = 'name: "m" backend: "fake" max_batch_size: 4'
 FILES: Fingerprint = (("1/model", 1, 1), ("2/model", 1, 1), ("config.pbtxt", 1, 1), ("labels.txt", 1, 1))
 
 
-def loaded(config: str = CONFIG, files: Fingerprint = FILES) -> LoadedFrom:
-    return LoadedFrom(parse_pbtxt(config, source="config.pbtxt"), files)
+def loaded(config: str = CONFIG, files: Fingerprint = FILES, path: str = "/models/m") -> LoadedFrom:
+    return LoadedFrom(parse_pbtxt(config, source="config.pbtxt"), files, Path(path))
 
 
 def changed(name: str) -> Fingerprint:
@@ -24,6 +26,7 @@ def changed(name: str) -> Fingerprint:
     ("now", "unchanged"),
     [
         (loaded(), {1, 2}),
+        (loaded(path="/elsewhere/m"), set()),
         (loaded(files=changed("config.pbtxt")), {1, 2}),
         (loaded(files=changed("configs/other.pbtxt")), {1, 2}),
         (loaded(files=changed("2/model")), {1}),
