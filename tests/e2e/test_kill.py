@@ -12,9 +12,10 @@ import pytest
 
 from repository.json_form import to_json_form
 from repository.pbtxt import parse_pbtxt
+from tests.backends.python.processes import shared_memory_files
 from tests.e2e.client import Client
 from tests.e2e.generations import PYTHON_CONFIG, ask, python_model, waits_for, write_onnx, write_python
-from tests.e2e.server_process import ServerProcess, eventually, is_running, shared_memory_files
+from tests.e2e.server_process import ServerProcess, eventually, is_running
 
 EXPLICIT = "--model-control-mode=explicit"
 
@@ -51,7 +52,7 @@ def kill(server: ServerProcess) -> None:
     server.signal(signal.SIGKILL)
     server.wait()
     assert eventually(lambda: not any(map(is_running, family)))
-    assert not any(shared_memory_files(pid) for pid in family)
+    assert shared_memory_files(*family) == set()
 
 
 def start_load(server: ServerProcess, name: str, **more: object) -> threading.Thread:
