@@ -92,6 +92,7 @@ class Repositories:
             for own_name in _own_names(each, plain)
             for model in find_model((each.place,), own_name).models.values()
         ]
+        found = _without_empty(found)
         if len(found) > 1:
             return FoundModels(duplicates={name: tuple(found)})
         return _found(found)
@@ -185,10 +186,18 @@ def _found(models: Iterable[ModelDirectory]) -> FoundModels:
     found: defaultdict[str, list[ModelDirectory]] = defaultdict(list)
     for model in models:
         found[model.identifier].append(model)
+    found.update((name, _without_empty(places)) for name, places in list(found.items()))
     return FoundModels(
         models={name: places[0] for name, places in found.items() if len(places) == 1},
         duplicates={name: tuple(places) for name, places in found.items() if len(places) > 1},
     )
+
+
+def _without_empty(places: list[ModelDirectory]) -> list[ModelDirectory]:
+    """Of several places of a name those that have files, if any has: folders alone stand in nobody's way."""
+    if len(places) < 2:
+        return places
+    return [place for place in places if _has_files(ModelFiles((place,), (fingerprint(place),)))] or places
 
 
 def _own_names(repository: Registered, served: str) -> list[str]:

@@ -137,6 +137,16 @@ def test_whom_a_name_means(
     assert Repositories([Path("a"), Path("b")]).resolve(name, namespace) == name
 
 
+def test_an_empty_folder_stands_in_nobodys_way(tmp_path: Path) -> None:
+    a, b = add(tmp_path / "a", "m"), tmp_path / "b"
+    (b / "m" / "1").mkdir(parents=True)
+    repositories = Repositories([a, b])
+    assert places(repositories) == {"m": "a/m"}
+    (b / "m" / "config.pbtxt").write_text("")
+    assert list(repositories.find_model("m").duplicates) == ["m"]
+    assert list(repositories.find_models().duplicates) == ["m"]
+
+
 def test_a_model_by_itself_has_the_namespace_of_its_folder(tmp_path: Path) -> None:
     model = ModelDirectory("m", add(tmp_path / "a", "m") / "m", tmp_path / "a")
     repositories = Repositories([model], is_namespaced=True)
