@@ -47,7 +47,7 @@ async def at_hand(
         yield directory, None
         return
     limit = limit or trio.CapacityLimiter(PARALLEL_PARTS)
-    copy = await _download(directory, is_configuration if only_configuration else lambda path: True, limit)
+    copy = await _download(directory, limit, only_configuration=only_configuration)
     try:
         yield replace(copy.directory, own_name=directory.own_name, namespace=directory.namespace), copy
     finally:
@@ -59,12 +59,15 @@ async def release(files: HeldDirectory) -> None:
         await trio.to_thread.run_sync(files.release)
 
 
-async def _download(directory: ModelDirectory, wanted: Callable[[str], bool], limit: trio.CapacityLimiter) -> LocalCopy:
+async def _download(directory: ModelDirectory, limit: trio.CapacityLimiter, *, only_configuration: bool) -> LocalCopy:
     assert directory.remote is not None
+    wanted: Callable[[str], bool] = is_configuration if only_configuration else lambda path: True
     copy = await trio.to_thread.run_sync(LocalCopy, directory.name, directory.remote, wanted)
     try:
         if copy.missing:
-            await _fetch_all(copy, directory.remote.url, limit)
+            # Of a configuration nobody wants to know.
+            level = logging.DEBUG if only_configuration else logging.INFO
+            await _fetch_all(copy, directory.remote.url, limit, level)
             await trio.to_thread.run_sync(directory.remote.cache.trim)
     except BaseException:
         with trio.CancelScope(shield=True):  # a few files to remove
@@ -73,10 +76,10 @@ async def _download(directory: ModelDirectory, wanted: Callable[[str], bool], li
     return copy
 
 
-async def _fetch_all(copy: LocalCopy, url: str, limit: trio.CapacityLimiter) -> None:
+async def _fetch_all(copy: LocalCopy, url: str, limit: trio.CapacityLimiter, level: int) -> None:
     began = trio.current_time()
     name, size = copy.directory.name, copy.missing_bytes / _MEGABYTE
-    logger.info("downloading '%s' from %s: %d files, %.1f MB", name, url, len(copy.missing), size)
+    logger.log(level, "downloading '%s' from %s: %d files, %.1f MB", name, url, len(copy.missing), size)
     failures: list[ServerError] = []
     async with trio.open_nursery() as progress:
         progress.start_soon(_report, copy, began)
@@ -87,7 +90,7 @@ async def _fetch_all(copy: LocalCopy, url: str, limit: trio.CapacityLimiter) -> 
     if failures:
         raise failures[0]
     seconds = trio.current_time() - began
-    logger.info("downloaded '%s': %.1f MB in %.1f s, %d more files were cached", name, size, seconds, copy.cached)
+    logger.log(level, "downloaded '%s': %.1f MB in %.1f s, %d more files were cached", name, size, seconds, copy.cached)
 
 
 async def _fetch_file(

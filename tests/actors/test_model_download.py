@@ -71,7 +71,7 @@ async def test_only_what_has_changed_is_downloaded(
     s3: Store, cache: FileCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log tells how much."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     for path in ("config.pbtxt", "1/a", "1/b"):
         s3.put(f"models/m/{path}", b"first")
     async with at_hand(model(s3, cache), only_configuration=True) as (here, _):
