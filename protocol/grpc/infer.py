@@ -74,7 +74,7 @@ async def model_infer(services: EdgeServices, forms: RequestForms, stream: Strea
     data = await stream.recv_message()
     read = forms.read(data)
     call = InferCall(services, forms, stream)
-    trace = call.trace(read.names.model_name, waiting, time.monotonic_ns())
+    trace = call.trace(read.model_name, waiting, time.monotonic_ns())
     if trace is None:
         await stream.send_message(await _answer(services, call.decode(read, data, None)))
         return

@@ -55,6 +55,11 @@ class WireRequest(NamedTuple):
     raw: Sequence[Buffer]
 
     @property
+    def model_name(self) -> str:
+        name: str = self.message.model_name
+        return name
+
+    @property
     def names(self) -> RequestNames:
         message = self.message
         return RequestNames(message.model_name, message.model_version, message.id)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import trio
 from grpclib.exceptions import StreamTerminatedError
 from h2.errors import ErrorCodes
-from h2.exceptions import ProtocolError
+from h2.exceptions import ProtocolError, StreamClosedError
 
 from protocol.grpc.headers import Header
 from protocol.grpc.http2.connection import ServerConnection
@@ -75,9 +75,8 @@ class Outgoing:
 
     def flush(self) -> None:
         """Hand the frames made so far to the writer."""
-        data = self._h2.data_to_send()
-        if data:
-            self._writer.put(data)
+        if self._h2.has_data_to_send:
+            self._writer.put(self._h2.data_to_send())
 
     async def answer_peer(self) -> None:
         """Flush what answers the peer's own frames; wait while it reads none of those answers."""
@@ -88,7 +87,8 @@ class Outgoing:
             await self._can_send.park()
 
     def on_windows_changed(self) -> None:
-        self._can_send.unpark_all()
+        if self._can_send:
+            self._can_send.unpark_all()
 
     def count_refusal(self, limit: str) -> None:
         self._counts.count("grpc", limit)
@@ -97,8 +97,7 @@ class Outgoing:
 
     def acknowledge(self, stream_id: int, size: int) -> None:
         if size:
-            with contextlib.suppress(ProtocolError):  # the connection has ended
-                self._h2.acknowledge_received_data(size, stream_id)
+            self._h2.acknowledge_received_data(size, stream_id)
             self.flush()
 
     def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None:
@@ -110,45 +109,50 @@ class Outgoing:
 
     async def send_data(self, stream_id: int, data: bytes) -> None:
         """No checkpoint where nothing has to be waited for. A stream whose window stays shut is reset."""
-        connection = self._h2
-        view = memoryview(data)
-        deadline, progress = trio.current_time() + self._send_timeout, 0
         self.has_sent_data = True
-        self.window_updates += _UPDATES_PER_MESSAGE + len(view) // _BYTES_PER_UPDATE
+        self.window_updates += _UPDATES_PER_MESSAGE + len(data) // _BYTES_PER_UPDATE
         try:
-            while True:
-                size = min(len(view), connection.sendable(stream_id))
-                if size > 0 and self._writer.backlog < MAX_BACKLOG:
-                    connection.send_data(stream_id, view[:size])
-                    view = view[size:]
-                    if not view:
-                        return
-                    self.flush()
-                    progress += size
-                    if progress >= PROGRESS:
-                        deadline, progress = trio.current_time() + self._send_timeout, 0
-                else:
-                    self.flush()
-                    with trio.move_on_at(deadline) as waiting:
-                        await self._can_send.park()
-                    if waiting.cancelled_caught:
-                        self.count_refusal("send_timeout")
-                        connection.reset_stream(stream_id, ErrorCodes.CANCEL)
-                        raise StreamTerminatedError("the client takes no response data")
+            if len(data) <= self._h2.sendable(stream_id) and self._writer.backlog < MAX_BACKLOG:
+                self._h2.send_data(stream_id, data)
+            else:
+                await self._send_in_parts(stream_id, memoryview(data))
         except ProtocolError as error:
             raise StreamTerminatedError(str(error)) from None
 
+    async def _send_in_parts(self, stream_id: int, view: memoryview) -> None:
+        connection = self._h2
+        deadline, progress = trio.current_time() + self._send_timeout, 0
+        while view:
+            size = min(len(view), connection.sendable(stream_id))
+            if size > 0 and self._writer.backlog < MAX_BACKLOG:
+                connection.send_data(stream_id, view[:size])
+                view = view[size:]
+                self.flush()
+                progress += size
+                if progress >= PROGRESS:
+                    deadline, progress = trio.current_time() + self._send_timeout, 0
+            else:
+                self.flush()
+                with trio.move_on_at(deadline) as waiting:
+                    await self._can_send.park()
+                if waiting.cancelled_caught:
+                    self.count_refusal("send_timeout")
+                    connection.reset_stream(stream_id, ErrorCodes.CANCEL)
+                    raise StreamTerminatedError("the client takes no response data")
+
     def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool) -> None:
         """Send the last headers; if the peer still sends, tell it that nobody reads on."""
-        with contextlib.suppress(ProtocolError):  # reset, or the connection has ended
+        self.has_sent_data = True
+        try:
             self._h2.send_headers(stream_id, headers, end_stream=True)
             if not peer_has_ended:
                 self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
-        self.has_sent_data = True
+        except StreamClosedError:  # it is reset
+            pass
 
     def refuse_stream(self, stream_id: int) -> None:
         """Nothing of the call was done: the peer may try it again, elsewhere."""
-        with contextlib.suppress(ProtocolError):  # it is reset as well, in the same burst
+        with contextlib.suppress(StreamClosedError):  # it is reset as well, in the same burst
             self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
 
     # Of the connection.
@@ -169,4 +173,4 @@ class Outgoing:
 
     def _on_written(self) -> None:
         self._control_backlog = 0
-        self._can_send.unpark_all()
+        self.on_windows_changed()

@@ -42,6 +42,10 @@ class FormedRequest(NamedTuple):
     raw: Sequence[Buffer]
 
     @property
+    def model_name(self) -> str:
+        return self.form.names.model_name
+
+    @property
     def names(self) -> RequestNames:
         return self.form.names._replace(id=self.id)
 

@@ -138,7 +138,8 @@ class Stream(StreamIterator[Any]):
             DeadlineExceeded: the rest of a message does not come.
             Unavailable: the server stops, and nothing more has come on this client's stream.
         """
-        self.release(self.take_message_memory())
+        if self._message_held:
+            self.release(self.take_message_memory())
         next_frame = await self._next_frame()
         if next_frame is None:
             if self._is_client_streaming:
@@ -147,7 +148,7 @@ class Stream(StreamIterator[Any]):
         if not self._is_client_streaming:
             await self._expect_end()
         message: memoryview | bytes = next_frame.payload
-        self._message_held = len(message)
+        self._message_held = PREFIX_LENGTH + len(message)
         if next_frame.is_compressed:
             message = await self._decompress(next_frame.payload)
         return self._codec.decode(message, self._request_type)
@@ -202,7 +203,8 @@ class Stream(StreamIterator[Any]):
             self._refusal = self._refused_memory(self._held)
             self.release(self._deframer.buffered)
             self._deframer = MessageDeframer(self._limits.max_message_size)
-        self._changed.unpark_all()
+        if self._changed:
+            self._changed.unpark_all()
 
     def end(self) -> None:
         self.has_ended = True
@@ -221,8 +223,7 @@ class Stream(StreamIterator[Any]):
     def close(self) -> None:
         """The call has ended: what it still holds is let go, and the peer may send as much to others."""
         self.release(self._held)
-        self._output.acknowledge(self.id, self._unacknowledged)
-        self._unacknowledged = 0
+        self._acknowledge(self._unacknowledged)
 
     # Receiving.
 
@@ -247,13 +248,10 @@ class Stream(StreamIterator[Any]):
         if self._refusal is not None:
             raise self._refusal
         try:
-            found = self._deframer.next_frame()
+            return self._deframer.next_frame()
         except PayloadTooLarge:
             self._output.count_refusal("max_message_size")
             raise
-        if found is not None:  # its prefix is held no more
-            self.release(PREFIX_LENGTH)
-        return found
 
     async def _expect_end(self) -> None:
         while not self.has_ended and not self._deframer.buffered and self._refusal is None:

@@ -33,7 +33,8 @@ class Writer:
         """Not to be changed until it is written."""
         self._output += data
         self.backlog += sum(map(len, data))
-        self._has_output.unpark_all()
+        if self._has_output:
+            self._has_output.unpark_all()
 
     async def run(self) -> None:
         """Write until `finish` is called and all is written.

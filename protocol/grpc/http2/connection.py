@@ -351,6 +351,10 @@ class ServerConnection:
 
     # What leaves.
 
+    @property
+    def has_data_to_send(self) -> bool:
+        return bool(self._output)
+
     def data_to_send(self) -> list[Buffer]:
         """The frames made since the last time."""
         output, self._output = self._output, []
