@@ -1,19 +1,21 @@
 """ModelStreamInfer: many requests in flight on one stream.
 
 One task reads requests, and each runs in a task of its own. Responses of models that give one are written in the order
-in which their requests were read; those of decoupled models as they come. A request that fails is answered with its
-error message, and the stream goes on. Source: Triton's gRPC streaming extension.
+in which their requests were read, all that are ready in one write; those of decoupled models as they come. A request
+that fails is answered with its error message, and the stream goes on. Source: Triton's gRPC streaming extension.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import trio
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
+from protocol.grpc.in_order import AnswerOrder, StartOrder
 from protocol.grpc.infer import InferCall, send_traced
 from protocol.grpc.infer_codec import (
     DecodedRequest,
@@ -37,8 +39,8 @@ class _Request:
     """A request that was read.
 
     `failure` is what was wrong with it before the core saw it. `lease` and `placed` are there if it uses shared memory
-    or classification. `previous` is the response that has to be written before this one; None for a decoupled model,
-    whose responses wait for none. `memory` is what its message counts for in the stream.
+    or classification. `memory` is what its message counts for in the stream. `response` is what a model gave that gives
+    one, `ending` the error that ends the stream in its place.
     """
 
     names: RequestNames | None = None
@@ -48,10 +50,10 @@ class _Request:
     trace: Trace | None = None
     lease: Lease | None = None
     placed: PlacedRequest | None = None
-    previous: trio.Event | None = None
-    is_written: trio.Event = field(default_factory=trio.Event)
     has_answered: bool = False
     memory: int = 0
+    response: bytes = b""
+    ending: Exception | None = None
 
     def close(self) -> None:
         if self.lease is not None:
@@ -70,9 +72,12 @@ class StreamInfer:
         self._forms = forms
         self._call = InferCall(services, forms, stream)
         self._in_flight = trio.Semaphore(max_in_flight)
+        self._starts = StartOrder()
+        self._answers = AnswerOrder(self._send_answer)
         self._sending = trio.Lock()
         self._ends_on_error = stream.header("triton_grpc_error") == "true"
         self._ending: Exception | None = None
+        self._requests = trio.CancelScope()
 
     async def run(self) -> None:
         """Returns when the client has ended its side and every request is answered.
@@ -81,26 +86,35 @@ class StreamInfer:
             ServerError: the stream itself failed (a broken frame, the server stops), after every request that was
                 read is answered; or a request did, and the client asked for the real status (`triton_grpc_error`).
         """
-        async with trio.open_nursery() as nursery:
-            last_written = trio.Event()
-            last_written.set()
-            while True:
-                # Its checkpoint also lets the task before make its first step, so the core gets requests in order.
-                await self._in_flight.acquire()
-                waiting = time.monotonic_ns()
-                try:
-                    data = await self._stream.recv_message()
-                except ServerError as error:
-                    self._ending = error
-                    break
-                if data is None:
-                    break
-                request = await self._prepare(data, waiting)
-                if not request.is_decoupled:
-                    request.previous, last_written = last_written, request.is_written
-                nursery.start_soon(self._answer, request, nursery.cancel_scope)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._requests = nursery.cancel_scope
+                await self._read(nursery)
+        finally:
+            for request in self._answers:  # their tasks have gone, and nobody takes the answers
+                request.close()
         if self._ending is not None:
             raise self._ending
+
+    async def _read(self, nursery: trio.Nursery) -> None:
+        """All requests that are there are read without a checkpoint between them, so they can share a batch."""
+        for number in itertools.count():
+            try:
+                self._in_flight.acquire_nowait()
+            except trio.WouldBlock:
+                await self._in_flight.acquire()
+            waiting = time.monotonic_ns()
+            try:
+                data = await self._stream.recv_message()
+            except ServerError as error:
+                self._ending = error
+                return
+            if data is None:
+                return
+            request = await self._prepare(data, waiting)
+            if not request.is_decoupled:
+                self._answers.expect(request)
+            nursery.start_soon(self._answer, number, request)
 
     async def _prepare(self, data: memoryview, waiting_ns: int) -> _Request:
         """Everything up to the core. Not in the request's task, since it must not change the order of requests."""
@@ -130,63 +144,87 @@ class StreamInfer:
 
     # One request, in a task of its own.
 
-    async def _answer(self, request: _Request, requests: trio.CancelScope) -> None:
+    async def _answer(self, number: int, request: _Request) -> None:
         try:
-            await self._run(request)
+            if request.is_decoupled:
+                await self._run_decoupled(number, request)
+            else:
+                await self._run(number, request)
+                await self._answers.complete(request)
         except StreamTerminatedError:  # and the call is being cancelled
             return
-        except Exception as error:
-            await self._fail(request, error, requests)
-        finally:
-            request.close()
-        request.is_written.set()
-        self._stream.release(request.memory)
-        self._in_flight.release()
 
-    async def _run(self, request: _Request) -> None:
-        if request.failure is not None:
-            raise request.failure
+    async def _run(self, number: int, request: _Request) -> None:
+        """The response, or what takes its place."""
+        await self._starts.wait(number)
+        try:
+            if request.failure is not None:
+                raise request.failure
+            assert request.decoded is not None
+            response = await self._core.infer(request.decoded.request)
+            if request.placed is not None:
+                response = await request.placed.deliver(response)
+            request.response = encode_stream_response(response)
+        except Exception as error:
+            self._fail(request, error)
+
+    async def _send_answer(self, request: _Request) -> None:
+        if request.ending is not None:
+            request.close()
+            self._end(request.ending)
+        else:
+            await self._send(request, request.response)
+            self._finish(request)
+
+    async def _run_decoupled(self, number: int, request: _Request) -> None:
         assert request.decoded is not None
         assert request.names is not None
-        inference = request.decoded.request
-        if not request.is_decoupled:
-            response = await self._core.infer(inference)
-            await self._send_response(request, response)
-            return
 
         async def respond(response: InferenceResponse) -> None:
-            await self._send_response(request, response)
+            if request.placed is not None:
+                response = await request.placed.deliver(response)
+            await self._send(request, encode_stream_response(response))
 
-        was_told = await self._core.infer_stream(inference, respond)
-        if not was_told and request.decoded.wants_empty_final:
-            await self._send(request, encode_empty_final(request.names))
+        try:
+            await self._starts.wait(number)
+            try:
+                was_told = await self._core.infer_stream(request.decoded.request, respond)
+                if not was_told and request.decoded.wants_empty_final:
+                    await self._send(request, encode_empty_final(request.names))
+            except StreamTerminatedError:
+                raise
+            except Exception as error:
+                self._fail(request, error)
+                await self._send_answer(request)
+            else:
+                self._finish(request)
+        except BaseException:
+            request.close()
+            raise
 
-    async def _send_response(self, request: _Request, response: InferenceResponse) -> None:
-        if request.placed is not None:
-            response = await request.placed.deliver(response)
-        await self._send(request, encode_stream_response(response))
-
-    async def _fail(self, request: _Request, error: Exception, requests: trio.CancelScope) -> None:
+    def _fail(self, request: _Request, error: Exception) -> None:
         # What is wrong with a request, or with the model that it names, never ends the stream.
         is_issued = request.failure is None and (
             request.has_answered or not isinstance(error, (InvalidArgument, NotFound))
         )
         if self._ends_on_error and is_issued:
-            if request.previous is not None:
-                await request.previous.wait()
-            self._ending = self._ending or error
-            requests.cancel()
-            return
-        _, message = status_of(error, self._stream.method)
-        try:
-            await self._send(request, encode_stream_error(message, request.names))
-        except StreamTerminatedError:  # and the call is being cancelled
-            return
+            request.ending = error
+        else:
+            _, message = status_of(error, self._stream.method)
+            request.response = encode_stream_error(message, request.names)
+
+    def _end(self, error: Exception) -> None:
+        self._ending = self._ending or error
+        self._requests.cancel()
+
+    def _finish(self, request: _Request) -> None:
+        """It is answered whole."""
+        request.close()
+        self._stream.release(request.memory)
+        self._in_flight.release()
 
     async def _send(self, request: _Request, response: bytes) -> None:
-        """In its turn, and whole: a large message takes several frames."""
-        if request.previous is not None:
-            await request.previous.wait()
+        """Whole: a large message takes several frames."""
         try:
             self._sending.acquire_nowait()
         except trio.WouldBlock:
