@@ -25,6 +25,8 @@ from protocol.errors import Internal, InvalidArgument, Unavailable
 
 GROUP = "trioton.backends"
 _PROGRAM = "model.py"
+# The runtimes in Python of backends that also have another one: what `runtime: "model.py"` means for them.
+_RUNTIMES = {"pytorch": Path(__file__).parent / "pytorch" / "runtime"}
 
 # Backends of Triton that a repository may name and that nothing here serves yet, unless a package adds them.
 _NOT_BUILT = frozenset(
@@ -85,7 +87,7 @@ class BackendRegistry:
             return extra
         candidates = [] if is_python_based else self._entry_points.get(name, [])
         if not candidates:
-            folder = self._python_based_folder(name, directory)
+            folder = self._python_based_folder(name, directory, _RUNTIMES.get(name) if is_python_based else None)
             if folder is not None:
                 return _python_based(name, folder)
             raise InvalidArgument(self._unknown(name, model))
@@ -94,10 +96,12 @@ class BackendRegistry:
             raise InvalidArgument(f"model '{model}': backend '{name}' is offered more than once: {offers}; keep one")
         return _import(candidates[0], model)
 
-    def _python_based_folder(self, name: str, model_directory: Path | None) -> Path | None:
-        folders = [] if model_directory is None else [model_directory]
+    def _python_based_folder(self, name: str, model_directory: Path | None, runtime: Path | None) -> Path | None:
+        # Where there is a runtime, the `model.py` of a model's folder is the model's and not a backend's.
+        folders = [] if model_directory is None or runtime is not None else [model_directory]
         if Path(name).name == name:  # a configuration must not lead out of the backend directories
             folders += [directory / name for directory in self._directories]
+        folders += [] if runtime is None else [runtime]
         return next((folder for folder in folders if (folder / _PROGRAM).is_file()), None)
 
     def _unknown(self, name: str, model: str) -> str:

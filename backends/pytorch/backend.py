@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import trio
 from numpy.typing import NDArray
 
 from backends.array_backend import ArrayBackend, Signature
@@ -72,16 +74,28 @@ class PyTorchBackend(ArrayBackend):
             f"Files of {kind.value} do not tell datatypes and shapes{known}"
         )
 
+    @classmethod
+    async def check_model(cls, source: ModelSource) -> None:
+        """Compare the configuration with what the file tells. A compiled model is not opened: it may be for a device
+        that is not here."""
+        await trio.to_thread.run_sync(cls._check, source, abandon_on_cancel=True)
+
+    @classmethod
+    def _check(cls, source: ModelSource) -> None:
+        kind = _read_kind(source, read_options(source.config))
+        if kind is FileKind.COMPILED:
+            return
+        with load_errors(source.name):
+            program = _open_program(model_path(source), kind, Device())
+        bind(source.config, program)
+        results = program.output_slots()
+        if results is not None:
+            output_positions(source.config, program, results)
+
     def load_model(self) -> None:
         source, config = self.spec.source, self.spec.config
         self._options = read_options(config)
-        path = model_path(source)
-        kind = kind_of(path, model=source.name)
-        if self._options.compile is not None and kind is not FileKind.EXPORTED:
-            raise InvalidArgument(
-                f"model '{source.name}', parameter '{COMPILE}': only models of torch.export and those with runtime "
-                f"\"model.py\" can be compiled, and '{path.name}' is of {kind.value}"
-            )
+        kind = _read_kind(source, self._options)
         self._device = device_of(self.spec)
         PROCESS_SETTINGS.apply(self._options.process, source.name)
         with load_errors(source.name), self._computing():
@@ -94,12 +108,7 @@ class PyTorchBackend(ArrayBackend):
         self._program = program
 
     def _open(self, kind: FileKind) -> Program:
-        path, location = model_path(self.spec.source), self._device.map_location
-        if kind is FileKind.SCRIPT:
-            return TorchScriptProgram(path, location)
-        if kind is FileKind.EXPORTED:
-            return ExportedProgram(path, location, self._options.compile)
-        return CompiledProgram(path, self._device.compiled_index)
+        return _open_program(model_path(self.spec.source), kind, self._device, self._options.compile)
 
     def _shared_program(self, kind: FileKind) -> Program:
         """The one of all instances on this device; the first loads it."""
@@ -191,6 +200,25 @@ class PyTorchBackend(ArrayBackend):
         self._own_memory = frozenset()
         self._held = MemoryUsage("CPU", 0, 0)
         self._device.clean()
+
+
+def _open_program(path: Path, kind: FileKind, device: Device, compile: dict[str, Any] | None = None) -> Program:
+    if kind is FileKind.SCRIPT:
+        return TorchScriptProgram(path, device.map_location)
+    if kind is FileKind.EXPORTED:
+        return ExportedProgram(path, device.map_location, compile)
+    return CompiledProgram(path, device.compiled_index)
+
+
+def _read_kind(source: ModelSource, options: TorchOptions) -> FileKind:
+    """Raises InvalidArgument where the options are not for such a file."""
+    kind = kind_of(model_path(source), model=source.name)
+    if options.compile is not None and kind is not FileKind.EXPORTED:
+        raise InvalidArgument(
+            f"model '{source.name}', parameter '{COMPILE}': only models of torch.export and those with runtime "
+            f"\"model.py\" can be compiled, and '{model_path(source).name}' is of {kind.value}"
+        )
+    return kind
 
 
 class _Shared:
