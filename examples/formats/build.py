@@ -20,6 +20,7 @@ FORMATS = {
     "python": "numpy",
     "pytorch": "torch",
     "torch_export": "torch",
+    "torch_module": "torch",
 }
 
 

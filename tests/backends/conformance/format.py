@@ -14,6 +14,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from numpy.typing import NDArray
 
+from backends.interface import Backend
+from backends.registry import BackendRegistry
 from protocol.datatypes import DataType
 from tests.examples.loading import load_example
 
@@ -57,12 +59,16 @@ class Format(abc.ABC):
     # What a load says where the framework is not installed, and the packages whose absence makes it say so.
     install: ClassVar[str] = ""
     framework: ClassVar[tuple[str, ...]] = ()
-    # Whether a compiler makes its models, which takes long.
-    is_compiled: ClassVar[bool] = False
+    # Whether its models take long to make or to load.
+    is_slow: ClassVar[bool] = False
     # Whether it makes models with large weights, which the server's own process holds.
     has_heavy: ClassVar[bool] = False
     # How far answers may be from the direct ones: other batches may be summed up in another order.
     tolerance: ClassVar[float] = 1e-5
+
+    def backend_class(self) -> type[Backend]:
+        """What serves the models."""
+        return BackendRegistry().find(self.backend, model="m")
 
     def example_model(self, model: str, folder: Path) -> None:
         """One of `models`, as `examples/formats` makes it."""

@@ -10,12 +10,24 @@ import pytest
 from tests.backends.conformance.format import Format
 from tests.backends.conformance.onnxruntime_format import OnnxFormat
 from tests.backends.conformance.python_format import PythonFormat
-from tests.backends.conformance.pytorch_format import CompiledFormat, ExportedFormat, TorchScriptFormat
+from tests.backends.conformance.pytorch_format import (
+    CompiledFormat,
+    ExportedFormat,
+    ModuleFormat,
+    TorchScriptFormat,
+)
 
-# A compiler may take this long on a busy machine.
-COMPILING_SECONDS = 600
+# Compilers, and workers that import a large package, may take this long on a busy machine.
+SLOW_SECONDS = 600
 
-FORMATS: tuple[Format, ...] = (OnnxFormat(), PythonFormat(), TorchScriptFormat(), ExportedFormat(), CompiledFormat())
+FORMATS: tuple[Format, ...] = (
+    OnnxFormat(),
+    PythonFormat(),
+    TorchScriptFormat(),
+    ExportedFormat(),
+    CompiledFormat(),
+    ModuleFormat(),
+)
 
 
 def each_format(is_wanted: Callable[[Format], bool] = lambda _: True) -> pytest.MarkDecorator:
@@ -37,4 +49,4 @@ def each_of(
 
 
 def _marks(form: Format) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.timeout(COMPILING_SECONDS)] if form.is_compiled else []
+    return [pytest.mark.timeout(SLOW_SECONDS)] if form.is_slow else []

@@ -10,11 +10,13 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from backends.interface import Backend
+from backends.registry import BackendRegistry
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from repository.pbtxt import parse_pbtxt
 from tests.backends.conformance.format import Arrays, Contradiction, Direct, Format, identity_config
@@ -29,7 +31,7 @@ class PyTorchFormat(Format):
     backend = "pytorch"
     packages = ("torch",)
     broken = "failed to load model 'with_broken_file': .* is no file of PyTorch"
-    framework = ("torch",)
+    framework: ClassVar[tuple[str, ...]] = ("torch",)
     install = r"needs the torch package: pip install 'trioton\[torch\]'"
 
     def call(self, path: Path) -> Any:
@@ -38,7 +40,7 @@ class PyTorchFormat(Format):
     def direct(self, folder: Path) -> Direct:
         import torch
 
-        (path,) = (folder / "1").iterdir()
+        path, *_ = (folder / "1").iterdir()
         module = self.call(path)
         names = [entry.name for entry in parse_pbtxt((folder / "config.pbtxt").read_text(), source="").output]
 
@@ -130,7 +132,7 @@ class CompiledFormat(PyTorchFormat):
     packages = ("torch",)
     example = "torch_export_format"
     models = frozenset({"add_sub"})
-    is_compiled = True
+    is_slow = True
 
     def call(self, path: Path) -> Any:
         import torch
@@ -142,6 +144,28 @@ class CompiledFormat(PyTorchFormat):
 
     def example_model(self, model: str, folder: Path) -> None:
         shutil.copytree(compiled(model), folder)
+
+
+class ModuleFormat(PyTorchFormat):
+    """A module in a `model.py`, run by workers."""
+
+    name = "torch_module"
+    example = "torch_module_format"
+    models = frozenset({"image"})
+    missing = "No model found in"
+    broken = "invalid non-printable character"
+    framework: ClassVar[tuple[str, ...]] = ()
+    install = ""
+    is_slow = True
+
+    def backend_class(self) -> type[Backend]:
+        return BackendRegistry().find(self.backend, model="m", is_python_based=True)
+
+    def rows_model(self, folder: Path) -> None:
+        self.example_model("image", folder)
+
+    def call(self, path: Path) -> Any:
+        return load_example("formats/pytorch_format").Network()
 
 
 # In a process of its own: the compiler sets up a great deal, and warns of some of it.

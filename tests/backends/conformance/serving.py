@@ -18,7 +18,7 @@ from protocol.datatypes import DataType
 from protocol.messages import InferenceRequest
 from repository.model_config import ModelConfig
 from repository.pbtxt import parse_pbtxt
-from tests.backends.conformance.format import Arrays
+from tests.backends.conformance.format import Arrays, Format
 from tests.backends.helpers import objects
 from trioton.testing.models import AsyncModel, Failures
 
@@ -134,5 +134,5 @@ class Gate:
             await self._changed.park()
 
 
-def gated(backend: str, gate: Gate) -> dict[str, type[Backend]]:
-    return {backend: gate.on(BackendRegistry().find(backend, model="m"))}
+def gated(form: Format, gate: Gate) -> dict[str, type[Backend]]:
+    return {form.backend: gate.on(form.backend_class())}

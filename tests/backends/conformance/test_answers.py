@@ -88,7 +88,7 @@ async def test_requests_that_wait_become_one_batch_and_each_gets_its_rows(form: 
     config, direct = read(tmp_path / "m"), form.direct(tmp_path / "m")
     requests = [sample(config, rows, seed=rows) for rows in (1, 2, 3)]
     gate = Gate()
-    async with serving(tmp_path, backends=gated(form.backend, gate)) as core, trio.open_nursery() as nursery:
+    async with serving(tmp_path, backends=gated(form, gate)) as core, trio.open_nursery() as nursery:
         nursery.start_soon(model_of(core).infer, sample(config, 1))
         await gate.wait_batches(1)
 

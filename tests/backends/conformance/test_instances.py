@@ -27,7 +27,7 @@ async def test_instances_run_at_the_same_time(form: Format, tmp_path: Path) -> N
     one_instance(tmp_path / "m", count=3)
     config, direct = read(tmp_path / "m"), form.direct(tmp_path / "m")
     gate = Gate()
-    async with serving(tmp_path, backends=gated(form.backend, gate)) as core, trio.open_nursery() as nursery:
+    async with serving(tmp_path, backends=gated(form, gate)) as core, trio.open_nursery() as nursery:
 
         async def ask(seed: int) -> None:
             for turn in range(5):
@@ -50,7 +50,7 @@ async def test_a_request_that_waits_between_batches_and_loses_its_caller_never_r
     one_instance(tmp_path / "m")
     config, direct = read(tmp_path / "m"), form.direct(tmp_path / "m")
     gate, gone = Gate(), trio.CancelScope()
-    async with serving(tmp_path, backends=gated(form.backend, gate)) as core, trio.open_nursery() as nursery:
+    async with serving(tmp_path, backends=gated(form, gate)) as core, trio.open_nursery() as nursery:
 
         async def ask(seed: int) -> None:
             inputs = sample(config, 1, seed=seed)
@@ -78,7 +78,7 @@ async def test_an_instance_serves_on_after_the_callers_of_its_batch_have_gone(fo
     one_instance(tmp_path / "m")
     config, direct = read(tmp_path / "m"), form.direct(tmp_path / "m")
     gate = Gate()
-    async with serving(tmp_path, backends=gated(form.backend, gate)) as core:
+    async with serving(tmp_path, backends=gated(form, gate)) as core:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(model_of(core).infer, sample(config, 2))
             await gate.wait_batches(1)
@@ -94,7 +94,7 @@ async def test_an_unload_ends_what_was_accepted(form: Format, tmp_path: Path) ->
     one_instance(tmp_path / "m")
     config, direct = read(tmp_path / "m"), form.direct(tmp_path / "m")
     gate, answered = Gate(), 0
-    async with serving(tmp_path, backends=gated(form.backend, gate)) as core, trio.open_nursery() as nursery:
+    async with serving(tmp_path, backends=gated(form, gate)) as core, trio.open_nursery() as nursery:
 
         async def ask(seed: int) -> None:
             nonlocal answered

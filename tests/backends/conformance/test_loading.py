@@ -17,7 +17,6 @@ import trio
 
 from actors.core import ServerCore
 from backends.interface import Backend
-from backends.registry import BackendRegistry
 from protocol.errors import ServerError
 from tests.backends.conformance.format import Contradiction, Format
 from tests.backends.conformance.formats import each_format, each_of
@@ -142,7 +141,7 @@ async def test_loading_and_unloading_leaves_nothing_behind(form: Format, tmp_pat
     form.rows_model(tmp_path / "m")
     config, direct = read(tmp_path / "m"), form.direct(tmp_path / "m")
     instances: list[weakref.ref[Any]] = []
-    backend = BackendRegistry().find(form.backend, model="m")
+    backend = form.backend_class()
 
     def remember(self: Backend, *arguments: Any) -> None:
         backend.__init__(self, *arguments)
