@@ -117,6 +117,7 @@ class ServerCore:
         self._manager: ModelManager | None = None
         self._is_unready = False
         self._is_stopping = False
+        self._finishes_sequences = False
         self._stop = trio.Event()
         self._metadata = ServerMetadata(settings.server_id, metadata.version("trioton"), EXTENSIONS)
 
@@ -162,10 +163,18 @@ class ServerCore:
         """Say from now on that the server is not ready, and go on answering: who balances load looks elsewhere."""
         self._is_unready = True
 
-    def stop(self) -> None:
-        """Refuse new work, finish what was accepted, then unload; `run` returns when that is done."""
+    def stop(self, *, finishes_sequences: bool = False) -> None:
+        """Refuse new work, finish what was accepted, then unload; `run` returns when that is done. With
+        `finishes_sequences` open sequences go on to their end, for which `is_answered` has to be asked."""
         self._is_unready = self._is_stopping = True
+        self._finishes_sequences = finishes_sequences
         self._stop_if_done()
+
+    def is_answered(self) -> bool:
+        """Whether everything is answered that was accepted before `stop`. A sequence that falls idle ends without a
+        word, so whoever stops the server asks again and again."""
+        self._stop_if_done()
+        return self._stop.is_set()
 
     async def wait_answered(self) -> None:
         """Until everything is answered that was accepted before `stop`."""
@@ -177,8 +186,12 @@ class ServerCore:
 
     def _stop_if_done(self) -> None:
         """No model may go before the last request, which may still call any of them."""
-        if self._is_stopping and not self._accepted:
+        if self._is_stopping and not self._accepted and not (self._finishes_sequences and self.open_sequences()):
             self._stop.set()
+
+    def open_sequences(self) -> Mapping[tuple[str, int], int]:
+        """How many sequences have begun and not ended, by model and version; models without any are left out."""
+        return {} if self._manager is None else self._manager.open_sequences()
 
     def snapshots(self) -> Sequence[VersionSnapshot]:
         """Every loaded version, for the metrics."""
@@ -255,24 +268,36 @@ class ServerCore:
         await self._running().unregister(path)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        if self._is_stopping or self._manager is None:
-            raise self._not_running()
-        model = self._manager.find(request.model_name, request.model_version)
-        residence = self._manager.residence
+        manager = self._taking(request)
+        model = manager.find(request.model_name, request.model_version)
+        residence = manager.residence
         call = model.infer(request) if residence is None else self._leased(residence, request, Model.infer, request)
         return await self._run_accepted(request, model.version, call)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
-        if self._is_stopping or self._manager is None:
-            raise self._not_running()
-        model = self._manager.find(request.model_name, request.model_version)
-        residence = self._manager.residence
+        manager = self._taking(request)
+        model = manager.find(request.model_name, request.model_version)
+        residence = manager.residence
         call = (
             model.infer_stream(request, respond)
             if residence is None
             else self._leased(residence, request, Model.infer_stream, request, respond)
         )
         return await self._run_accepted(request, model.version, call)
+
+    def _taking(self, request: InferenceRequest) -> ModelManager:
+        """The models, if they take this request: while the server stops, only those of open sequences are taken.
+
+        Raises:
+            Unavailable: they do not.
+        """
+        manager = self._manager
+        if manager is None or (
+            self._is_stopping
+            and not (self._finishes_sequences and not self._stop.is_set() and manager.continues_sequence(request))
+        ):
+            raise self._not_running()
+        return manager
 
     async def _leased(
         self,

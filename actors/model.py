@@ -157,8 +157,16 @@ class Model:
     @property
     def has_work(self) -> bool:
         """Whether requests wait, or sequences are open, whose state would be lost with the model."""
-        is_open = isinstance(self._scheduler, SequenceBatcher) and self._scheduler.policy.open_count > 0
-        return is_open or self.pending_count > 0
+        return self.open_sequences > 0 or self.pending_count > 0
+
+    @property
+    def open_sequences(self) -> int:
+        """Those that have begun and not ended."""
+        return self._scheduler.policy.open_count if isinstance(self._scheduler, SequenceBatcher) else 0
+
+    def continues_sequence(self, request: InferenceRequest) -> bool:
+        """Whether a request belongs to one of them."""
+        return isinstance(self._scheduler, SequenceBatcher) and self._scheduler.policy.continues(request)
 
     # actors.call_waits.CalledModel
 

@@ -32,7 +32,7 @@ from actors.statistics import VersionSnapshot
 from actors.version_snapshots import version_snapshots
 from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import InvalidArgument, ServerError, Unavailable, Unsupported
-from protocol.messages import LATEST_VERSION
+from protocol.messages import LATEST_VERSION, InferenceRequest
 from repository.layout import DUPLICATE_MODEL, FoundModels
 from repository.override_files import remove_abandoned
 from repository.repositories import Repositories
@@ -160,6 +160,20 @@ class ModelManager:
                 yield
             finally:
                 self._load_limit.total_tokens -= 1
+
+    def open_sequences(self) -> dict[tuple[str, int], int]:
+        """By model and version; only those that have any."""
+        found = {(entry.name, model.version): model.open_sequences for entry, model in self._table.ready()}
+        return {key: count for key, count in found.items() if count}
+
+    def continues_sequence(self, request: InferenceRequest) -> bool:
+        """Whether a request belongs to a sequence that is open, on its model or one that this is composed of."""
+        if not request.sequence_id or request.sequence_start:
+            return False
+        models = (
+            model for name in self._table.with_needs(request.model_name) for model in self._table.entry(name).models
+        )
+        return any(model.continues_sequence(request) for model in models)
 
     def find_all(self, name: str = "", version: int = LATEST_VERSION) -> list[Model]:
         return self._table.find_all(name, version)

@@ -196,6 +196,20 @@ class ModelTable:
             raise ambiguous_name(name, len(found))
         return found[0] if found else None
 
+    def with_needs(self, name: str) -> list[str]:
+        """A model's identifier after those of all that it is composed of, as far as they can serve."""
+        names: list[str] = []
+
+        def visit(entry: ModelEntry | None, trail: tuple[str, ...]) -> None:
+            if entry is None or not entry.can_serve or entry.name in (*names, *trail):
+                return
+            for needed in entry.needs:
+                visit(self.entries.get(needed), (*trail, entry.name))
+            names.append(entry.name)
+
+        visit(self.find_entry(name), ())
+        return names
+
     def find(self, name: str, version: int = LATEST_VERSION) -> Model:
         """The model that serves a request; one that was evicted serves when it is leased (`actors.residence`).
 

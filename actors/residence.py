@@ -97,7 +97,7 @@ class Residence:
         Raises:
             ServerError: a model could not be loaded, or the time was up.
         """
-        names = self._with_needs(request.model_name)
+        names = self._table.with_needs(request.model_name)
         if is_nested:
             await self._bring_now(names)
         elif self._budget.missing(names) or not self._doomed.isdisjoint(names):
@@ -109,20 +109,6 @@ class Residence:
             yield
         finally:
             self._give_back(names)
-
-    def _with_needs(self, name: str) -> list[str]:
-        """A model's identifier after those of all that it is composed of."""
-        names: list[str] = []
-
-        def visit(entry: ModelEntry | None, trail: tuple[str, ...]) -> None:
-            if entry is None or not entry.can_serve or entry.name in (*names, *trail):
-                return
-            for needed in entry.needs:
-                visit(self._table.entries.get(needed), (*trail, entry.name))
-            names.append(entry.name)
-
-        visit(self._table.find_entry(name), ())
-        return names
 
     async def _wait_in_line(self, names: Sequence[str]) -> None:
         ticket = _Ticket(names)

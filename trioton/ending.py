@@ -29,7 +29,7 @@ class ExitTimeoutExpired(Exception):
 class Ending:
     """One server's: `begin` first, then `run`.
 
-    `cut_off` counts the requests that were under way when the exit timeout expired.
+    `cut_off` counts the requests that were under way when the exit timeout expired, and the open sequences.
     """
 
     def __init__(self, core: ServerCore, *, drain_secs: int, exit_timeout_secs: int) -> None:
@@ -46,13 +46,13 @@ class Ending:
             logger.info("not ready any more; requests are taken for another %d s", self._drain_secs)
             self._core.turn_unready()
         else:
-            self._core.stop()
+            self._core.stop(finishes_sequences=True)
 
     async def run(self, whole: trio.CancelScope, helpers: trio.Nursery) -> None:
         """Returns when everything accepted is answered. Cancels `whole`, the server, when the exit timeout expires."""
         refuses_at = self._began + self._drain_secs
         await trio.sleep_until(refuses_at)
-        self._core.stop()
+        self._core.stop(finishes_sequences=True)
         deadline = refuses_at + self._exit_timeout_secs
         helpers.start_soon(self._expire, deadline, whole)
         helpers.start_soon(self._tell_progress, deadline)
@@ -61,13 +61,17 @@ class Ending:
 
     async def _expire(self, deadline: float, whole: trio.CancelScope) -> None:
         await trio.sleep_until(deadline)
-        self.cut_off = sum(self._core.accepted().values())
+        self.cut_off = sum(self._core.accepted().values()) + sum(self._core.open_sequences().values())
         whole.cancel()
 
     async def _tell_progress(self, deadline: float) -> None:
-        while accepted := self._core.accepted():
+        while not self._core.is_answered():
+            accepted, sequences = self._core.accepted(), self._core.open_sequences()
             left = max(0, round(deadline - trio.current_time()))
-            logger.info("Timeout %d: Found %d model versions that have in-flight inferences", left, len(accepted))
+            count = len({*accepted, *sequences})
+            logger.info("Timeout %d: Found %d model versions that have in-flight inferences", left, count)
             for (name, version), count in sorted(accepted.items()):
                 logger.info("Model '%s' (version %d) has %d in-flight inferences", name, version, count)
+            for (name, version), count in sorted(sequences.items()):
+                logger.info("Model '%s' (version %d) has %d open sequences", name, version, count)
             await trio.sleep(PROGRESS_SECONDS)

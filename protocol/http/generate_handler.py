@@ -73,7 +73,6 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
 
 
 async def _decode(request: HttpRequest) -> InferenceRequest:
-    request.core.is_live()  # a server that stops says so, and not that it does not know its models
     decode = partial(
         decode_generate_request,
         request.body,

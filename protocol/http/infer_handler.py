@@ -29,7 +29,6 @@ from protocol.placement import PlacedRequest, Placement
 async def infer(request: HttpRequest) -> Reply:
     """Cancelled when the client leaves, and `InferenceCore.infer` with it."""
     core = request.core
-    core.is_live()  # a server that stops says so, and not that it does not know its models
     if core.is_decoupled(request.model_name, request.model_version):
         raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
     inference, encoding, placement = await _decode(request)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc as grpcio  # type: ignore[import-untyped]  # it ships no types
 import numpy as np
@@ -56,17 +57,20 @@ def ask_slowly(client: Client, value: int, seconds: float) -> int:
     return int(client.infer("slow", slow_inputs(value, seconds))["VALUE"][0])
 
 
-def ask_slowly_by_json(address: str, value: int, seconds: float) -> int:
-    """Over a connection of its own: NVIDIA's HTTP client is bound to its thread."""
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_SECONDS)
-    request = {
+def slow_json(value: int, seconds: float) -> object:
+    return {
         "inputs": [
             {"name": "SECONDS", "datatype": "FP32", "shape": [1], "data": [seconds]},
             {"name": "VALUE", "datatype": "INT64", "shape": [1], "data": [value]},
         ]
     }
+
+
+def ask_slowly_by_json(address: str, value: int, seconds: float) -> int:
+    """Over a connection of its own: NVIDIA's HTTP client is bound to its thread."""
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_SECONDS)
     try:
-        connection.request("POST", "/v2/models/slow/infer", json.dumps(request))
+        connection.request("POST", "/v2/models/slow/infer", json.dumps(slow_json(value, seconds)))
         response = connection.getresponse()
         answer = json.loads(response.read())
         assert response.status == 200, answer
@@ -217,10 +221,81 @@ def test_new_work_is_refused_while_what_was_accepted_ends(models: Path, threads:
             ask_slowly(client, 2, 0)
         assert status_of(refused.value) == "UNAVAILABLE"
         assert get(server.addresses["http"], "/v2/health/ready") == 503
-        assert infer_json(server.addresses["http"], "slow", {}) == Answer(503, "Server exiting")
+        assert infer_json(server.addresses["http"], "slow", slow_json(0, 0)) == Answer(503, "Server exiting")
         assert get(server.addresses["metrics"], "/metrics") == 200
         assert [future.result(TIMEOUT_SECONDS) for future in accepted] == [0, 1, 2]
         assert server.wait() == 0
+
+
+ADDER = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.totals = {}
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = int(request.inputs()[0].as_numpy()[0])
+            total = self.totals.get(request.correlation_id(), 0) + value
+            self.totals[request.correlation_id()] = total
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("TOTAL", np.array([total]))]))
+        return responses
+"""
+
+
+def add_adder(repository: Path, *, idle_microseconds: int) -> None:
+    """A model with sequences: each adds up what it is given."""
+    (repository / "adder" / "1").mkdir(parents=True)
+    (repository / "adder" / "1" / "model.py").write_text(ADDER)
+    (repository / "adder" / "config.pbtxt").write_text(
+        f'backend: "python" sequence_batching {{ max_sequence_idle_microseconds: {idle_microseconds} }}\n'
+        'input [ { name: "VALUE" data_type: TYPE_INT64 dims: [ 1 ] } ]\n'
+        'output [ { name: "TOTAL" data_type: TYPE_INT64 dims: [ 1 ] } ]\n'
+    )
+
+
+def add_up(client: Client, value: int, **more: Any) -> int:
+    return int(client.infer("adder", {"VALUE": np.array([value], np.int64)}, **more)["TOTAL"][0])
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_open_sequences_are_finished(tmp_path: Path, protocol: str) -> None:
+    """Requests that continue them are taken as long as they are open, others are not."""
+    add_adder(tmp_path, idle_microseconds=1_000_000_000)
+    with ServerProcess(repository=tmp_path) as server, Client(protocol, server.addresses[protocol]) as client:
+        assert add_up(client, 1, sequence_id=7, sequence_start=True) == 1
+        server.signal(signal.SIGTERM)
+        server.wait_for_line(r"Model 'adder' \(version 1\) has 1 open sequences")
+        assert add_up(client, 2, sequence_id=7) == 3
+        for more in (
+            {"sequence_id": 8, "sequence_start": True},
+            {"sequence_id": 8},
+            {"sequence_id": 7, "sequence_start": True},
+        ):
+            with pytest.raises(InferenceServerException, match="Server exiting") as refused:
+                add_up(client, 5, sequence_id=id, sequence_start=starts)
+            assert status_of(refused.value) == "UNAVAILABLE"
+        assert add_up(client, 3, sequence_id=7, sequence_end=True) == 6
+        assert server.wait() == 0
+
+
+def test_sequences_that_nobody_goes_on_with(tmp_path: Path) -> None:
+    """They end when they have been idle for long enough, or are cut off with the rest."""
+    for idle, code in ((200_000, 0), (1_000_000_000, 1)):
+        repository = tmp_path / str(idle)
+        add_adder(repository, idle_microseconds=idle)
+        timeout = f"--exit-timeout-secs={TIMEOUT_SECONDS if code == 0 else 1:.0f}"
+        with (
+            ServerProcess(timeout, repository=repository) as server,
+            Client("grpc", server.addresses["grpc"]) as client,
+        ):
+            assert add_up(client, 1, sequence_id=7, sequence_start=True) == 1
+            server.signal(signal.SIGTERM)
+            assert server.wait() == code
+        assert ("Exiting immediately. 1 inferences were cut off." in server.log) == bool(code)
 
 
 def test_ctrl_c_in_a_terminal(models: Path, threads: ThreadPoolExecutor) -> None:
