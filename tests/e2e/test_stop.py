@@ -270,11 +270,7 @@ def test_open_sequences_are_finished(tmp_path: Path, protocol: str) -> None:
         server.signal(signal.SIGTERM)
         server.wait_for_line(r"Model 'adder' \(version 1\) has 1 open sequences")
         assert add_up(client, 2, sequence_id=7) == 3
-        for more in (
-            {"sequence_id": 8, "sequence_start": True},
-            {"sequence_id": 8},
-            {"sequence_id": 7, "sequence_start": True},
-        ):
+        for id, starts in ((8, True), (8, False), (7, True)):
             with pytest.raises(InferenceServerException, match="Server exiting") as refused:
                 add_up(client, 5, sequence_id=id, sequence_start=starts)
             assert status_of(refused.value) == "UNAVAILABLE"
