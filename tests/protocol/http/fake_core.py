@@ -151,6 +151,8 @@ class FakeCore:
 
     def _check(self, name: str, version: int) -> None:
         if name not in ("echo", "wait", "gate", "broken", "many", "stats", "with space", "größe"):
+            if self.exiting:
+                raise Unavailable("Server exiting")
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version not in (LATEST_VERSION, 1):
             raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
