@@ -16,6 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from protocol.errors import InvalidArgument
 from repository.model_config import ModelConfig
 from repository.protobuf_form import config_from_message, new_message, set_fields
+from repository.schema_names import nearest_field
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -96,7 +97,9 @@ def _prepare(data: Any, descriptor: Descriptor, path: str) -> dict[str, Any]:
         where = f"{path}.{key}" if path else key
         field = descriptor.fields_by_name.get(key) or descriptor.fields_by_camelcase_name.get(key)
         if field is None:
-            raise InvalidArgument(f"unknown field '{where}'")
+            near = nearest_field(descriptor.full_name, key)
+            hint = f"; did you mean '{near}'?" if near else ""
+            raise InvalidArgument(f"unknown field '{where}'{hint}")
         if field.name in prepared:
             raise InvalidArgument(f"field '{where}' is given twice")
         prepared[field.name] = _prepare_field(value, field, where)

@@ -173,6 +173,9 @@ def test_reads(text: str, config: ModelConfig) -> None:
     assert from_json_form(text) == config
 
 
+QUEUE_DELAY = "unknown field 'dynamic_batching.max_queue_delay'; did you mean 'max_queue_delay_microseconds'?"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -182,6 +185,7 @@ def test_reads(text: str, config: ModelConfig) -> None:
         ("\ud800", "'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not allowed"),
         ("[" * 100_000, "nested too deeply"),
         ('{"foo": 1}', "unknown field 'foo'"),
+        ('{"dynamic_batching": {"max_queue_delay": 3}}', QUEUE_DELAY),
         ('{"max_batch_size": 8, "maxBatchSize": null}', "field 'maxBatchSize' is given twice"),
         ('{"input": [{}, {"foo": 1}]}', "unknown field 'input[1].foo'"),
         ('{"parameters": {"a": {"foo": 1}}}', "unknown field 'parameters.a.foo'"),

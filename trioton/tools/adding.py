@@ -22,10 +22,10 @@ from repository.model_config import ModelConfig
 from repository.readable_pbtxt import format_readable, without_defaults
 from trioton.flags import UsageError
 from trioton.tools.flags import ToolFlags
+from trioton.tools.layout_checks import STAGING_PREFIX
 from trioton.tools.model_sources import GivenModel
 from trioton.tools.prepared import PreparedModels, model_loader
 
-_STAGING_PREFIX = ".trioton-add-"
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", ".*", "*~")
 
 
@@ -91,7 +91,7 @@ def _check_target(repository: Path, given: GivenModel, replaces: bool) -> None:
 @contextmanager
 def _staging(repository: Path) -> Iterator[Path]:
     repository.mkdir(parents=True, exist_ok=True)
-    path = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=repository))
+    path = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=repository))
     path.chmod(0o755)
     try:
         yield path

@@ -14,6 +14,9 @@ from repository.layout import CONFIG_FILE, ModelDirectory, select_versions, vers
 from repository.model_config import ModelConfig
 from trioton.tools.findings import Finding, Level
 
+# Where `trioton repo add` works, in the repository; removed at its end unless it was killed.
+STAGING_PREFIX = ".trioton-add-"
+
 _NUMBER = re.compile(r"[0-9]+")
 _MODEL_FILES = frozenset(form.filename for form in MODEL_FORMS)
 _SUFFIXES = frozenset(Path(name).suffix for name in _MODEL_FILES)
@@ -43,6 +46,11 @@ def repository_findings(path: Path) -> list[Finding]:
         )
         for name in sorted(os.listdir(path))
         if Path(name).suffix in _SUFFIXES and (path / name).is_file()
+    ]
+    findings += [
+        Finding(f"'{name}' is left of a trioton repo add that was killed", f"remove it: {path / name}", Level.WARNING)
+        for name in sorted(os.listdir(path))
+        if name.startswith(STAGING_PREFIX)
     ]
     if not any(each.is_dir() and not each.name.startswith(".") for each in path.iterdir()):
         findings.append(

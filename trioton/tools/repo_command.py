@@ -68,6 +68,8 @@ def run_repo(words: Sequence[str], environment: Mapping[str, str]) -> int:
             f"trioton repo add takes a repository and a model, got {len(parsed.places)} places: "
             f"{' '.join(parsed.places) or 'none'}"
         )
+    if "://" in parsed.places[0]:
+        raise UsageError(f"'{parsed.places[0]}' is an object store; trioton repo add writes to directories")
     own = AddFlags(**parsed.own)
     repository, source = map(Path, parsed.places)
     wishes = Wishes(own.name, own.version, own.backend, own.max_batch_size)

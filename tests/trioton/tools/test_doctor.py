@@ -278,11 +278,13 @@ def test_places_that_are_no_repository(tmp_path: Path, capsys: pytest.CaptureFix
 def test_what_lies_where_no_model_is_looked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A warning: the rest is served."""
     (tmp_path / "model.onnx").touch()
+    (tmp_path / ".trioton-add-1").mkdir()
     code, report = examine(tmp_path, capsys=capsys)
     assert code == 0
-    assert [one["level"] for one in report["findings"]] == ["warning", "warning"]
+    assert [one["level"] for one in report["findings"]] == ["warning", "warning", "warning"]
     assert "trioton repo add" in report["findings"][0]["mend"]
-    assert "holds no models" in report["findings"][1]["text"]
+    assert report["findings"][1]["mend"] == f"remove it: {tmp_path / '.trioton-add-1'}"
+    assert "holds no models" in report["findings"][2]["text"]
 
 
 def test_a_model_in_two_repositories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,6 +306,22 @@ def test_the_flags_of_a_server_count(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "model configuration is not provided" in report["models"]["m"]["findings"][0]["text"]
     code, report = examine(tmp_path, "--disable-auto-complete-config", "--model-config-name=big", capsys=capsys)
     assert "configuration expects 0 inputs, model provides 2" in report["models"]["m"]["findings"][0]["text"]
+
+
+def test_a_missing_framework_is_named_with_what_brings_it(tmp_path: Path) -> None:
+    add_add_sub(tmp_path / "m", versions=(1,))
+    program = "import sys; sys.modules['onnxruntime'] = None; from trioton.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "doctor", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (finding,) = json.loads(done.stdout)["models"]["m"]["findings"]
+    assert "model 'm' needs the onnxruntime package" in finding["text"]
+    assert finding["mend"] == "pip install 'trioton[cpu]'"
+
+
+def test_an_object_store_is_none_of_its_places(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "s3://bucket/models"]) == 1
+    assert "'s3://bucket/models' is an object store" in capsys.readouterr().err
 
 
 def test_nothing_to_look_at_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from repository.pbtxt import parse_pbtxt
 from tests.backends.test_custom_backend import backend_class
 from tests.e2e.client import Client, add_sub_inputs
 from tests.e2e.repository import add_add_sub
-from tests.e2e.server_process import ServerProcess
+from tests.e2e.server_process import ServerProcess, eventually
 from trioton.cli import main
 
 __all__ = ["backend_class"]  # the fixture
@@ -70,6 +70,27 @@ def test_an_onnx_file(file: Path, repository: Path, capsys: pytest.CaptureFixtur
     assert shown.err == ""
     assert shown.out.startswith(f"added 'sums', version 1: {repository / 'sums'}\n  onnxruntime, batches of up to 4\n")
     assert main(["doctor", str(repository)]) == 0
+
+
+def test_the_short_configuration_says_all(file: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Read again it is completed to what the model was judged with."""
+    assert add(repository, file, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert main(["config", str(repository / "sums"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == told["config"]
+
+
+@pytest.mark.e2e
+def test_a_server_that_polls_takes_it_up(file: Path, repository: Path) -> None:
+    """The model, and then its next version."""
+    repository.mkdir()
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=1")
+    with ServerProcess(*flags, repository=repository) as server, Client("http", server.addresses["http"]) as client:
+        assert add(repository, file) == 0
+        assert eventually(lambda: client.raw.is_model_ready("sums", "1"))
+        assert add(repository, file, "--version=2") == 0
+        assert eventually(lambda: client.raw.is_model_ready("sums", "2"))
+        assert "UNAVAILABLE" not in server.log
 
 
 @pytest.mark.e2e
@@ -200,6 +221,7 @@ def test_a_backend_of_somebody_else(tmp_path: Path, repository: Path) -> None:
         (["repo"], "trioton repo knows one word: add, got none"),
         (["repo", "remove"], "trioton repo knows one word: add, got remove"),
         (["repo", "add", "a"], "takes a repository and a model, got 1 places: a"),
+        (["repo", "add", "s3://a", "b"], "'s3://a' is an object store"),
         (["repo", "add", "a", "/no/such"], "'/no/such' is neither a file nor a directory"),
         (["repo", "add", "a", os.devnull + ".json"], "is neither a file nor a directory"),
         (["repo", "add", "a", __file__ + "c", "--version=0"], "--version: expected a whole number"),
