@@ -26,7 +26,7 @@ from actors.model_table import (
     ambiguous_name,
 )
 from protocol.core import LoadParameters
-from protocol.errors import InvalidArgument, ServerError
+from protocol.errors import InvalidArgument, ServerError, Unavailable
 from repository.changes import LoadedFrom
 from repository.held_directory import HeldDirectory
 from repository.layout import DUPLICATE_MODEL, ModelDirectory, check_model_name
@@ -131,6 +131,8 @@ class ModelControl:
         async with AsyncExitStack() as stack:
             try:
                 here = await stack.enter_async_context(at_hand(directory, limit=self._download_limit))
+            except Unavailable as error:
+                raise Unavailable(str(self._life_cycle.failed(entry, error))) from None
             except ServerError as error:
                 raise self._life_cycle.failed(entry, error) from None
             yield here

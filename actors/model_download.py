@@ -18,7 +18,7 @@ from protocol.errors import ServerError, Unavailable
 from repository.held_directory import HeldDirectory
 from repository.layout import ModelDirectory, is_configuration
 from repository.stores.download import FileDownload, LocalCopy, Part
-from repository.stores.errors import ObjectChanged
+from repository.stores.errors import AccessDenied, ObjectChanged
 
 logger = logging.getLogger("trioton.object_store")
 
@@ -127,7 +127,7 @@ async def _fetch_part(
         for pause in RETRY_PAUSES:
             try:
                 return await fetch()
-            except ObjectChanged:
+            except (ObjectChanged, AccessDenied):
                 raise
             except Unavailable as error:
                 logger.warning("%s; trying again in %g s", error, pause)

@@ -26,6 +26,12 @@ class PollPolicy(Generic[S]):
     def __init__(self, taken: Mapping[str, S]) -> None:
         self._taken = dict(taken)
         self.found: Mapping[str, S] = dict(taken)
+        self._again: set[str] = set()
+
+    def load_again(self, name: str) -> None:
+        """A model is to be loaded at the next look, though nothing of it changes."""
+        if name in self._taken:
+            self._again.add(name)
 
     def look(self, found: Mapping[str, S], busy: Collection[str] = ()) -> Changes:
         """Take what the latest look has found. Changes of the models that are `busy` stay for a later one."""
@@ -34,11 +40,13 @@ class PollPolicy(Generic[S]):
         unload: list[str] = []
         is_restless = False
         for name in sorted({*found, *self._taken}):
-            if name in busy or found.get(name) == self._taken.get(name):
+            if name in busy or (found.get(name) == self._taken.get(name) and name not in self._again):
                 continue
             if found.get(name) != last.get(name):
                 is_restless = True
-            elif name in found:
+                continue
+            self._again.discard(name)
+            if name in found:
                 self._taken[name] = found[name]
                 load.append(name)
             else:

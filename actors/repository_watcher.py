@@ -16,7 +16,7 @@ import trio
 
 from actors.ensemble.dependencies import load_levels
 from actors.poll_policy import PollPolicy
-from protocol.errors import ServerError
+from protocol.errors import ServerError, Unavailable
 from repository.repositories import ModelFiles, Repositories
 
 logger = logging.getLogger("trioton.repository_watcher")
@@ -99,6 +99,9 @@ class RepositoryWatcher:
             for event in before:
                 await event.wait()
             await self._models.load(name)
+        except Unavailable as error:  # of a store: the same files may be had next time
+            logger.debug("%s", error)
+            self._policy.load_again(name)
         except ServerError as error:  # the index has it; what served before serves on
             logger.debug("%s", error)
         else:

@@ -25,8 +25,8 @@ _CREDENTIALS = {
 }
 
 
-class AccessDenied(Internal):
-    """The store knows no such key, or does not let it do this."""
+class AccessDenied(Unavailable):
+    """The store knows no such key, or does not let it do this; by another key it may."""
 
 
 class ObjectChanged(Unavailable):

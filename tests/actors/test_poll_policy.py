@@ -55,6 +55,20 @@ def test_the_changes_of_a_busy_model_wait() -> None:
     assert policy.look({"a": 4}) == Changes(load=("a",))
 
 
+def test_a_model_that_is_to_be_loaded_again() -> None:
+    """Is so once, though nothing of it changes, and not if it has gone meanwhile."""
+    policy = PollPolicy({"a": 1, "b": 1})
+    policy.load_again("a")
+    policy.load_again("never there")
+    assert policy.look({"a": 1, "b": 1}, busy={"a"}) == NOTHING
+    assert policy.look({"a": 1, "b": 1}) == Changes(load=("a",))
+    assert policy.look({"a": 1, "b": 1}) == NOTHING
+    policy.load_again("b")
+    assert policy.look({"a": 1}) == RESTLESS
+    assert policy.look({"a": 1}) == Changes(unload=("b",))
+    assert policy.look({"a": 1}) == NOTHING
+
+
 STATES = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3)
 
 

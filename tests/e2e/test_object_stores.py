@@ -24,7 +24,7 @@ from tests.e2e.repository import add_add_sub
 from tests.e2e.server_process import ServerProcess, eventually
 from tests.e2e.test_repositories import over_http
 from tests.emulators import Store, moto, s3_store
-from tests.repository.stores.endpoint import endpoint
+from tests.repository.stores.endpoint import answer, endpoint
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 POLL = ("--model-control-mode=poll", "--repository-poll-secs=0.2")
@@ -134,6 +134,32 @@ def test_a_store_that_goes_away_and_comes_back(tmp_path: Path, serve: Callable[.
         assert generation(client) == 1
 
 
+def test_polling_loads_what_could_not_be_downloaded(
+    s3: Store, tmp_path: Path, serve: Callable[..., ServerProcess]
+) -> None:
+    """As soon as it can be, though nothing changes in the bucket."""
+    write_onnx(tmp_path / "models" / "m", 1)
+    s3.upload(tmp_path / "models", "models")
+    is_broken = threading.Event()
+
+    def break_off(request: http.server.BaseHTTPRequestHandler) -> None:
+        if is_broken.is_set() and "model.onnx" in request.path:
+            answer(503)(request)
+        else:
+            forward(request, s3)
+
+    with endpoint(break_off) as address:
+        server = serve(f"s3://{address.removeprefix('http://')}/bucket", *POLL)
+        with Client("http", server.addresses["http"]) as client:
+            is_broken.set()
+            write_onnx(tmp_path / "models" / "m", 2)
+            s3.upload(tmp_path / "models", "models")
+            server.wait_for_line(r"failed to load 'm': Unavailable: .*model\.onnx'.*\(status 503\)")
+            assert generation(client) == 1
+            is_broken.clear()
+            assert eventually(lambda: generation(client) == 2)
+
+
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
@@ -197,14 +223,14 @@ def forward(request: http.server.BaseHTTPRequestHandler, store: Store, *, limit:
         name: request.headers[name] for name in ("Range", "If-Match", "Authorization") if name in request.headers
     }
     try:
-        answer = urllib.request.urlopen(urllib.request.Request(address + path, headers=headers))
+        reply = urllib.request.urlopen(urllib.request.Request(address + path, headers=headers))
     except urllib.error.HTTPError as error:
-        answer = error
-    with answer:
-        body = answer.read()
-        request.send_response(answer.status)
+        reply = error
+    with reply:
+        body = reply.read()
+        request.send_response(reply.status)
         for name in ("Content-Type", "Content-Range", "Last-Modified", "ETag"):
-            if value := answer.headers.get(name):
+            if value := reply.headers.get(name):
                 request.send_header(name, value)
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
@@ -385,8 +411,8 @@ def test_a_model_with_all_that_may_lie_in_its_folder(
         assert client.infer("twice", {"X": np.array([[1, 2]], np.float32)})["Y"].tolist() == [[9.0, 18.0]]
         wanted = [client.api.InferRequestedOutput("OUT", class_count=1)]
         inputs = client.tensors({"IN": np.array([[1, 2]], np.float32)})
-        answer = client.raw.infer("scaled", inputs, outputs=wanted).as_numpy("OUT")
-        assert answer.tolist() == [[b"6.000000:1:second"]]
+        labelled = client.raw.infer("scaled", inputs, outputs=wanted).as_numpy("OUT")
+        assert labelled.tolist() == [[b"6.000000:1:second"]]
         s3.put("models/scaled/1/helper.py", b"FACTOR = 5")
         client.raw.load_model("scaled")
         assert client.infer("twice", {"X": np.array([[1, 2]], np.float32)})["Y"].tolist() == [[25.0, 50.0]]
