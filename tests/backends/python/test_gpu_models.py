@@ -23,6 +23,8 @@ STAND_IN = Path(host_gpu.__file__).read_text()
 NO_LIBRARY = "GPU tensors need torch or cupy in the model's environment, built for CUDA; here neither of them can use a"
 NOT_THERE = {"torch": "raise ImportError", "cupy": "raise ImportError"}
 
+# What lies beside the model is found last; here it stands for what may be installed.
+BESIDE_FIRST = "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\n"
 IMPORTS = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -50,7 +52,7 @@ def gpu_model(
 ) -> PythonBackend:
     """`library` is what lies beside the model; "" for none."""
     files = {**NOT_THERE, **({library: STAND_IN} if library else {})}
-    imports = f"import {library} as gpu\n" if library else ""
+    imports = BESIDE_FIRST + (f"import {library} as gpu\n" if library else "")
     write_model(directory, imports + IMPORTS + body, files=files)
     options = {} if force_cpu is None else {"FORCE_CPU_ONLY_INPUT_TENSORS": force_cpu}
     config = msgspec.structs.replace(
