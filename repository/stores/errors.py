@@ -10,6 +10,8 @@ import re
 from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unavailable
 from repository.stores.urls import StoreUrl
 
+# Queries of addresses may carry signatures.
+_QUERY = re.compile(r"\?[^\s,)]*")
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})")
@@ -21,7 +23,7 @@ _IDENTITY_SERVICES = ("//169.254.", "/latest/api/token", "/latest/meta-data", "/
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-    "as": "AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY",
+    "as": "AZURE_STORAGE_KEY",
 }
 
 
@@ -39,14 +41,14 @@ def store_error(error: Exception, url: StoreUrl, doing: str) -> ServerError:
     Args:
         doing: what was tried, with the object's key where there is one: "list 'models/'".
     """
-    text = str(error)
+    text = _QUERY.sub("", str(error))
     status = int(found.group(1)) if (found := _STATUS.search(text)) else 0
     code = found.group(1) if (found := _CODE.search(text)) else ""
     said = _said(text, status, code)
     place = f"{url}: cannot {doing}"
     bucket = f"{_BUCKET_WORD[url.scheme]} '{url.bucket}'"
     name = type(error).__name__
-    if code in _NO_BUCKET or (status == 404 and not code and "list" in doing):
+    if code in _NO_BUCKET or (status == 404 and not code and doing.startswith("list")):
         return NotFound(f"{place}: there is no {bucket}{said}")
     if name == "FileNotFoundError" or status == 404:
         return NotFound(f"{place}: there is no such object in {bucket}{said}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import os
 import signal
@@ -344,6 +345,7 @@ def test_a_bucket_is_registered_and_dropped(store: Store, tmp_path: Path) -> Non
         assert eventually(lambda: work(tmp_path) == [])
 
 
+LABELS = "first\nsecond\n"
 PYTHON_CONFIG = """
 backend: "python" max_batch_size: 4
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 2 ] } ]
@@ -352,6 +354,8 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 parameters { key: "EXECUTION_ENV_PATH" value: { string_value: "$$TRITON_MODEL_DIRECTORY/env.tar.gz" } }
 model_warmup [ { name: "file" batch_size: 1
   inputs { key: "IN" value { data_type: TYPE_FP32 dims: [ 2 ] input_data_file: "pair" } } } ]
+model_repository_agents { agents [
+  { name: "checksum" parameters { key: "MD5:labels.txt" value: "LABELS" } } ] }
 """
 PYTHON = """
 import sys
@@ -385,11 +389,11 @@ ensemble_scheduling { step [
 def test_a_model_with_all_that_may_lie_in_its_folder(
     s3: Store, tmp_path: Path, serve: Callable[..., ServerProcess]
 ) -> None:
-    """Helper files, a packed environment, labels, warm-up data, and an ensemble with an empty version folder."""
+    """Helper files, a packed environment, labels with their digest, warm-up data, an ensemble's empty version."""
     model = tmp_path / "models" / "scaled"
     for name, text in {
-        "config.pbtxt": PYTHON_CONFIG,
-        "labels.txt": "first\nsecond\n",
+        "config.pbtxt": PYTHON_CONFIG.replace("LABELS", hashlib.md5(LABELS.encode()).hexdigest()),
+        "labels.txt": LABELS,
         "1/model.py": PYTHON,
         "1/helper.py": "FACTOR = 3",
     }.items():

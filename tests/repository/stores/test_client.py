@@ -128,6 +128,23 @@ def test_answers_that_are_errors(s3: Store, handle: Handler, kind: type[ServerEr
     assert str(raised.value).startswith(f"s3://{address.removeprefix('http://')}/b/models: cannot list 'models/': ")
 
 
+def test_no_signature_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of an address."""
+    monkeypatch.setenv("AZURE_STORAGE_SAS_KEY", "sv=2024&sig=c2VjcmV0")
+    asked: list[str] = []
+
+    def handle(request: http.server.BaseHTTPRequestHandler) -> None:
+        asked.append(request.path)
+        answer(409)(request)
+
+    with endpoint(handle) as address:
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{address}/account")
+        with pytest.raises(Internal, match=r"as://account/container: cannot list the bucket: .*409") as raised:
+            bucket("as://account/container").list("")
+    assert "c2VjcmV0" in asked[0]
+    assert "c2VjcmV0" not in str(raised.value)
+
+
 def test_errors_of_the_store_are_tried_again(s3: Store) -> None:
     calls: list[Handler] = [answer(500), answer(200, EMPTY)]
     with endpoint(lambda request: calls.pop(0)(request)) as address:
