@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -477,3 +478,23 @@ async def test_whatever_comes(tmp_path: Path, seed: int) -> None:
         assert {entry.name for entry in index} == here
         assert residence(core).waiting == 0
     assert not any(each.is_loaded for each in backend.made)
+
+
+async def test_changes_of_models_that_are_not_there_now(three: Path) -> None:
+    """Polling loads what has changed, resident or not, and forgets what was removed."""
+    settings = CoreSettings((three,), control_mode=ControlMode.POLL, poll_seconds=0.1, model_memory_budget=BUDGET)
+    core = ServerCore(settings, BackendRegistry({"fake": fake_backend()}))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(core.run)
+        for name in "abc":
+            await ask(core, name)
+        assert await settled(core) == ["b", "c"]
+        add_model(three, "a", versions=(2,), config=sized())
+        await eventually(lambda: core.model_metadata("a").versions == ("2",))
+        await eventually(lambda: "a" in resident(core))
+        assert await settled(core) == ["a", "c"]
+        shutil.rmtree(three / "b")
+        await eventually(lambda: not core._manager or not core._manager._table.entry("b").can_serve)
+        with pytest.raises(NotFound, match="'b' has no available versions"):
+            await ask(core, "b")
+        core.stop()
