@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from protocol.errors import Internal, InvalidArgument
+from protocol.errors import Internal, InvalidArgument, ServerError
 from repository.layout import CONFIG_FILE, ModelDirectory, check_model_name, find_models, version_directories
 from repository.model_config import ModelConfig
 from repository.readable_pbtxt import format_readable, without_defaults
@@ -54,7 +54,10 @@ async def add_model(repository: Path, given: GivenModel, flags: ToolFlags, *, re
     with _staging(repository) as staging:
         staged = ModelDirectory(given.name, staging / given.name, staging)
         await trio.to_thread.run_sync(_stage, given, staged.path, target if is_version else None)
-        config = await _judged(repository, staged, flags)
+        try:
+            config = await _judged(repository, staged, flags)
+        except ServerError as error:  # where it would be, not where it is tried
+            raise type(error)(error.message.replace(str(staged.path), str(target))) from None
         await trio.to_thread.run_sync(_write_config, given, staged, config, is_version)
         await trio.to_thread.run_sync(_put_in_place, given, staged.path, target, is_version)
     return Added(target, given.versions, config)

@@ -35,9 +35,6 @@ def run_doctor(words: Sequence[str], environment: Mapping[str, str]) -> int:
     parsed = parse_words(OutputFlags, words, environment)
     if not parsed.places:
         raise UsageError("trioton doctor takes one or more model repositories, got none")
-    for place in parsed.places:
-        if "://" in place:
-            raise UsageError(f"'{place}' is an object store; trioton doctor looks at directories")
     with without_log():
         report = trio.run(examine, [local_path(place) for place in parsed.places], parsed.tool)
     print(json.dumps(report.as_json(), indent=2) if parsed.own.get("json") else report.as_text())

@@ -107,6 +107,10 @@ _MENDS = tuple(
         (r"cc_model_filenames' of", "write the capability as NVIDIA does: major.minor"),
         (r"agent '(.+?)'", "correct the agent's name, or install the package that offers '{0}'"),
         (r"which backend '(\w+)' does not support", "remove it, or have the model served by another backend"),
+        (
+            r"must contain at least one (input|output)",
+            "list its inputs and outputs in a config.pbtxt (trioton repo add takes one with --config)",
+        ),
         (r"which this server does not support yet", "remove what is named, or serve this model elsewhere"),
     )
 )  # fmt: skip

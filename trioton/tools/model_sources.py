@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -57,6 +57,7 @@ class Wishes:
     version: int | None = None
     backend: str = ""
     max_batch_size: int | None = None
+    config: Path | None = None
 
 
 def recognise(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
@@ -66,10 +67,17 @@ def recognise(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenMod
         UsageError: there is no model that could be told.
     """
     path = Path(os.path.abspath(path))
-    if path.is_dir():
-        return _directory(path, wishes, registry)
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(f"'{path}' is neither a file nor a directory")
+    given = _directory(path, wishes, registry) if path.is_dir() else _file(path, wishes, registry)
+    if wishes.config is None:
+        return given
+    if not wishes.config.is_file():
+        raise UsageError(f"--config: '{wishes.config}' is no file")
+    return replace(given, files={**given.files, CONFIG_FILE: wishes.config})
+
+
+def _file(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
     version = wishes.version or _FIRST_VERSION
     filename, config = _form_of_file(path, wishes, registry)
     files = {f"{version}/{filename}": path}

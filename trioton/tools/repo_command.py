@@ -17,6 +17,7 @@ from repository.layout import CONFIG_FILE
 from repository.model_config import ModelConfig
 from trioton.flags import Flag, UsageError, flag, integer, switch
 from trioton.settings import TOOLS
+from trioton.store_flags import local_path
 from trioton.tools.adding import Added, add_model
 from trioton.tools.flags import OutputFlags, parse_words, tool_table
 from trioton.tools.mends import mend_of
@@ -46,6 +47,9 @@ class AddFlags(OutputFlags):
         metavar="<integer>",
         help="The largest batch; 0 for tensors without a batch dimension. Where absent, what the model allows.",
     )
+    config: Path | None = flag(  # noqa: RUF009 (a field, as its neighbours)
+        None, Path, group=TOOLS, metavar="<path>", help="A config.pbtxt for it; where absent, one is made."
+    )
     force: bool = switch(group=TOOLS, help="Replace what is there already.")
 
 
@@ -68,11 +72,9 @@ def run_repo(words: Sequence[str], environment: Mapping[str, str]) -> int:
             f"trioton repo add takes a repository and a model, got {len(parsed.places)} places: "
             f"{' '.join(parsed.places) or 'none'}"
         )
-    if "://" in parsed.places[0]:
-        raise UsageError(f"'{parsed.places[0]}' is an object store; trioton repo add writes to directories")
     own = AddFlags(**parsed.own)
-    repository, source = map(Path, parsed.places)
-    wishes = Wishes(own.name, own.version, own.backend, own.max_batch_size)
+    repository, source = map(local_path, parsed.places)
+    wishes = Wishes(own.name, own.version, own.backend, own.max_batch_size, own.config)
     with without_log():
         given = recognise(source, wishes, BackendRegistry(directories=parsed.tool.backend_directory))
 

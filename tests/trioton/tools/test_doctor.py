@@ -319,11 +319,6 @@ def test_a_missing_framework_is_named_with_what_brings_it(tmp_path: Path) -> Non
     assert finding["mend"] == "pip install 'trioton[cpu]'"
 
 
-def test_an_object_store_is_none_of_its_places(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "s3://bucket/models"]) == 1
-    assert "'s3://bucket/models' is an object store" in capsys.readouterr().err
-
-
 def test_nothing_to_look_at_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 1
     shown = capsys.readouterr()

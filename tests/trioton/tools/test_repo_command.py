@@ -115,6 +115,24 @@ def test_what_is_there_stays(file: Path, repository: Path, capsys: pytest.Captur
     assert add(repository, file, "--version=2") == 1
 
 
+def test_a_configuration_may_be_given(
+    file: Path, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is taken as it is, where a server would."""
+    config = tmp_path / "mine.pbtxt"
+    config.write_text("# mine\nmax_batch_size: 2\n")
+    assert add(repository, file, f"--config={config}") == 0
+    assert (repository / "sums" / "config.pbtxt").read_text() == config.read_text()
+    config.write_text("max_batch: 2\n")
+    assert add(repository, file, "--name=other", f"--config={config}") == 1
+    told = capsys.readouterr().err
+    assert f"{repository / 'other' / 'config.pbtxt'}:1:1: " in told
+    assert "mend: write max_batch_size" in told
+    assert add(repository, file, "--name=other", "--config=/no/such") == 1
+    assert "--config: '/no/such' is no file" in capsys.readouterr().err
+    assert [each.name for each in repository.iterdir()] == ["sums"]
+
+
 def test_force_replaces_a_version(file: Path, repository: Path) -> None:
     """And leaves the others and the configuration."""
     assert add(repository, file) == 0
@@ -221,7 +239,7 @@ def test_a_backend_of_somebody_else(tmp_path: Path, repository: Path) -> None:
         (["repo"], "trioton repo knows one word: add, got none"),
         (["repo", "remove"], "trioton repo knows one word: add, got remove"),
         (["repo", "add", "a"], "takes a repository and a model, got 1 places: a"),
-        (["repo", "add", "s3://a", "b"], "'s3://a' is an object store"),
+        (["repo", "add", "s3://a", "b"], "'s3://a' is no folder on this machine"),
         (["repo", "add", "a", "/no/such"], "'/no/such' is neither a file nor a directory"),
         (["repo", "add", "a", os.devnull + ".json"], "is neither a file nor a directory"),
         (["repo", "add", "a", __file__ + "c", "--version=0"], "--version: expected a whole number"),
