@@ -361,6 +361,8 @@ class Model:
 
     def memory_usage(self) -> list[MemoryUsage]:
         """What all instances hold, by type and device."""
+        if self.is_evicted:
+            return []
         found: Counter[tuple[str, int]] = Counter()
         for name, backend in self._loaded.items():
             try:

@@ -498,3 +498,27 @@ async def test_changes_of_models_that_are_not_there_now(three: Path) -> None:
         with pytest.raises(NotFound, match="'b' has no available versions"):
             await ask(core, "b")
         core.stop()
+
+
+async def test_all_versions_of_a_model_come_and_go_together(three: Path) -> None:
+    """Each counts; while the model is away, all of them are told of, and one that is not there is not."""
+    config = sized(20) + "version_policy { all { } }\n"
+    add_model(three, "many", versions=(1, 2), config=config)
+    async with running(three) as core:
+        for version in (1, 2):
+            response = await core.infer(request("many", model_version=version))
+            assert response.outputs[0].as_numpy()[0, 0] == 1
+        assert residence(core).sizes["many"] == 40
+        for name in "abc":
+            await ask(core, name)
+        assert "many" not in await settled(core)
+        assert core.model_metadata("many").versions == ("1", "2")
+        assert [each.memory_usage for each in core.model_statistics("many")] == [(), ()]
+        assert core.is_model_ready("many", 1)
+        assert core.is_model_ready("many", 2)
+        with pytest.raises(NotFound, match="'many' version 3 is not found"):
+            await core.infer(request("many", model_version=3))
+        await core.infer(request("many", model_version=1))
+        assert "many" in resident(core)
+        index = [entry for entry in await core.repository_index() if entry.name == "many"]
+        assert [(entry.version, entry.state) for entry in index] == [("1", "READY"), ("2", "READY")]
