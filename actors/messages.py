@@ -103,6 +103,13 @@ class InstanceGone:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveInstance:
+    """To a scheduler: have the instance of this name finish what it has, and no more; others take its place."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class BatchDone:
     """To a scheduler: the instance has run what it was `given`, less those whose callers had gone, and is idle or
     (`is_alive` false) takes no more. `timing` is None where the batch as a whole failed; `started` is when the instance
@@ -134,7 +141,9 @@ class Drain:
     """To a scheduler: accept no more requests, finish those that are here, then end."""
 
 
-SchedulerMessage: TypeAlias = Submit | Abandon | InstanceReady | InstanceGone | BatchDone | StreamEnded | Drain
+SchedulerMessage: TypeAlias = (
+    Submit | Abandon | InstanceReady | InstanceGone | RemoveInstance | BatchDone | StreamEnded | Drain
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
 
 import trio
 
@@ -18,8 +18,17 @@ from actors.batching.batcher import build_scheduler
 from actors.deadline import queue_takes_timeout, within_timeout
 from actors.ensemble.composition import Composition
 from actors.ensemble.runner import EnsembleRunner
+from actors.instance_plan import plan_instances
 from actors.latencies import LatencySummaries, latency_histograms
-from actors.messages import Abandon, Drain, QueuedRequest, SchedulerAddress, StoppedAccepting, Submit
+from actors.messages import (
+    Drain,
+    QueuedRequest,
+    RemoveInstance,
+    SchedulerAddress,
+    StoppedAccepting,
+    Submit,
+    stopped_accepting,
+)
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
 from actors.readiness import all_ready
@@ -27,18 +36,19 @@ from actors.reply_slot import Reply, ReplySlot
 from actors.request_check import RequestChecker
 from actors.response_cache import VersionCache
 from actors.response_stream import BUFFERED_RESPONSES
-from actors.restart_backoff import RestartBackoff
 from actors.scheduler import Scheduler
 from actors.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.statistics import VersionStatistics
-from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
+from actors.submission import Answers, Submission
+from actors.supervised_instance import SupervisedInstance
+from actors.tracing.stamps import QUEUE_START, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from actors.turns import Turn, TurnOrder
 from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
 from protocol.core import MemoryUsage, Respond
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported
-from protocol.messages import Caller, InferenceRequest, InferenceResponse, Tensor
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
 from repository.shape_rules import read_shape_rules
 from repository.warmup_data import WarmupSample
@@ -107,8 +117,8 @@ class Model:
         self.is_evicted = False
         # Looks a request's model up again, for requests that reach this one after it was replaced.
         self.find_successor: Callable[[InferenceRequest], Model] | None = None
-        # One scope for each instance that is loading again after a death: a drain does not wait for those.
-        self._restarts: set[trio.CancelScope] = set()
+        self._instances: list[SupervisedInstance] = []
+        self._nursery: trio.Nursery | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -118,7 +128,7 @@ class Model:
             return True
         if self.composition is not None and not self.composition.is_ready:
             return False
-        return self._scheduler.live_count == self._active_count and not self._drained.is_set()
+        return self._scheduler.live_count >= self._active_count and not self._drained.is_set()
 
     @property
     def gpu(self) -> int | None:
@@ -268,8 +278,8 @@ class Model:
         return response.is_final
 
     def _submitted(
-        self, request: InferenceRequest, reply: trio.MemorySendChannel[Reply] | ReplySlot, answers: _Answers
-    ) -> _Submission:
+        self, request: InferenceRequest, reply: trio.MemorySendChannel[Reply] | ReplySlot, answers: Answers
+    ) -> Submission:
         if self._address is None:
             raise Unavailable(f"model '{self.config.name}' is not loaded")
         trace = request.trace
@@ -281,7 +291,7 @@ class Model:
         if trace is not None:
             trace.stamp(QUEUE_START)
             trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
-        submission = _Submission(self._address, item, answers)
+        submission = Submission(self._address, item, answers)
         if request.caller is not None:
             submission.begin_wait(request.caller, self)
         try:
@@ -303,6 +313,7 @@ class Model:
         """Started when all instances are loaded; a failed load is raised as one ServerError, after clean-up."""
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 self._address = await nursery.start(self._schedule)
                 async with trio.open_nursery() as starting:
                     for spec in self._specs:
@@ -319,45 +330,74 @@ class Model:
             await self._scheduler.run(task_status=task_status)
         finally:
             self._drained.set()
-            for restart in self._restarts:
-                restart.cancel()
+            for instance in self._instances:
+                instance.end()
 
     async def _supervise(self, spec: InstanceSpec, *, task_status: trio.TaskStatus[None]) -> None:
-        """Keep one instance running until the scheduler has drained. Only the first load's failure is raised."""
+        """Keep one instance running until the scheduler has drained, or it is removed. Only the first load's failure
+        is raised."""
         limits = self._limits
         limit = None if limits is None else limits.of_instance(spec.name, spec.device_id, spec.source)
+        instance = SupervisedInstance(spec, partial(self._instance, limit))
+        self._instances.append(instance)
+        if self._drained.is_set():
+            instance.end()
         try:
-            await self._keep_running(spec, limit, task_status)
+            await instance.run(task_status=task_status)
         finally:
+            self._instances.remove(instance)
+            if not self._drained.is_set():
+                self._loaded.pop(spec.name, None)
             if limit is not None:
                 limit.close()
 
-    async def _keep_running(
-        self, spec: InstanceSpec, limit: InstanceLimit | None, task_status: trio.TaskStatus[None]
-    ) -> None:
-        assert self._address is not None  # the scheduler is started first
-        await self._instance(spec, self._address, limit).run(task_status=task_status)
-        backoff = RestartBackoff()
-        born = trio.current_time()
-        while not self._drained.is_set():
-            delay = backoff.delay(lived_seconds=trio.current_time() - born)
-            logger.warning("model instance '%s' has died; starting it again in %g s", spec.name, delay)
-            with trio.move_on_after(delay):
-                await self._drained.wait()
-                return
-            born = trio.current_time()
-            try:
-                await self._run_again(spec, self._address, limit)
-            except Exception as error:
-                logger.error("model instance '%s' failed to start again: %s", spec.name, error)
+    @property
+    def can_update_instances(self) -> bool:
+        """Whether `update_instances` may be called: there are instances, and neither sequences nor resources are bound
+        to them."""
+        return isinstance(self._scheduler, Scheduler) and bool(self._specs) and self._limits is None
 
-    async def _run_again(self, spec: InstanceSpec, address: SchedulerAddress, limit: InstanceLimit | None) -> None:
-        with trio.CancelScope() as restart:
-            self._restarts.add(restart)
-            try:
-                await self._instance(spec, address, limit).run(task_status=_Loaded(self._restarts, restart))
-            finally:
-                self._restarts.discard(restart)
+    async def update_instances(self, wanted: Model) -> None:
+        """Have the instances of `wanted`, which was made from the same files and never run. Those that are alike stay,
+        whatever they are called; others are added first, and then those left over finish their batch and are unloaded.
+
+        Raises:
+            ServerError: one could not be loaded; nothing has changed then.
+        """
+        if self._nursery is None or self._drained.is_set():
+            raise stopped_accepting()
+        plan = plan_instances(
+            [instance.spec for instance in self._instances if not instance.over.is_set()],
+            wanted._specs,
+            [instance.spec.name for instance in self._instances],
+        )
+        await self._add_instances(plan.added, self._nursery)
+        self.config = wanted.config
+        self._specs = plan.specs
+        self._active_count = sum(not spec.is_passive for spec in self._specs)
+        assert isinstance(self._scheduler, Scheduler)
+        self._scheduler.resize(self._active_count)
+        self._remove_instances({spec.name for spec in plan.removed})
+
+    async def _add_instances(self, specs: Sequence[InstanceSpec], nursery: trio.Nursery) -> None:
+        try:
+            async with trio.open_nursery() as starting:
+                for spec in specs:
+                    starting.start_soon(nursery.start, self._supervise, spec)
+        except BaseExceptionGroup as group:
+            self._remove_instances({spec.name for spec in specs})
+            _, rest = group.split(Exception)
+            if rest is not None:
+                raise
+            raise self._first_error(group) from None
+
+    def _remove_instances(self, names: Collection[str]) -> None:
+        for instance in self._instances:
+            if instance.spec.name in names:
+                instance.end()
+                if self._address is not None:
+                    with suppress(Unavailable):
+                        self._address.tell(RemoveInstance(instance.spec.name))
 
     def memory_usage(self) -> list[MemoryUsage]:
         """What all instances hold, by type and device."""
@@ -380,11 +420,12 @@ class Model:
         self._loaded[spec.name] = backend
         return backend
 
-    def _instance(self, spec: InstanceSpec, address: SchedulerAddress, limit: InstanceLimit | None) -> ModelInstance:
+    def _instance(self, limit: InstanceLimit | None, place: SupervisedInstance) -> ModelInstance:
+        assert self._address is not None  # the scheduler is started first
         return ModelInstance(
-            spec.name,
-            self._backend_of(spec),
-            address,
+            place.spec.name,
+            self._backend_of(place.spec),
+            self._address,
             self.is_decoupled,
             runs_ahead=limit is None
             and isinstance(self._scheduler, Scheduler)
@@ -394,7 +435,7 @@ class Model:
             warmup=self._warmup,
             limit=limit,
             responses=self.statistics.responses,
-            passive_until=self._drained if spec.is_passive else None,
+            passive_until=place.over if place.spec.is_passive else None,
         )
 
     def _first_error(self, group: BaseExceptionGroup[BaseException]) -> ServerError:
@@ -405,62 +446,6 @@ class Model:
                 return leaf
         logger.error("model '%s' failed to load", self.config.name, exc_info=leaves[0])
         return Internal(f"{type(leaves[0]).__name__}: {leaves[0]}")
-
-
-class _Answers(Protocol):
-    def close(self) -> None: ...
-
-
-class _Submission:
-    """A checked request in the scheduler's hands, given up if the block is left by an exception: cancelled, or the
-    client cannot be answered any more. (A class, since a generator would double its cost on the main road.)"""
-
-    __slots__ = ("_address", "_answers", "_caller", "_item", "_target")
-
-    def __init__(self, address: SchedulerAddress, item: QueuedRequest, answers: _Answers) -> None:
-        self._address = address
-        self._item = item
-        self._answers = answers
-        self._caller: Caller | None = None
-        self._target: Model | None = None
-
-    def __enter__(self) -> QueuedRequest:
-        return self._item
-
-    def begin_wait(self, caller: Caller, target: Model) -> None:
-        """Note who waits inside the server; raises ServerError if that would never end."""
-        caller.begin_wait(target)
-        self._caller, self._target = caller, target
-
-    def end_wait(self) -> None:
-        """The model has begun to answer, or never will."""
-        if self._caller is not None:
-            self._caller.end_wait(self._target)
-            self._caller = None
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._answers.close()
-        self.end_wait()
-        if self._item.turn is not None:
-            self._item.turn.leave()
-        trace = self._item.request.trace
-        if trace is not None:
-            trace.stamp(REQUEST_END)
-        if kind is not None:
-            self._item.cancel()
-            with suppress(Unavailable):
-                self._address.tell(Abandon(self._item))
-
-
-class _Loaded:
-    """Takes a restarted instance off the list of those that a drain does not wait for, once it serves."""
-
-    def __init__(self, restarts: set[trio.CancelScope], restart: trio.CancelScope) -> None:
-        self._restarts = restarts
-        self._restart = restart
-
-    def started(self, value: None = None) -> None:
-        self._restarts.discard(self._restart)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

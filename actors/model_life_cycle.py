@@ -6,7 +6,7 @@ Flow: model control → [model life cycle] → model. Runs every model actor, in
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import trio
 
@@ -144,7 +144,7 @@ class ModelLifeCycle:
     async def _bring_up(
         self,
         entry: ModelEntry,
-        prepared: Iterable[Model],
+        prepared: Sequence[Model],
         kept: Mapping[int, VersionEntry],
         files: HeldDirectory | None,
     ) -> dict[int, VersionEntry]:
@@ -164,11 +164,12 @@ class ModelLifeCycle:
         async with trio.open_nursery() as loads:
             for version in loading:
                 loads.start_soon(self._start, entry.name, version, failures)
-        if any(version.state is not ModelState.READY for version in loading):
+        reasons = {version.version: version.reason for version in loading if version.state is not ModelState.READY}
+        if not reasons:
+            reasons = await self._update_instances(prepared, kept, failures)
+        if reasons:
             failed = "".join(
-                f"version {version.version} is at UNAVAILABLE state: {version.reason};\n"
-                for version in loading
-                if version.state is ModelState.UNAVAILABLE
+                f"version {version} is at UNAVAILABLE state: {reason};\n" for version, reason in reasons.items()
             )
             self.retire(loading)
             if entry.ready_versions:
@@ -179,13 +180,34 @@ class ModelLifeCycle:
             raise LoadFailed(f"load failed for model '{entry.name}': {failed}", may_pass=may_pass)
         return new
 
+    async def _update_instances(
+        self, prepared: Iterable[Model], kept: Mapping[int, VersionEntry], failures: dict[int, ServerError]
+    ) -> dict[int, str]:
+        """Of the versions that serve on; returns why that has failed."""
+        for wanted in prepared:
+            serving = kept[wanted.version].model if wanted.version in kept else None
+            if serving is None or serving.config.instance_group == wanted.config.instance_group:
+                continue
+            try:
+                await serving.update_instances(wanted)
+            except ServerError as error:
+                failures[wanted.version] = error
+        return {version: with_reason(error) for version, error in failures.items()}
+
     def _kept(self, entry: ModelEntry, source: LoadedFrom, files: HeldDirectory | None) -> dict[int, VersionEntry]:
         """The versions that serve and need no load."""
         before = entry.loaded_from
-        if before is None or isinstance(files, OverrideFiles) or not has_same_instances(before, source):
+        if before is None or isinstance(files, OverrideFiles):
             return {}
         unchanged = unchanged_versions(before, source)
-        return {version: entry.versions[version] for version in entry.ready_versions if version in unchanged}
+        kept = {version: entry.versions[version] for version in entry.ready_versions if version in unchanged}
+        if not has_same_instances(before, source):
+            kept = {
+                version: each
+                for version, each in kept.items()
+                if each.model is not None and each.model.can_update_instances
+            }
+        return kept
 
     def failed(self, entry: ModelEntry, error: Exception) -> LoadFailed:
         """Note a load that came to no version; what served before goes on serving."""

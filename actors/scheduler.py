@@ -23,6 +23,7 @@ from actors.messages import (
     InstanceGone,
     InstanceReady,
     QueuedRequest,
+    RemoveInstance,
     SchedulerMessage,
     StreamEnded,
     Submit,
@@ -81,7 +82,9 @@ class Scheduler(SchedulerLoop):
                 self.statistics.count_stream(message, now=trio.current_time())
             case InstanceReady(instance):
                 self._live.add(instance)
-                self._idle.append(instance)
+                self._rest(instance)
+            case RemoveInstance(name):
+                self._remove(name)
             case InstanceGone(instance):
                 self._lose(instance)
             case Drain():
@@ -133,9 +136,28 @@ class Scheduler(SchedulerLoop):
         if instance in self._ahead:
             self._running[instance] = self._ahead.pop(instance)
         elif done.is_alive and not is_ahead:
-            self._idle.append(instance)
+            self._rest(instance)
         if not done.is_alive:
             self._retire(instance)
+
+    def _rest(self, instance: InstanceAddress) -> None:
+        """It can take a batch, or has run its last one."""
+        if instance.name in self._removed:
+            instance.inbox.close()
+            self._retire(instance)
+        else:
+            self._idle.append(instance)
+
+    def _remove(self, name: str) -> None:
+        self._removed.add(name)
+        for instance in [each for each in self._idle if each.name == name]:
+            self._idle.remove(instance)
+            self._rest(instance)
+
+    def resize(self, instances: int) -> None:
+        """There are to be so many instances from now on."""
+        if self.tuning is not None:
+            self.tuning.resize(instances)
 
     def _answer(self, batch: Sequence[QueuedRequest], replies: Sequence[Reply]) -> None:
         if self.ordered is not None:
@@ -146,6 +168,7 @@ class Scheduler(SchedulerLoop):
 
     def _lose(self, instance: InstanceAddress) -> None:
         """It has gone, and has reported every batch that it took."""
+        self._removed.discard(instance.name)
         if instance in self._idle:
             self._idle.remove(instance)
         given = (self._running.pop(instance, None), self._ahead.pop(instance, None))
@@ -173,7 +196,7 @@ class Scheduler(SchedulerLoop):
     def _assign_ahead(self, now: float) -> None:
         """Give busy instances the batch after their present one, first those that will be done first."""
         for instance in self._running:
-            if instance in self._ahead or instance not in self._live:
+            if instance in self._ahead or instance not in self._live or instance.name in self._removed:
                 continue
             batch = self.policy.next_batch(now, is_ahead=True)
             if batch is None:

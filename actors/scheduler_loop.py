@@ -28,6 +28,8 @@ class SchedulerLoop(abc.ABC):
     policy: Sized  # of the requests that wait
     statistics: VersionStatistics
     _live: set[InstanceAddress] = field(default_factory=set, init=False)
+    # Names of instances that finish what they have, and no more.
+    _removed: set[str] = field(default_factory=set, init=False)
     _is_draining: bool = field(default=False, init=False)
 
     @property
@@ -38,7 +40,7 @@ class SchedulerLoop(abc.ABC):
     @property
     def live_count(self) -> int:
         """Instances that are loaded, idle or busy. One that runs several batches has an address for each."""
-        return len({instance.name for instance in self._live})
+        return len({instance.name for instance in self._live} - self._removed)
 
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
         to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](math.inf)

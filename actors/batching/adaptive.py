@@ -134,7 +134,7 @@ class AdaptiveTuning:
     def __init__(self, settings: AdaptiveSettings, *, max_batch_size: int, instances: int) -> None:
         self._settings = settings
         self._max_batch_size = max_batch_size
-        self._instances = max(instances, 1)
+        self.resize(instances)
         self._sizes = _candidates(max_batch_size)
         self._rate = ArrivalRate(settings.window)
         self._cost = ComputeCost()
@@ -144,6 +144,9 @@ class AdaptiveTuning:
 
     def arrived(self, rows: int, now: float) -> None:
         self._rate.arrived(rows, now)
+
+    def resize(self, instances: int) -> None:
+        self._instances = max(instances, 1)
 
     def completed(self, batch: Sequence[QueuedRequest], *, started: float, now: float) -> None:
         if not batch:

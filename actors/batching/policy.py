@@ -70,6 +70,9 @@ class BatchTuning(Protocol):
     def completed(self, batch: Sequence[QueuedRequest], *, started: float, now: float) -> None:
         """A batch that an instance took at `started` has ended."""
 
+    def resize(self, instances: int) -> None:
+        """There are to be so many instances from now on."""
+
 
 class DirectPolicy:
     """Triton's default scheduler: one request per execution, first come, first served, no queue limit."""

@@ -179,3 +179,23 @@ async def test_it_is_ready_while_its_targets_are(tmp_path: Path) -> None:
         assert not core.is_model_ready("s")
         with pytest.raises(NotFound, match="'m' has no available versions"):
             await core.infer(to_split())
+
+
+async def test_an_alias_is_a_split_with_one_target(tmp_path: Path) -> None:
+    """Also one of an alias; it is moved while it serves, and what it means is loaded with it."""
+    add_versions(tmp_path, 1, 2)
+    add_split(tmp_path, {"targets": [{"model": "m", "version": 1}]}, name="stable")
+    add_split(tmp_path, {"targets": [{"model": "stable"}]})
+    async with running(tmp_path, mode=ControlMode.EXPLICIT) as core:
+        await core.load_model("s")
+        assert {entry.name: entry.state for entry in await core.repository_index()} == {
+            "m": "READY",
+            "s": "READY",
+            "stable": "READY",
+        }
+        assert await served_by(core, 2) == {"stable:1": 2}
+        assert executed(core) == {"m:1": 2, "m:2": 0, "stable:1": 0}
+        moved = to_json_form(split_config({"targets": [{"model": "m", "version": 2}]}))
+        await core.load_model("stable", LoadParameters(config=json.dumps(moved)))
+        assert await served_by(core, 3) == {"stable:1": 3}
+        assert executed(core) == {"m:1": 2, "m:2": 3, "stable:1": 0}

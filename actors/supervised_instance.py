@@ -1,0 +1,63 @@
+"""Supervised instance: one place of a model's instance, filled again with back-off when the one in it has died.
+
+Flow: model → [supervised instance] → model instance. Runs in the model's nursery.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from actors.model_instance import ModelInstance
+from actors.restart_backoff import RestartBackoff
+from backends.interface import InstanceSpec
+
+logger = logging.getLogger("trioton.model")
+
+
+@dataclass(eq=False, slots=True)
+class SupervisedInstance:
+    """`make` gives a new instance, not yet loaded. `over` is set when this place is to be filled no more."""
+
+    spec: InstanceSpec
+    make: Callable[[SupervisedInstance], ModelInstance]
+    over: trio.Event = field(default_factory=trio.Event)
+    # That of an instance that is loading again after a death: an end does not wait for it.
+    _restart: trio.CancelScope | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Returns when it is over and the instance has unloaded. Only the first load's failure is raised."""
+        await self.make(self).run(task_status=task_status)
+        backoff = RestartBackoff()
+        born = trio.current_time()
+        while not self.over.is_set():
+            delay = backoff.delay(lived_seconds=trio.current_time() - born)
+            logger.warning("model instance '%s' has died; starting it again in %g s", self.spec.name, delay)
+            with trio.move_on_after(delay):
+                await self.over.wait()
+                return
+            born = trio.current_time()
+            try:
+                await self._run_again()
+            except Exception as error:
+                logger.error("model instance '%s' failed to start again: %s", self.spec.name, error)
+
+    def end(self) -> None:
+        """Fill the place no more. An instance that serves is ended by the scheduler."""
+        self.over.set()
+        if self._restart is not None:
+            self._restart.cancel()
+
+    def started(self, value: None = None) -> None:
+        """As a task status, of an instance that was started again: it serves."""
+        self._restart = None
+
+    async def _run_again(self) -> None:
+        with trio.CancelScope() as self._restart:
+            try:
+                await self.make(self).run(task_status=self)
+            finally:
+                self._restart = None
