@@ -61,17 +61,17 @@ async def test_instances_finish_their_batch_before_they_go(autojump_clock: MockC
     async with trio.open_nursery() as nursery:
         await nursery.start(served.run)
         async with trio.open_nursery() as calls:
-            for id in ("a", "b"):
+            for id in ("a", "b", "c"):
                 calls.start_soon(call, id)
             await wait_all_tasks_blocked()
             await served.update_instances(model(backend, 1))
             await wait_all_tasks_blocked()
             assert served.is_ready
             assert served.instance_count == 1
-            assert len(loaded(backend)) == 2, "the idle one has gone, a busy one has its batch"
-            for id in ("c", "d"):
+            assert len(loaded(backend)) == 3, "each has its batch"
+            for id in ("d", "e"):
                 calls.start_soon(call, id)
-        assert sorted(answered) == ["a", "b", "c", "d"]
+        assert sorted(answered) == ["a", "b", "c", "d", "e"]
         await wait_all_tasks_blocked()
         assert len(loaded(backend)) == 1
         assert len(backend.made) == 3
