@@ -21,6 +21,7 @@ from protocol.http.errors import BodyTooLarge, LimitError, error_reply
 from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
 from protocol.http.infer_codec import HEADER_LENGTH, json_too_large
 from protocol.http.reply import Reply
+from protocol.http.request_forms import RequestForms
 from protocol.http.routes import Route, RouteTable
 from protocol.http.settings import HttpSettings
 from protocol.request_memory import LIMIT_NAME, RequestShare
@@ -38,6 +39,7 @@ class HttpApp:
     services: EdgeServices
     settings: HttpSettings
     routes: RouteTable = field(default_factory=RouteTable)
+    _forms: RequestForms = field(default_factory=RequestForms)
     _json_limit: BodyLimit = field(init=False)
     _binary_limit: BodyLimit = field(init=False)
     _count_overload: Callable[[], None] = field(init=False)
@@ -69,6 +71,7 @@ class HttpApp:
                     headers,
                     await exchange.read_body(limit, share, pause_seconds=timeout),
                     exchange,
+                    self._forms,
                     exchange.sent_headers,
                     trace,
                 )

@@ -10,6 +10,7 @@ from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument
 from protocol.http.body import BodyLimit
 from protocol.http.reply import Headers, Reply
+from protocol.http.request_forms import RequestForms
 from protocol.http.settings import HttpSettings
 from protocol.messages import LATEST_VERSION, Buffer
 from protocol.request_memory import RequestShare
@@ -45,7 +46,8 @@ class HttpRequest:
     """A request whose body has arrived whole and decompressed.
 
     `path_parameters` are the named parts of the route's path, percent-decoded. `headers` holds the first value of each
-    header by its lower-case name, `sent_headers` all of them as they came. `trace` is there if the request is traced.
+    header by its lower-case name, `sent_headers` all of them as they came. `forms` are those of inference requests.
+    `trace` is there if the request is traced.
     """
 
     services: EdgeServices
@@ -54,6 +56,7 @@ class HttpRequest:
     headers: Mapping[bytes, bytes]
     body: Buffer
     writer: BodyWriter
+    forms: RequestForms
     sent_headers: Iterable[tuple[bytes, bytes]] = ()
     trace: Trace | None = None
     _lease: Lease | None = None

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from protocol.datatypes import BY_PROTOCOL_NAME
+from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from protocol.errors import InvalidArgument
 from protocol.http.errors import BodyTooLarge
 from protocol.http.infer_parameters import set_parameters
@@ -237,6 +238,12 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
         InvalidArgument: a BYTES output that is no text is wanted as JSON.
         Internal: an output's data is not what its shape says.
     """
+    if not (response.id or response.parameters or encoding.elsewhere) and all(
+        encoding.is_binary(tensor.name) for tensor in response.outputs
+    ):
+        described = tuple([(each.name, each.datatype, each.shape, each.byte_size) for each in response.outputs])
+        text, headers = _usual_text(response.model_name, response.model_version, described)
+        return headers, [text, *[tensor.data for tensor in response.outputs if tensor.byte_size]]
     parts: list[Buffer] = []
     outputs: list[OutputBody] = []
     for tensor in response.outputs:
@@ -260,10 +267,26 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
         outputs,
     )
     text = msgspec.json.encode(body)
-    if not parts:
-        return JSON_CONTENT, [text]
-    headers = ((b"content-type", b"application/octet-stream"), (HEADER_LENGTH, b"%d" % len(text)))
-    return headers, [text, *parts]
+    return _headers(text, has_tail=bool(parts)), [text, *parts]
+
+
+def _headers(text: bytes, *, has_tail: bool) -> Headers:
+    if not has_tail:
+        return JSON_CONTENT
+    return ((b"content-type", b"application/octet-stream"), (HEADER_LENGTH, b"%d" % len(text)))
+
+
+# The responses of a model differ in their data, mostly, and not in their JSON.
+@lru_cache(maxsize=512)
+def _usual_text(
+    model_name: str, model_version: int, outputs: tuple[tuple[str, DataType, tuple[int, ...], int], ...]
+) -> tuple[bytes, Headers]:
+    """The JSON, and its headers, of a response whose outputs are all binary, of so many bytes each."""
+    described = [
+        OutputBody(name, datatype.name, shape, BinaryDataSize(size)) for name, datatype, shape, size in outputs
+    ]
+    text = msgspec.json.encode(ResponseBody(msgspec.UNSET, model_name, str(model_version), msgspec.UNSET, described))
+    return text, _headers(text, has_tail=any(size for *_, size in outputs))
 
 
 def _read_input(

@@ -16,7 +16,6 @@ from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.infer_codec import (
     HEADER_LENGTH,
     DecodedRequest,
-    decode_infer_request,
     encode_infer_response,
     parse_header_length,
 )
@@ -66,7 +65,7 @@ async def _decode(request: HttpRequest) -> DecodedRequest:
             max_input_size=max_input_size,
         )
     decode = partial(
-        decode_infer_request,
+        request.forms.decode,
         body,
         header_length,
         model_name=model_name,

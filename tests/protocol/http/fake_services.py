@@ -12,6 +12,7 @@ from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument, NotFound
 from protocol.http.exchange import HttpRequest
 from protocol.http.reply import Headers
+from protocol.http.request_forms import RequestForms
 from protocol.http.settings import HttpSettings
 from protocol.limits import LimitCounter
 from protocol.request_memory import RequestMemory
@@ -136,4 +137,6 @@ class FakeWriter:
 def make_request(
     services: EdgeServices | None = None, *, path_parameters: Mapping[str, str], body: bytes = b""
 ) -> HttpRequest:
-    return HttpRequest(services or make_services(), HttpSettings(), path_parameters, {}, body, FakeWriter())
+    return HttpRequest(
+        services or make_services(), HttpSettings(), path_parameters, {}, body, FakeWriter(), RequestForms()
+    )
