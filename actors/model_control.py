@@ -63,6 +63,8 @@ class ModelControl:
         self._load_limit = load_limit
         self._download_limit = trio.CapacityLimiter(PARALLEL_PARTS)
         self._tasks = tasks
+        # The models whose last load failed for want of their store, so that the same files may be had another time.
+        self.out_of_reach: set[str] = set()
 
     async def load_if_absent(self, name: str, tried: frozenset[str] = frozenset()) -> None:
         """Load a model unless it serves already."""
@@ -85,6 +87,16 @@ class ModelControl:
         """An ensemble's composing models are loaded first, if they are not; those that were `tried` are not again."""
         if parameters.files:
             return await self._load_files(name, parameters)
+        self.out_of_reach.discard(name)
+        try:
+            return await self._load(name, parameters, tried, only_if_absent=only_if_absent)
+        except Unavailable:
+            self.out_of_reach.add(name)
+            raise
+
+    async def _load(
+        self, name: str, parameters: LoadParameters, tried: frozenset[str], *, only_if_absent: bool
+    ) -> ModelEntry:
         try:
             directory = await self._find_directory(name)
         except ServerError as error:
@@ -230,6 +242,7 @@ class ModelControl:
             return
         async with entry.lock:
             entry.loaded_from, entry.failure, entry.reload_failure, entry.is_explicit = None, "", "", False
+            self.out_of_reach.discard(name)
             composing = needs_of(entry) or ()
             versions = list(entry.versions.values())
             if entry.evicted:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import trio
 
 from actors.ensemble.dependencies import load_levels
 from actors.poll_policy import PollPolicy
-from protocol.errors import ServerError, Unavailable
+from protocol.errors import ServerError
 from repository.repositories import ModelFiles, Repositories
 
 logger = logging.getLogger("trioton.repository_watcher")
@@ -29,6 +29,11 @@ LARGEST_SHARE = 0.1
 
 class PolledModels(Protocol):
     """What the watcher has done; `actors.model_control.ModelControl` does it."""
+
+    @property
+    def out_of_reach(self) -> Collection[str]:
+        """The models whose last load failed, but may succeed with the same files."""
+        ...
 
     async def needs(self, name: str) -> Sequence[str]:
         """The models that must serve before this one can be loaded."""
@@ -76,6 +81,8 @@ class RepositoryWatcher:
     async def _poll(self, changes: trio.Nursery) -> bool:
         """Returns whether something changes still."""
         found = await trio.to_thread.run_sync(self._repositories.look, self._policy.found, abandon_on_cancel=True)
+        for name in self._models.out_of_reach:
+            self._policy.load_again(name)
         wanted = self._policy.look(found, self._busy)
         for name in wanted.unload:
             self._start(changes, name, ())
@@ -99,9 +106,6 @@ class RepositoryWatcher:
             for event in before:
                 await event.wait()
             await self._models.load(name)
-        except Unavailable as error:  # of a store: the same files may be had next time
-            logger.debug("%s", error)
-            self._policy.load_again(name)
         except ServerError as error:  # the index has it; what served before serves on
             logger.debug("%s", error)
         else:

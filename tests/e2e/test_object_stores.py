@@ -142,6 +142,7 @@ def test_polling_loads_what_could_not_be_downloaded(
     write_onnx(tmp_path / "models" / "m", 1)
     s3.upload(tmp_path / "models", "models")
     is_broken = threading.Event()
+    is_broken.set()
 
     def break_off(request: http.server.BaseHTTPRequestHandler) -> None:
         if is_broken.is_set() and "model.onnx" in request.path:
@@ -150,12 +151,16 @@ def test_polling_loads_what_could_not_be_downloaded(
             forward(request, s3)
 
     with endpoint(break_off) as address:
-        server = serve(f"s3://{address.removeprefix('http://')}/bucket", *POLL)
+        server = serve(f"s3://{address.removeprefix('http://')}/bucket", *POLL, "--exit-on-error=false")
         with Client("http", server.addresses["http"]) as client:
+            [entry] = client.json("get_model_repository_index")
+            assert (entry["state"], entry["reason"][-12:]) == ("UNAVAILABLE", "(status 503)")
+            is_broken.clear()
+            assert eventually(lambda: generation(client) == 1)
             is_broken.set()
             write_onnx(tmp_path / "models" / "m", 2)
             s3.upload(tmp_path / "models", "models")
-            server.wait_for_line(r"failed to load 'm': Unavailable: .*model\.onnx'.*\(status 503\)")
+            assert eventually(lambda: "(status 503)" in client.json("get_model_repository_index")[0].get("reason", ""))
             assert generation(client) == 1
             is_broken.clear()
             assert eventually(lambda: generation(client) == 2)
