@@ -153,8 +153,6 @@ class PyTorchBackend(ArrayBackend):
             stack.enter_context(self._device.computing())
             if options.is_inference:
                 stack.enter_context(torch.inference_mode())
-            if not options.has_cudnn:
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             if options.autocast is not None:
                 kind = "cuda" if self.spec.kind is InstanceKind.GPU else "cpu"
                 stack.enter_context(torch.autocast(kind, options.autocast))

@@ -30,6 +30,7 @@ class ProcessOptions:
     tensor_fuser: bool | None = None
     jit_profiling: bool | None = None
     jit_executor: bool | None = None
+    disable_cudnn: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,6 @@ class TorchOptions:
     process: ProcessOptions = field(default_factory=ProcessOptions)
     is_optimized: bool = True
     is_inference: bool = True
-    has_cudnn: bool = True
     shares_weights: bool = False
     cleans_cache: bool = False
     autocast: torch.dtype | None = None
@@ -73,10 +73,10 @@ def read_options(config: ModelConfig) -> TorchOptions:
             tensor_fuser=boolean("ENABLE_TENSOR_FUSER"),
             jit_profiling=boolean("ENABLE_JIT_PROFILING"),
             jit_executor=boolean("ENABLE_JIT_EXECUTOR"),
+            disable_cudnn=boolean("DISABLE_CUDNN"),
         ),
         is_optimized=not boolean("DISABLE_OPTIMIZED_EXECUTION"),
         is_inference=boolean("INFERENCE_MODE") is not False,
-        has_cudnn=not boolean("DISABLE_CUDNN"),
         shares_weights=bool(boolean("ENABLE_WEIGHT_SHARING")),
         cleans_cache=bool(cleans),
         autocast=_read_autocast(config),

@@ -33,6 +33,7 @@ class ProcessSettings:
             self._apply("ENABLE_TENSOR_FUSER", options.tensor_fuser, library._jit_set_texpr_fuser_enabled, model)
             self._apply("ENABLE_JIT_PROFILING", options.jit_profiling, library._jit_set_profiling_mode, model)
             self._apply("ENABLE_JIT_EXECUTOR", options.jit_executor, library._jit_set_profiling_executor, model)
+            self._apply("DISABLE_CUDNN", options.disable_cudnn, _disable_cudnn, model)
             intra_op = self._set.get("INTRA_OP_THREAD_COUNT")
         if intra_op is not None:
             torch.set_num_threads(int(intra_op[0]))  # a thread that has computed before keeps its own number otherwise
@@ -55,6 +56,10 @@ class ProcessSettings:
             logger.warning("model '%s' wants %s %s, which comes too late: %s", model, key, value, error)
             return
         self._set[key] = (value, model)
+
+
+def _disable_cudnn(is_disabled: bool) -> None:
+    torch.backends.cudnn.enabled = not is_disabled
 
 
 # The library's settings are the process's, so what is known of them is, too: servers in one process share both.

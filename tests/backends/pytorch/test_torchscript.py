@@ -287,7 +287,6 @@ async def test_wrong_parameters_fail_the_load(key: str, value: str, says: str, t
     "given",
     [
         parameter("DISABLE_OPTIMIZED_EXECUTION", "true"),
-        parameter("DISABLE_CUDNN", "true"),
         parameter("ENABLE_CACHE_CLEANING", "true"),
         parameter("CACHE_CLEANING_ENABLED", "true"),
         parameter("ENABLE_NVFUSER", "true"),
