@@ -138,7 +138,10 @@ class StreamEnded:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """To a scheduler: accept no more requests, finish those that are here, then end."""
+    """To a scheduler: accept no more requests, finish those that are here, then end. With `lets_sequences_end` those of
+    sequences that are open are accepted, until each has ended or has been idle for too long."""
+
+    lets_sequences_end: bool = False
 
 
 SchedulerMessage: TypeAlias = (

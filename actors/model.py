@@ -115,6 +115,8 @@ class Model:
         self._drained = trio.Event()
         # Unloaded for the memory budget: the next request has its successor loaded.
         self.is_evicted = False
+        # The version that this one has replaced, while sequences are open there: their requests go on to it.
+        self.predecessor: Model | None = None
         # Looks a request's model up again, for requests that reach this one after it was replaced.
         self.find_successor: Callable[[InferenceRequest], Model] | None = None
         self._instances: list[SupervisedInstance] = []
@@ -178,6 +180,23 @@ class Model:
         """Whether a request belongs to one of them."""
         return isinstance(self._scheduler, SequenceBatcher) and self._scheduler.policy.continues(request)
 
+    def follow(self, replaced: Model) -> None:
+        """Send requests of sequences that are open with a version that this one has replaced, or with one before that,
+        on to there."""
+        last = replaced
+        while last.predecessor is not None:
+            last = last.predecessor
+        last.predecessor, self.predecessor = self.predecessor, replaced
+
+    def _where_it_began(self, request: InferenceRequest) -> Model | None:
+        """The version before this one where the request's sequence is open."""
+        before = self.predecessor
+        while before is not None and not before.continues_sequence(request):
+            before = before.predecessor
+        if self.predecessor is not None and self.predecessor._drained.is_set():
+            self.predecessor = self.predecessor.predecessor
+        return before
+
     # actors.call_waits.CalledModel
 
     @property
@@ -205,6 +224,8 @@ class Model:
 
         Cancelled, it tells the scheduler, which drops the request if it still waits.
         """
+        if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
+            return await before.infer(request)
         if self.is_decoupled:
             raise Unsupported(f"model '{self.config.name}' is decoupled: it answers streaming requests only")
         call = self._run(request) if self._cache is None else self._cache.infer(request, self._run, self.statistics)
@@ -237,6 +258,8 @@ class Model:
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         """As `protocol.core.InferenceCore.infer_stream`. Cancelled, it tells the scheduler; the model can see that."""
+        if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
+            return await before.infer_stream(request, respond)
         if not self.is_decoupled:
             await respond(await self.infer(request))
             return True
@@ -303,11 +326,12 @@ class Model:
             item.turn = Turn(self._turns) if self._takes_turns_late else self._turns.join()
         return submission
 
-    def drain(self) -> None:
-        """Accept no more requests, finish those that are here, unload; `run` then returns."""
+    def drain(self, *, lets_sequences_end: bool = False) -> None:
+        """Accept no more requests, finish those that are here, unload; `run` then returns. With `lets_sequences_end`
+        open sequences go on until they end."""
         if self._address is not None:
             with suppress(Unavailable):
-                self._address.tell(Drain())
+                self._address.tell(Drain(lets_sequences_end))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Started when all instances are loaded; a failed load is raised as one ServerError, after clean-up."""

@@ -57,6 +57,8 @@ class ModelLifeCycle:
         self._loader = loader
         self._dependencies = dependencies
         self._models = models
+        # Replaced versions whose open sequences go on.
+        self._lingering: set[VersionEntry] = set()
         self._retries = retries
         self._residence = residence
 
@@ -93,6 +95,7 @@ class ModelLifeCycle:
         for version in replaced:
             if version.model is not None:
                 version.model.find_successor = lambda request: self._table.find(entry.name, request.model_version)
+        self._let_sequences_end(replaced, new)
         self.retire(replaced)
         self._dependencies.replaced(entry.name)
         if self._residence is not None:
@@ -246,6 +249,7 @@ class ModelLifeCycle:
             version.reason = with_reason(error)
         finally:
             self._dependencies.left(version)
+            self._lingering.discard(version)
             version.leaving.set()
             version.ended.set()
             if version.files is not None:
@@ -257,6 +261,21 @@ class ModelLifeCycle:
         if self._residence is not None and not entry.ready_versions:
             self._residence.note_gone(entry)
 
+    def _let_sequences_end(self, replaced: Iterable[VersionEntry], new: Mapping[int, VersionEntry]) -> None:
+        """Open sequences go on where they began; their requests come to the version that serves now."""
+        for version in replaced:
+            model = version.model
+            successor = (new.get(version.version) or new[max(new)]).model
+            if model is None or successor is None or version.state is not ModelState.READY:
+                continue
+            if model.open_sequences or model.predecessor is not None:
+                successor.follow(model)
+            if model.open_sequences:
+                version.state = ModelState.UNLOADING
+                version.leaving.set()
+                model.drain(lets_sequences_end=True)
+                self._lingering.add(version)
+
     def retire(self, versions: Iterable[VersionEntry]) -> None:
         """Let versions finish their requests and unload; they end in `_run`."""
         for version in versions:
@@ -267,6 +286,9 @@ class ModelLifeCycle:
 
     async def retire_all(self) -> None:
         """Let everything finish, each ensemble before the models that its requests still need."""
+        for version in self._lingering:
+            if version.model is not None:
+                version.model.drain()
         while waiting := [entry for entry in self._table.entries.values() if entry.ready_versions]:
             free = [entry for entry in waiting if not self._dependencies.is_needed(entry.name)]
             draining = self._dependencies.draining()

@@ -73,6 +73,7 @@ class SequenceBatcher(SchedulerLoop):
     is_decoupled: bool = False
     _idle: dict[InstanceAddress, None] = field(default_factory=dict)  # the one that is idle longest first
     _running: dict[InstanceAddress, Rows] = field(default_factory=dict)
+    _lets_sequences_end: bool = False
     # Requests of decoupled models from their first round to the end of their stream.
     _streaming: dict[QueuedRequest, Step] = field(default_factory=dict)
     # Those of them that have asked for another round.
@@ -88,7 +89,7 @@ class SequenceBatcher(SchedulerLoop):
         self._assign(now)
 
     def _has_running(self) -> bool:
-        return bool(self._running or self._streaming)
+        return bool(self._running or self._streaming or (self._lets_sequences_end and self.policy.open_count))
 
     def _handle(self, message: SchedulerMessage) -> None:
         match message:
@@ -106,8 +107,9 @@ class SequenceBatcher(SchedulerLoop):
                 self.policy.add_instance(instance)
             case InstanceGone(instance):
                 self._lose(instance)
-            case Drain():
+            case Drain(lets_sequences_end):
                 self._is_draining = True
+                self._lets_sequences_end = lets_sequences_end
 
     def _submit(self, item: QueuedRequest) -> None:
         if item.is_cancelled:
