@@ -17,6 +17,7 @@ from actors.model_loading import ModelLoader, with_reason
 from actors.model_table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
 from actors.residence import Residence
 from actors.restart_backoff import RestartBackoff
+from backends.free_memory import return_free_memory
 from protocol.core import LoadParameters
 from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unsupported
 from repository.changes import LoadedFrom, has_same_instances, unchanged_versions
@@ -260,6 +261,7 @@ class ModelLifeCycle:
         entry = self._table.entry(name)
         if self._residence is not None and not entry.ready_versions:
             self._residence.note_gone(entry)
+        await trio.to_thread.run_sync(return_free_memory, abandon_on_cancel=True)
 
     def _let_sequences_end(self, replaced: Iterable[VersionEntry], new: Mapping[int, VersionEntry]) -> None:
         """Open sequences go on where they began; their requests come to the version that serves now."""
