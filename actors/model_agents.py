@@ -97,11 +97,15 @@ class ModelAgents:
 
     async def _tell_shielded(self, word: str, told: Iterable[tuple[str, RepositoryAgent, AgentModel]]) -> None:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + CLEAN_UP_SECONDS):
-            await self._tell(word, told)
+            await self._tell(word, told, abandon=True)
 
-    async def _tell(self, word: str, told: Iterable[tuple[str, RepositoryAgent, AgentModel]]) -> None:
+    async def _tell(
+        self, word: str, told: Iterable[tuple[str, RepositoryAgent, AgentModel]], *, abandon: bool = False
+    ) -> None:
+        """Cancelled, it waits for the call that is under way, so that no other comes beside it; unless it may abandon
+        it."""
         for name, agent, model in told:
             try:
-                await trio.to_thread.run_sync(getattr(agent, word), model, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(getattr(agent, word), model, abandon_on_cancel=abandon)
             except Exception:  # what an agent cannot clean up is no reason to end
                 logger.exception("repository agent '%s' of model '%s' failed in %s", name, model.name, word)
