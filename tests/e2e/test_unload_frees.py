@@ -87,6 +87,7 @@ def test_nothing_is_left_after_many_loads(tmp_path: Path, add: Callable[[Path], 
         # Threads that wait for work end after a while.
         assert eventually(lambda: held(server).threads <= first.threads), (first, held(server))
         last = held(server)
+        print(f"after one round: {first}; after {ROUNDS}: {last}")
         assert last.processes == 0
         assert last.files <= first.files, (first, last)
         # Twice the weights in each round, and once more beside themselves.
