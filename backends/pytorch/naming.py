@@ -10,11 +10,14 @@ Source: the naming conventions of Triton's pytorch backend, tried in order and f
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import InvalidArgument
+
+logger = logging.getLogger("trioton.pytorch")
 
 _INDEXED = re.compile(r".*?__(\d+)")
 
@@ -58,6 +61,13 @@ def positions(
             if not allows_order or len(names) > len(slots):
                 raise _unexpected(names, slots, model=model, which=which)
             found = list(range(len(names)))
+            strange = [name for name in names if name not in by_name]
+            if 0 < len(strange) < len(names):
+                logger.warning(
+                    "model '%s': it has no %s '%s', so its %ss are taken in the order of the configuration, whatever "
+                    "their names",
+                    *(model, which, strange[0], which),
+                )
     for name, position in zip(names, found, strict=True):
         if position >= len(slots):
             raise InvalidArgument(

@@ -94,6 +94,16 @@ async def test_names_that_lead_nowhere_are_refused(inputs: str, outputs: str, sa
     assert "'m'" in error.message
 
 
+async def test_a_name_that_the_model_lacks_beside_others_that_it_has_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Triton the order counts then, which is seldom meant."""
+    save_script(Two(), tmp_path, "")
+    found = await run(tmp_path, tensors(inputs="right wrong", outputs="A B"), ("right", X), ("wrong", Y))
+    assert found["A"].tolist() == (X - Y).tolist()
+    assert "model 'm': it has no input 'wrong', so its inputs are taken in the order" in caplog.text
+
+
 async def test_a_dictionary_is_keyed_by_the_configurations_names(tmp_path: Path) -> None:
     class Keyed(torch.nn.Module):
         def forward(self, x: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:  # noqa: UP006
