@@ -22,9 +22,10 @@ from repository.model_config import ModelConfig
 from repository.readable_pbtxt import format_readable, without_defaults
 from trioton.flags import UsageError
 from trioton.tools.flags import ToolFlags
-from trioton.tools.layout_checks import STAGING_PREFIX
+from trioton.tools.layout_checks import REPLACED, STAGING_PREFIX
 from trioton.tools.model_sources import GivenModel
 from trioton.tools.prepared import PreparedModels, model_loader
+from trioton.tools.swapping import swap
 
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", ".*", "*~")
 
@@ -150,10 +151,12 @@ def _put_in_place(given: GivenModel, staged: Path, target: Path, is_version: boo
 
 
 def _replace(new: Path, target: Path, staging: Path) -> None:
-    """Rename, with what is there already kept aside until the new one is there."""
-    old = staging / "replaced"
+    """Rename; what is there already changes places with the new one, or is kept aside until that is there."""
+    old = staging / REPLACED
     try:
         if target.exists():
+            if swap(new, target):
+                return
             os.rename(target, old)
         os.rename(new, target)
     except OSError as error:

@@ -16,6 +16,8 @@ from trioton.tools.findings import Finding, Level
 
 # Where `trioton repo add` works, in the repository; removed at its end unless it was killed.
 STAGING_PREFIX = ".trioton-add-"
+# What was replaced, in there, for the moment between two renames, where one cannot do both.
+REPLACED = "replaced"
 
 _NUMBER = re.compile(r"[0-9]+")
 _MODEL_FILES = frozenset(form.filename for form in MODEL_FORMS)
@@ -48,7 +50,7 @@ def repository_findings(path: Path) -> list[Finding]:
         if Path(name).suffix in _SUFFIXES and (path / name).is_file()
     ]
     findings += [
-        Finding(f"'{name}' is left of a trioton repo add that was killed", f"remove it: {path / name}", Level.WARNING)
+        Finding(f"'{name}' is left of a trioton repo add that was killed", _mend_of_staging(path / name), Level.WARNING)
         for name in sorted(os.listdir(path))
         if name.startswith(STAGING_PREFIX)
     ]
@@ -57,6 +59,12 @@ def repository_findings(path: Path) -> list[Finding]:
             Finding(f"repository '{path}' holds no models", "each model is a directory in it", Level.WARNING)
         )
     return findings
+
+
+def _mend_of_staging(path: Path) -> str:
+    if (path / REPLACED).exists():
+        return f"it holds a model or version that was being replaced: move {path / REPLACED} back, then remove {path}"
+    return f"remove it: {path}"
 
 
 def directory_findings(directory: ModelDirectory) -> Iterator[Finding]:
