@@ -32,7 +32,6 @@ _RUNTIMES = {"pytorch": Path(__file__).parent / "pytorch" / "runtime"}
 _NOT_BUILT = frozenset(
     {
         "dali",
-        "fil",
         "identity",
         "openvino",
         "repeat",

@@ -13,6 +13,7 @@ _INSTALL = {
     "onnxruntime": (
         "the onnxruntime package: pip install 'trioton[cpu]' (or 'trioton[gpu]' for NVIDIA GPUs, never both)"
     ),
+    "fil": "the treelite package: pip install 'trioton[forests]'",
     "pytorch": "the torch package: pip install 'trioton[torch]'",
 }
 

@@ -1,4 +1,4 @@
-"""Builds the same three models in every format: `python examples/formats/build.py DIR [--format NAME …]`.
+"""Builds the same models in every format: `python examples/formats/build.py DIR [--format NAME …]`.
 
 Each format is a module beside this one, `<name>_format.py`, with a function for each model that it can hold; a model of
 it is called `<name>_<model>`. A format is left out, and said to be, where its package is not installed.
@@ -21,6 +21,7 @@ FORMATS = {
     "pytorch": "torch",
     "torch_export": "torch",
     "torch_module": "torch",
+    "forest": "treelite",
 }
 
 

@@ -1,9 +1,11 @@
-"""The three models that every format holds: their weights, and what they must answer. Only numpy is needed.
+"""The three models of most formats, and one of trees: their weights, and what they must answer. Only numpy is needed.
 
 - `add_sub`: `OUTPUT0` = `INPUT0` + `INPUT1`, `OUTPUT1` = `INPUT0` - `INPUT1`; rows of 16 numbers.
 - `text`: `GREETING` = `Hello, <NAME>!`; one string for each row.
 - `image`: `IMAGE` (3 x 32 x 32) through a convolution of stride 2, ReLU, the mean of each channel, a dense layer and
   softmax to `SCORES` of 5 classes.
+- `forest`: `input__0` (4 numbers) through 8 decision trees to `output__0`, the mean of what they say of 3 classes; the
+  names are those that the backend `fil` has.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ SIDE = 32
 CHANNELS, FILTERS, KERNEL, CLASSES = 3, 8, 3, 5
 STRIDE = 2
 PADDING = 1
+FEATURES, TREES, TREE_CLASSES = 4, 8, 3
 
 
 class ImageWeights:
@@ -26,6 +29,17 @@ class ImageWeights:
         self.filter_bias = random.standard_normal(FILTERS).astype(np.float32)
         self.dense = random.standard_normal((CLASSES, FILTERS)).astype(np.float32)
         self.dense_bias = random.standard_normal(CLASSES).astype(np.float32)
+
+
+class Trees:
+    """Always the same. Of each tree, for the root and its two children: `features` [8, 3], and `thresholds` [8, 3], FP32;
+    what is below goes left. `leaves` [8, 4, 3] are probabilities of the classes, FP32, from left to right."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(11)
+        self.features = random.integers(FEATURES, size=(TREES, 3))
+        self.thresholds = random.random((TREES, 3), dtype=np.float32)
+        self.leaves = random.dirichlet([1.0] * TREE_CLASSES, size=(TREES, 4)).astype(np.float32)
 
 
 def add_sub(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -52,7 +66,17 @@ def image(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {"SCORES": (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)}
 
 
-ANSWERS = {"add_sub": add_sub, "text": text, "image": image}
+def forest(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    trees, rows = Trees(), inputs["input__0"]
+    found = np.zeros((len(rows), TREE_CLASSES), np.float32)
+    for features, thresholds, leaves in zip(trees.features, trees.thresholds, trees.leaves, strict=True):
+        goes_right = rows[:, features] >= thresholds
+        child = np.where(goes_right[:, 0], goes_right[:, 2], goes_right[:, 1])
+        found += leaves[2 * goes_right[:, 0] + child]
+    return {"output__0": found / TREES}
+
+
+ANSWERS = {"add_sub": add_sub, "text": text, "image": image, "forest": forest}
 
 
 def sample(model: str, rows: int) -> dict[str, np.ndarray]:
@@ -63,4 +87,6 @@ def sample(model: str, rows: int) -> dict[str, np.ndarray]:
         return {"NAME": np.array(names, dtype=np.object_).reshape(rows, 1)}
     if model == "image":
         return {"IMAGE": random.random((rows, CHANNELS, SIDE, SIDE), dtype=np.float32)}
+    if model == "forest":
+        return {"input__0": random.random((rows, FEATURES), dtype=np.float32)}
     return {name: random.random((rows, LENGTH), dtype=np.float32) for name in ("INPUT0", "INPUT1")}

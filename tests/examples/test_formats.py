@@ -49,7 +49,7 @@ def test_a_format_whose_package_is_missing_is_left_out_and_said_to_be(
     assert "onnx: left out, because it needs: pip install onnx" in found.err
 
 
-@pytest.mark.parametrize("model", ["add_sub", "text", "image"])
+@pytest.mark.parametrize("model", ["add_sub", "text", "image", "forest"])
 def test_samples_and_answers_have_a_row_for_each(model: str) -> None:
     inputs = three_models.sample(model, 4)
     for array in (*inputs.values(), *three_models.ANSWERS[model](inputs).values()):

@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.backends.conformance.fil_format import (
+    CheckpointFormat,
+    LightGbmFormat,
+    XgboostJsonFormat,
+    XgboostUbjFormat,
+)
 from tests.backends.conformance.format import Format
 from tests.backends.conformance.onnxruntime_format import OnnxFormat
 from tests.backends.conformance.python_format import PythonFormat
@@ -27,6 +33,10 @@ FORMATS: tuple[Format, ...] = (
     ExportedFormat(),
     CompiledFormat(),
     ModuleFormat(),
+    XgboostJsonFormat(),
+    XgboostUbjFormat(),
+    LightGbmFormat(),
+    CheckpointFormat(),
 )
 
 
