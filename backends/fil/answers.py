@@ -39,9 +39,9 @@ class Answering:
         return np.ascontiguousarray(scores, dtype=np.float32)
 
     def _classes(self, scores: NDArray[Any]) -> NDArray[Any]:
-        if scores.shape[1] <= 2:
-            return scores[:, -1] > self.threshold
-        return scores.argmax(axis=1)
+        is_binary = scores.shape[1] <= 2
+        found: NDArray[Any] = scores[:, -1] > self.threshold if is_binary else scores.argmax(axis=1)
+        return found
 
 
 def answering(forest: Forest, options: ForestOptions, wanted_width: int | None) -> Answering:

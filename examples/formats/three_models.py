@@ -32,8 +32,8 @@ class ImageWeights:
 
 
 class Trees:
-    """Always the same. Of each tree, for the root and its two children: `features` [8, 3], and `thresholds` [8, 3], FP32;
-    what is below goes left. `leaves` [8, 4, 3] are probabilities of the classes, FP32, from left to right."""
+    """Always the same. Of each tree, for the root and its two children: `features` [8, 3], and `thresholds` [8, 3]
+    (FP32), below which a row goes left. `leaves` [8, 4, 3] are probabilities of the classes, from left to right."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(11)

@@ -28,10 +28,15 @@ PATIENCE = 60
 
 @asynccontextmanager
 async def serving(
-    repository: Path, *, backends: Mapping[str, type[Backend]] | None = None, load: Sequence[str] = ("m",)
+    repository: Path,
+    *,
+    backends: Mapping[str, type[Backend]] | None = None,
+    load: Sequence[str] = ("m",),
+    backend_config: Mapping[str, Mapping[str, str]] | None = None,
 ) -> AsyncIterator[ServerCore]:
     """The core of a server with the models `load`; stopped in order at the end of the block."""
-    core = ServerCore(CoreSettings((repository,), control_mode=ControlMode.EXPLICIT), BackendRegistry(backends))
+    settings = CoreSettings((repository,), control_mode=ControlMode.EXPLICIT, backend_config=backend_config or {})
+    core = ServerCore(settings, BackendRegistry(backends))
     async with trio.open_nursery() as nursery:
         await nursery.start(core.run)
         try:
