@@ -134,7 +134,7 @@ class ArrayBackend(Backend):
             return config
         inputs, outputs = found
         return complete_from_model(
-            config, inputs=inputs, outputs=outputs, default_max_batch_size=_default_max_batch_size(source)
+            config, inputs=inputs, outputs=outputs, default_max_batch_size=default_max_batch_size(source)
         )
 
     @classmethod
@@ -301,6 +301,7 @@ class _Stopwatch:
         return BatchTiming(self._sums["input"], self._sums["infer"], self._sums["output"])
 
 
-def _default_max_batch_size(source: ModelSource) -> int:
+def default_max_batch_size(source: ModelSource) -> int:
+    """What a model batches by that can, and does not say how far."""
     value = source.settings.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))
     return parse_int(value, place=f"model '{source.name}', backend-config 'default-max-batch-size'")

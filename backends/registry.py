@@ -33,7 +33,6 @@ _NOT_BUILT = frozenset(
     {
         "dali",
         "identity",
-        "openvino",
         "repeat",
         "square",
         "stateful",

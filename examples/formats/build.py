@@ -17,6 +17,7 @@ from three_models import ANSWERS
 # What makes the files of each format: the packages to install.
 FORMATS = {
     "onnx": "onnx",
+    "openvino": "openvino",
     "python": "numpy",
     "pytorch": "torch",
     "torch_export": "torch",

@@ -15,6 +15,7 @@ from tests.backends.conformance.fil_format import (
 )
 from tests.backends.conformance.format import Format
 from tests.backends.conformance.onnxruntime_format import OnnxFormat
+from tests.backends.conformance.openvino_format import OpenVinoFormat
 from tests.backends.conformance.python_format import PythonFormat
 from tests.backends.conformance.pytorch_format import (
     CompiledFormat,
@@ -28,6 +29,7 @@ SLOW_SECONDS = 600
 
 FORMATS: tuple[Format, ...] = (
     OnnxFormat(),
+    OpenVinoFormat(),
     PythonFormat(),
     TorchScriptFormat(),
     ExportedFormat(),

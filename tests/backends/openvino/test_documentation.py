@@ -1,0 +1,41 @@
+"""The model of the documentation's page runs as it stands there, and its table of options is the code's."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+import backends.openvino.options as options
+from tests.backends.conformance.serving import model_of, serving
+
+PAGE = (Path(__file__).parents[3] / "docs" / "backends" / "openvino.md").read_text()
+
+
+def section(heading: str) -> str:
+    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+async def test_the_model_of_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    program, config = re.findall(r"^```\w*\n(.*?)^```$", section("A model that works as it stands"), re.M | re.S)
+    (tmp_path / "make.py").write_text(program)
+    await trio.run_process([sys.executable, "make.py"], cwd=tmp_path, capture_stderr=True)
+    (tmp_path / "models" / "add_sub" / "config.pbtxt").write_text(config)
+    x, y = np.arange(16, dtype=np.float32)[None], np.ones((1, 16), np.float32)
+    async with serving(tmp_path / "models", load=("add_sub",)) as core:
+        found = await model_of(core, "add_sub").infer({"INPUT0": x, "INPUT1": y})
+    assert found["SUM"].tolist() == (x + y).tolist()
+    assert found["DIFFERENCE"].tolist() == (x - y).tolist()
+
+
+def test_every_parameter_is_on_the_page_and_none_else() -> None:
+    source = Path(options.__file__).read_text()
+    known = set(re.findall(r'(?:flag|parameter)\("([A-Z0-9_]+)"\)', source))
+    known |= {"INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS"}
+    assert set(re.findall(r"^\| `([A-Z0-9_]+)`", section("Options"), re.MULTILINE)) == known
