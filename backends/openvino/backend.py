@@ -20,7 +20,7 @@ from backends.interface import InstanceSpec, ModelSource
 from backends.openvino.errors import load_errors, run_errors
 from backends.openvino.model_file import ModelTensors, describe, read_model, with_datatypes
 from backends.openvino.options import CPU, OpenVinoOptions, read_options
-from protocol.errors import Internal, InvalidArgument, Unavailable
+from protocol.errors import InvalidArgument, Unavailable
 from repository.completion import check_against_model, complete_from_model
 from repository.model_config import InstanceKind, ModelConfig
 from repository.sequence_tensors import hidden_outputs
@@ -109,12 +109,14 @@ class OpenVinoBackend(ArrayBackend):
         rows = self._rows(inputs)
         feed = {self._inputs[name]: self._fed(name, array, rows) for name, array in inputs.items()}
         with run_errors(self.spec.source.name):
-            if self._is_interrupted:
-                raise Internal("interrupted before it ran")
             if self._has_state:  # what a model keeps for itself is not for the next caller
                 self._request.reset_state()
-            found = self._request.infer(feed, share_inputs=True)
-            outputs = {name: found[index] for name, index in self._outputs.items()}
+            self._request.start_async(feed, share_inputs=True)
+            if self._is_interrupted:  # before it began, when there was nothing to cancel
+                self._request.cancel()
+            self._request.wait()
+            # The request's own memory is written to by its next run.
+            outputs = {name: self._request.get_output_tensor(i).data.copy() for name, i in self._outputs.items()}
         for name in self._scalars & outputs.keys():
             outputs[name] = outputs[name].reshape(self._scalar_dims.get(name, (1,)))
         return outputs

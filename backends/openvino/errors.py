@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from protocol.errors import Internal, InvalidArgument, ServerError
 
-_PLACE = re.compile(r"Exception from \S+:\d+:|Check '.*' failed at \S+:\d+:")
+_PLACE = re.compile(r"Exception from \S+:\d+:|Check '.*' failed at \S+:\d+:|Caught exception:")
 # What the library says of inputs whose shapes do not fit the model, or each other.
 _OF_SHAPES = re.compile(
     r"ParameterMismatch|shape infer|shape_inference|[Ii]ncompatible|is not equal to the model input|mismatch"

@@ -60,7 +60,7 @@ def sum_of(folder: Path, shape: Sequence[Any], *, layout: str = "") -> Path:
     return save(folder, [a, b], {"SUM": ops.add(a, b)}, layout=layout)
 
 
-def long_running(folder: Path, width: int = 512, layers: int = 300) -> Path:
+def long_running(folder: Path, width: int = 256, layers: int = 100) -> Path:
     """`Y` [rows, width] from `X` through many layers."""
     x = tensor("X", [-1, width])
     weights = np.eye(width, dtype=np.float32) * 0.5

@@ -335,8 +335,8 @@ async def test_a_run_that_nobody_waits_for_ends_and_the_next_is_whole(
     long_running(tmp_path)
     config = """
 max_batch_size: 4000
-input [ { name: "X" data_type: TYPE_FP32 dims: [ 512 ] } ]
-output [ { name: "Y" data_type: TYPE_FP32 dims: [ 512 ] } ]
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 256 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ 256 ] } ]
 """
     ended: list[BaseException | None] = []
     begun = trio.Event()
@@ -355,13 +355,13 @@ output [ { name: "Y" data_type: TYPE_FP32 dims: [ 512 ] } ]
 
     monkeypatch.setattr(OpenVinoBackend, "run", watched)
     async with loaded(OpenVinoBackend, spec(config, tmp_path)) as backend:
-        request = request_of(("X", rows_of(4000, 512)))
+        request = request_of(("X", rows_of(4000, 256)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(backend.execute, [request])
             await begun.wait()
             nursery.cancel_scope.cancel()
-        (found,) = await infer(backend, request_of(("X", np.zeros((2, 512), np.float32))))
-        assert answer(found)["Y"].shape == (2, 512)
+        (found,) = await infer(backend, request_of(("X", np.zeros((2, 256), np.float32))))
+        assert answer(found)["Y"].shape == (2, 256)
     assert len(ended) == 2
     assert ended[0] is not None
     assert ended[1] is None
