@@ -20,6 +20,8 @@ from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable,
 
 ALLOW_PICKLE = "allow-pickle"
 
+_ZERO = 1  # of LightGBM's kinds of missing values
+
 _Read = Callable[[ModelSource, Path, ForestOptions], treelite.Model]
 
 
@@ -97,7 +99,27 @@ def _read_ubjson(source: ModelSource, path: Path, options: ForestOptions) -> tre
 
 
 def _read_lightgbm(source: ModelSource, path: Path, options: ForestOptions) -> treelite.Model:
+    if _has_missing_zeros(path):
+        raise Unsupported(
+            f"model '{source.name}': '{path.name}' was trained with zero_as_missing, and such splits cannot be served; "
+            f"train with missing values as NaN"
+        )
     return treelite.frontend.load_lightgbm_model(path)
+
+
+def _has_missing_zeros(path: Path) -> bool:
+    """Whether a split takes zeros for missing values: the library would read it, and compare them as numbers."""
+    with path.open(errors="replace") as file:
+        for line in file:
+            key, _, values = line.partition("=")
+            if key == "decision_type" and any(_missing_type(value) == _ZERO for value in values.split()):
+                return True
+    return False
+
+
+def _missing_type(decision: str) -> int:
+    """Of LightGBM's bits for a split; 0 is none, 1 zero, 2 NaN."""
+    return int(decision) >> 2 & 3 if decision.isdigit() else 0
 
 
 def _read_checkpoint(source: ModelSource, path: Path, options: ForestOptions) -> treelite.Model:

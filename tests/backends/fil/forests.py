@@ -29,12 +29,13 @@ def xgboost_booster(objective: str, **parameters: Any) -> Any:
     return xgboost.train(settings, xgboost.DMatrix(rows, labels), 5)
 
 
-def lightgbm_booster(objective: str) -> Any:
+def lightgbm_booster(objective: str, **parameters: Any) -> Any:
     import lightgbm
 
     classes = CLASSES if objective.startswith("multiclass") else 2
     rows, labels = training_rows(classes)
     settings = {"objective": objective, "num_threads": 1, "verbose": -1, "seed": 0, "min_data_in_leaf": 5}
+    settings |= parameters
     if classes > 2:
         settings["num_class"] = classes
     return lightgbm.train(settings, lightgbm.Dataset(rows, labels), 5)

@@ -256,6 +256,11 @@ async def test_what_cannot_be_served_is_refused_by_name(tmp_path: Path) -> None:
     error = await refusal(spec_for(folder, config_of("dims: [ 1 ]", {}), kind=InstanceKind.GPU))
     assert "KIND_GPU cannot be used in CPU-only build" in error.message
 
+    folder = folder_of(tmp_path / "zeros", lightgbm_booster("binary", zero_as_missing=True).save_model, "model.txt")
+    error = await refusal(spec_for(folder, config_of("dims: [ 1 ]", {})))
+    assert isinstance(error, Unsupported)
+    assert "'model.txt' was trained with zero_as_missing" in error.message
+
     rows, _ = training_rows()
     targets = xgboost.train({"nthread": 1}, xgboost.DMatrix(rows, rows[:, :2]), 2)
     folder = folder_of(tmp_path / "targets", targets.save_model, "xgboost.ubj")
