@@ -14,11 +14,14 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import onnx
 import onnxruntime
+import openvino
 import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from openvino import opset13 as ops
 
 from backends.onnxruntime.options import read_options, session_options
+from backends.openvino.options import read_options as read_openvino_options
 from repository.pbtxt import parse_pbtxt
 
 Rows: TypeAlias = NDArray[np.float32]
@@ -149,4 +152,26 @@ class DenseExported(DenseTorchScript):
         return torch.export.load(folder / "model.pt2").module()
 
 
-FORMATS: tuple[DenseFormat, ...] = (DenseOnnx(), DenseTorchScript(), DenseExported())
+class DenseOpenVino(DenseFormat):
+    name = "openvino"
+    config = f'backend: "openvino"{CONFIG}parameters {{ key: "INFERENCE_NUM_THREADS" value {{ string_value: "1" }} }}\n'
+
+    def save(self, folder: Path) -> None:
+        weights = Weights()
+        rows = ops.parameter([-1, WIDTH], openvino.Type.f32)
+        rows.output(0).set_names({"X"})
+        x = ops.add(ops.unsqueeze(rows, np.array([1])), weights.positions)
+        for array in weights.layers:
+            x = ops.relu(ops.matmul(x, array, False, False))
+        mean = ops.reduce_mean(x, np.array([1]), keep_dims=False)
+        mean.output(0).set_names({"Y"})
+        openvino.save_model(openvino.Model([mean], [rows], "dense"), str(folder / "model.xml"), compress_to_fp16=False)
+
+    def open(self, repository: Path) -> Any:
+        options = read_openvino_options(parse_pbtxt(self.config, source="config.pbtxt"))
+        path = repository / self.name / "1" / "model.xml"
+        request = openvino.compile_model(path, options.device, options.properties).create_infer_request()
+        return lambda rows: request.infer([rows], share_inputs=True)[0]
+
+
+FORMATS: tuple[DenseFormat, ...] = (DenseOnnx(), DenseTorchScript(), DenseExported(), DenseOpenVino())

@@ -32,7 +32,8 @@ def test_the_server_and_the_direct_calls_have_the_same_batches(form: DenseFormat
     config = parse_pbtxt(form.config, source=form.name)
     assert config.max_batch_size == BATCH
     assert [group.count for group in config.instance_group] == [1]
-    assert "1" in (config.parameter("intra_op_thread_count"), config.parameter("INTRA_OP_THREAD_COUNT"))
+    threads = ("intra_op_thread_count", "INTRA_OP_THREAD_COUNT", "INFERENCE_NUM_THREADS")
+    assert "1" in [config.parameter(key) for key in threads]
 
 
 def test_the_table_has_medians_and_the_range_of_the_rounds_ratios() -> None:
