@@ -111,15 +111,23 @@ class OpenVinoBackend(ArrayBackend):
         with run_errors(self.spec.source.name):
             if self._has_state:  # what a model keeps for itself is not for the next caller
                 self._request.reset_state()
-            self._request.start_async(feed, share_inputs=True)
-            if self._is_interrupted:  # before it began, when there was nothing to cancel
-                self._request.cancel()
-            self._request.wait()
+            self._infer(feed)
             # The request's own memory is written to by its next run.
             outputs = {name: self._request.get_output_tensor(i).data.copy() for name, i in self._outputs.items()}
         for name in self._scalars & outputs.keys():
             outputs[name] = outputs[name].reshape(self._scalar_dims.get(name, (1,)))
         return outputs
+
+    def _infer(self, feed: dict[int, NDArray[Any]]) -> None:
+        if self.spec.cpu_cores:
+            # In this thread, which is bound to its cores; the library's own are not. A run that is interrupted just
+            # before it begins goes on to its end.
+            self._request.infer(feed, share_inputs=True, share_outputs=True)
+            return
+        self._request.start_async(feed, share_inputs=True)
+        if self._is_interrupted:  # before it began, when there was nothing to cancel
+            self._request.cancel()
+        self._request.wait()
 
     def _rows(self, inputs: dict[str, NDArray[Any]]) -> int | None:
         """The number of rows to fill the batch up to; None where it is to stay as it is.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +316,20 @@ async def test_parameters_reach_the_compiled_model(
         assert backend._request.get_compiled_model().get_property(name) == value
         (found,) = await infer(backend, request_of(("A", rows_of(2)), ("B", rows_of(2))))
         assert answer(found)["SUM"].tolist() == (2 * rows_of(2)).tolist()
+
+
+async def test_an_instance_that_is_bound_to_cores_has_as_many_threads(tmp_path: Path) -> None:
+    sum_of(tmp_path, [-1, 3])
+    core = min(os.sched_getaffinity(0))
+    bound = replace(spec(ROWS, tmp_path), cpu_cores=frozenset({core}))
+    async with loaded(OpenVinoBackend, bound) as backend:
+        assert isinstance(backend, OpenVinoBackend)
+        compiled = backend._request.get_compiled_model()
+        assert compiled.get_property("INFERENCE_NUM_THREADS") == 1
+        assert compiled.get_property("ENABLE_CPU_PINNING") is False
+        (first,) = await infer(backend, request_of(("A", rows_of(2)), ("B", rows_of(2))))
+        await infer(backend, request_of(("A", rows_of(3)), ("B", rows_of(3))))
+        assert answer(first)["SUM"].tolist() == (2 * rows_of(2)).tolist()
 
 
 async def test_instances_share_one_compiled_model(tmp_path: Path) -> None:
