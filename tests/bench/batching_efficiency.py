@@ -18,11 +18,13 @@ from statistics import median
 import numpy as np
 
 from tests.bench.dense_models import BATCH, FORMATS, WIDTH, DenseFormat, Rows
+from tests.bench.forest_model import Forest
 from tests.bench.load import WINDOWS, LoadGenerator, Protocol, Row
 from tests.bench.peers import Peer, Server, our_server
 from tests.bench.prepare import DEFAULT_FOLDER, prepare
 from tests.bench.report import table
 
+MODELS: tuple[DenseFormat, ...] = (*FORMATS, Forest())
 PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 # For the batch that runs, the one that is given ahead, and as many requests again that are on their way.
 CONCURRENCY = 4 * BATCH
@@ -66,7 +68,7 @@ def measure(
     *,
     rounds: int,
     folder: Path = DEFAULT_FOLDER,
-    formats: Sequence[DenseFormat] = FORMATS,
+    formats: Sequence[DenseFormat] = MODELS,
 ) -> list[Efficiency]:
     """All formats and kinds of load, in turns with the direct calls: the machine is not equally fast at all times.
 
@@ -115,9 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measure how much of a model's throughput is left through the server.")
     parser.add_argument("--rounds", type=int, default=3, help="turns for each kind of load (default %(default)s)")
     parser.add_argument("--window-ms", type=int, default=1000, help="one of a turn's three windows (default 1000)")
-    parser.add_argument("--format", action="append", choices=[each.name for each in FORMATS], help="only this one")
+    parser.add_argument("--format", action="append", choices=[each.name for each in MODELS], help="only this one")
     options = parser.parse_args(arguments)
-    formats = [each for each in FORMATS if options.format is None or each.name in options.format]
+    formats = [each for each in MODELS if options.format is None or each.name in options.format]
     tools = prepare()
     load = LoadGenerator(tools.analyzer, tools.analyzer_environment, options.window_ms)
     print(report(measure(load, our_server(), rounds=options.rounds, formats=formats)))

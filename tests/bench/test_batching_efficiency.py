@@ -10,6 +10,7 @@ import pytest
 from repository.pbtxt import parse_pbtxt
 from tests.bench.batching_efficiency import Efficiency, direct_rate, report, write_repository
 from tests.bench.dense_models import BATCH, FORMATS, WIDTH, DenseFormat
+from tests.bench.forest_model import Forest
 from tests.bench.load import Row
 
 
@@ -34,6 +35,21 @@ def test_the_server_and_the_direct_calls_have_the_same_batches(form: DenseFormat
     assert [group.count for group in config.instance_group] == [1]
     threads = ("intra_op_thread_count", "INTRA_OP_THREAD_COUNT", "INFERENCE_NUM_THREADS")
     assert "1" in [config.parameter(key) for key in threads]
+
+
+def test_the_forest_answers_each_row_by_itself_in_one_thread(tmp_path: Path) -> None:
+    form = Forest()
+    run = form.open(write_repository(tmp_path, [form]))
+    rows = np.random.default_rng(0).random((BATCH, WIDTH), dtype=np.float32)
+    together = run(rows)
+    assert together.shape == (BATCH,)
+    assert together.std() > 0
+    assert together[3:4].tolist() == run(rows[3:4]).tolist()
+    assert direct_rate(run, 0.01) > 0
+    config = parse_pbtxt(form.config, source=form.name)
+    assert config.max_batch_size == BATCH
+    assert [group.count for group in config.instance_group] == [1]
+    assert config.parameter("cpu_nthread") == "1"
 
 
 def test_the_table_has_medians_and_the_range_of_the_rounds_ratios() -> None:
