@@ -71,6 +71,10 @@ class Store:
                 self.put(key, content)
 
 
+# In the environment of those that serve a whole test run, so that they are not taken for what a test has left behind.
+EMULATOR_MARK = "TRIOTON_TESTS_EMULATOR"
+
+
 @contextmanager
 def running(command: list[str], pattern: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """A server that names its address in a line of its output; killed at the end."""
@@ -79,7 +83,7 @@ def running(command: list[str], pattern: str, environment: Mapping[str, str] | N
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, **(environment or {}), EMULATOR_MARK: "1"},
     )
     assert process.stdout is not None
     reader: threading.Thread | None = None

@@ -8,15 +8,29 @@ from pathlib import Path
 
 import trio
 
+from tests.emulators import EMULATOR_MARK
+
 
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
 def children() -> list[int]:
-    """The processes that this one has started and not reaped, but for Python's own helper of `multiprocessing`."""
+    """The processes that this one has started and not reaped, but for Python's own helper of `multiprocessing`, and for
+    emulators of other tests."""
     found = [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
-    return [pid for pid in found if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in found if not _is_of_another(pid)]
+
+
+def _is_of_another(pid: int) -> bool:
+    process = Path(f"/proc/{pid}")
+    try:
+        return (
+            b"resource_tracker" in (process / "cmdline").read_bytes()
+            or EMULATOR_MARK.encode() in (process / "environ").read_bytes()
+        )
+    except ProcessLookupError:  # it has ended, and waits to be reaped
+        return False
 
 
 def is_alive(pid: int) -> bool:
