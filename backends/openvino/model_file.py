@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openvino
 from openvino import layout_helpers
 from openvino.preprocess import PrePostProcessor
@@ -38,6 +39,19 @@ _DATA_TYPES = {
     "f64": DataType.FP64,
 }
 _ELEMENT_TYPES = {data_type: getattr(openvino.Type, name) for name, data_type in _DATA_TYPES.items()}
+
+
+def _prepare_conversions() -> None:
+    """Make the library's tables of datatypes, which it does at their first use, giving the GIL away meanwhile: two
+    threads that come to that at the same time would wait for each other for ever. Imports are made by one thread."""
+    for shares in (True, False):
+        made = openvino.Tensor(np.zeros(1, np.float32), shared_memory=shares)
+        assert made.element_type.to_dtype() == made.data.dtype
+    assert openvino.Tensor(openvino.Type.f32, openvino.Shape([1])).data.size == 1
+    assert openvino.Type(np.float32) == openvino.Type.f32
+
+
+_prepare_conversions()
 
 
 @dataclass(frozen=True, slots=True)
