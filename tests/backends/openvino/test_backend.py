@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -381,3 +382,31 @@ output [ { name: "Y" data_type: TYPE_FP32 dims: [ 256 ] } ]
     assert len(ended) == 2
     assert ended[0] is not None
     assert ended[1] is None
+
+
+FIRST_USE = """
+import sys, threading
+import numpy, openvino
+sys.setswitchinterval(1e-6)
+import backends.openvino
+
+barrier = threading.Barrier(8)
+
+def use():
+    tensor = openvino.Tensor(openvino.Type.f32, openvino.Shape([1]))
+    barrier.wait()
+    assert tensor.element_type.to_dtype() == numpy.float32
+
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("used")
+"""
+
+
+async def test_threads_that_use_the_library_first_do_not_wait_for_each_other_for_ever() -> None:
+    with trio.fail_after(60):
+        done = await trio.run_process([sys.executable, "-c", FIRST_USE], capture_stdout=True)
+    assert done.stdout == b"used\n"
