@@ -210,6 +210,8 @@ class ModelInstance:
             if self.runs_ahead:
                 started = max(started, self._last_end)  # taken ahead, it began when the batch before it had ended
                 self._last_end = trio.current_time()
+            for item in batch:
+                item.watcher = None  # it knows the batch: a circle, which would keep all tensors until it is collected
             is_alive = not self._has_died and address not in self._freed
             self._report(BatchDone(address, message, batch, replies, started, timing, is_alive=is_alive))
 
@@ -269,6 +271,7 @@ class ModelInstance:
             stream.close(error)
 
     def _end_stream(self, stream: ResponseStream, error: ServerError | None) -> None:
+        stream.item.watcher = None  # as above
         self._streams.discard(stream)
         trace = stream.item.request.trace
         if trace is not None:

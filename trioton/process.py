@@ -28,7 +28,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # this much longer.
 CANCEL_GRACE_SECONDS = 2.0
 # Python looks for circles of garbage after 700 objects more, which is after some requests. A request leaves none.
-GARBAGE_THRESHOLDS = (20_000, 20, 20)
+GARBAGE_THRESHOLDS = (5_000, 10, 10)
 
 
 def run_process(settings: Settings) -> int:

@@ -82,13 +82,15 @@ def parse_head(data: bytes) -> Head:
     line, _, _ = data.partition(b"\r\n")
     is_http_1_0 = line.endswith(b" HTTP/1.0")
     lines = _Lines()
-    parser = lines.parser
+    parser = lines.parser = HttpRequestParser(lines)
     try:
         parser.feed_data(data)
     except HttpParserUpgrade:
         pass  # a wish, which is for the server to grant
     except HttpParserError as error:
         raise _refusal(str(error)) from None
+    finally:
+        lines.parser = None  # it knows the lines: a circle
     # llhttp knows other protocols, too, and takes several spaces for one.
     if not lines.is_complete or not (is_http_1_0 or line.endswith(b" HTTP/1.1")) or line.count(b" ") != 2:
         raise malformed("no request line of HTTP/1.0 or HTTP/1.1")
@@ -119,7 +121,7 @@ class _Lines:
     __slots__ = ("headers", "is_complete", "keeps_alive", "parser", "target")
 
     def __init__(self) -> None:
-        self.parser = HttpRequestParser(self)
+        self.parser: HttpRequestParser | None = None
         self.target = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.is_complete = False
@@ -133,6 +135,7 @@ class _Lines:
 
     def on_headers_complete(self) -> None:
         self.is_complete = True
+        assert self.parser is not None
         self.keeps_alive = self.parser.should_keep_alive()  # it forgets at the end of the message
 
     def count(self, wanted: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -170,3 +171,22 @@ async def test_a_passive_instance_is_loaded_and_gets_nothing(autojump_clock: Moc
         assert sorted(made.spec.name for made in backend.made) == ["active", "passive", "passive"]
         model.drain()
     assert [made.unloads for made in backend.made] == [1, 1, 1]
+
+
+async def test_requests_leave_no_circles(autojump_clock: MockClock) -> None:
+    """Their tensors are free with the answer, and not when garbage is looked for."""
+    served = model(fake_backend())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(served.run)
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(3):
+                await served.infer(request(2))
+            gc.collect()
+            left = {type(found).__name__ for found in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+        served.drain()
+    assert not left & {"QueuedRequest", "InferenceRequest", "InferenceResponse", "Tensor"}
