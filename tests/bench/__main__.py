@@ -17,21 +17,15 @@ import trio
 from tests.bench import batching_efficiency, ensemble_overhead, report
 from tests.bench.check import check
 from tests.bench.contest import Failure, Outcome, Results, Turn, hold, turns
-from tests.bench.load import LoadFailed, LoadGenerator, Measurement, Protocol, Row
+from tests.bench.load import LoadFailed, LoadGenerator, Measurement
 from tests.bench.machine import this_machine
 from tests.bench.memory import Memory, tree_memory
 from tests.bench.peers import OURS, THEIRS, Peer, PeerError, Server, our_server, their_server
 from tests.bench.prepare import DEFAULT_FOLDER, PreparationError, Tools, prepare
+from tests.bench.rows import add_select, selected
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 TITLES = {OURS: "Trioton", THEIRS: "NVIDIA Triton"}
-PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
-ROWS = tuple(
-    Row(model, protocol, concurrency)
-    for model, concurrencies in (("add_sub", (1, 4, 16, 64)), ("large", (1, 8)))
-    for protocol in PROTOCOLS
-    for concurrency in concurrencies
-)
 # Time for the work that follows start-up to end, before an idle server's memory is read.
 SETTLE_SECONDS = 1.0
 OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS = 500, 16
@@ -91,21 +85,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Measures this server and NVIDIA's Triton in turns, with NVIDIA's perf_analyzer, over loopback.",
     )
     parser.add_argument("--rounds", type=_positive, help="turns of each server per row (default 5; 1 with --quick)")
-    parser.add_argument("--window-ms", type=_positive, help="one of a turn's three windows (default 2500; 1000)")
+    parser.add_argument("--window-ms", type=_positive, help="one of a turn's three windows (default 1000; 500)")
     parser.add_argument("--quick", action="store_true", help="one short round: is it alive, and about how fast")
     parser.add_argument("--only", choices=(OURS, THEIRS), help="measure one server alone")
-    parser.add_argument(
-        "--select", action="append", metavar="ROW", help="rows under this, as add_sub or large/grpc/8; repeatable"
-    )
+    add_select(parser)
     parser.add_argument("--write", action="store_true", help=f"put the result into {PAGE.parent.name}/{PAGE.name}")
     options = parser.parse_args(arguments)
     if options.write and (options.quick or options.only or options.select):
         parser.error("--write takes a whole run: not with --quick, --only or --select")
     options.rounds = options.rounds or (1 if options.quick else 5)
-    options.window_ms = options.window_ms or (1000 if options.quick else 2500)
-    options.rows = [row for row in ROWS if options.select is None or any(map(row.is_under, options.select))]
-    if not options.rows:
-        parser.error(f"no row is under that; the rows are {', '.join(row.label for row in ROWS)}")
+    options.window_ms = options.window_ms or (500 if options.quick else 1000)
+    options.rows = selected(parser, options.select)
     return options
 
 
@@ -199,7 +189,7 @@ def _attempt(turn: Turn, entrant: Entrant, load: LoadGenerator) -> Measurement:
     try:
         if not server.is_running():
             server.start()
-        return load.run(turn.row, server.address(turn.row.protocol))
+        return load.run(turn.row, server.address(turn.row.port))
     except PeerError as error:
         raise LoadFailed(str(error).splitlines()[0]) from error
     finally:

@@ -19,13 +19,14 @@ import numpy as np
 
 from tests.bench.dense_models import BATCH, FORMATS, WIDTH, DenseFormat, Rows
 from tests.bench.forest_model import Forest
-from tests.bench.load import WINDOWS, LoadGenerator, Protocol, Row
+from tests.bench.load import WINDOWS, LoadGenerator
 from tests.bench.peers import Peer, Server, our_server
 from tests.bench.prepare import DEFAULT_FOLDER, prepare
 from tests.bench.report import table
+from tests.bench.rows import Port, Row
 
 MODELS: tuple[DenseFormat, ...] = (*FORMATS, Forest())
-PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
+PROTOCOLS: tuple[Port, ...] = ("http", "grpc")
 # For the batch that runs, the one that is given ahead, and as many requests again that are on their way.
 CONCURRENCY = 4 * BATCH
 
@@ -89,7 +90,7 @@ def measure(
             for each in found:
                 run = direct[each.row.model]
                 before = direct_rate(run, seconds / 2)
-                each.served.append(load.run(each.row, server.address(each.row.protocol)).throughput)
+                each.served.append(load.run(each.row, server.address(each.row.port)).throughput)
                 each.direct.append((before + direct_rate(run, seconds / 2)) / 2)
     finally:
         server.stop()

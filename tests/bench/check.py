@@ -12,8 +12,8 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.bench.load import Protocol
 from tests.bench.peers import PeerError, Server
+from tests.bench.rows import Port
 
 REPEATS = 20
 TIMEOUT_SECONDS = 30.0
@@ -31,7 +31,7 @@ def check(server: Server) -> str:
         return str(client.get_server_metadata()["version"])
 
 
-def _check_protocol(server: Server, protocol: Protocol) -> None:
+def _check_protocol(server: Server, protocol: Port) -> None:
     flavour: Any = tritonclient.http if protocol == "http" else tritonclient.grpc
     options = {"network_timeout": TIMEOUT_SECONDS} if protocol == "http" else {}
     left, right = np.arange(16, dtype=np.float32).reshape(1, 16), np.full((1, 16), 0.5, np.float32)
@@ -51,6 +51,6 @@ def _input(flavour: Any, name: str, array: np.ndarray[Any, Any]) -> Any:
     return tensor
 
 
-def _expect(server: Server, protocol: Protocol, model: str, received: Any, expected: np.ndarray[Any, Any]) -> None:
+def _expect(server: Server, protocol: Port, model: str, received: Any, expected: np.ndarray[Any, Any]) -> None:
     if received is None or not np.array_equal(received, expected):
         raise PeerError(f"{server.peer.name} answers {model} over {protocol} wrongly: {received}, not {expected}")

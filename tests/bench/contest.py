@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from tests.bench.load import LoadFailed, Measurement, Row
+from tests.bench.load import LoadFailed, Measurement
+from tests.bench.rows import Row
 
 # A server that cannot do a row fails quickly or by a time limit; trying in every round would only make the run long.
 FAILURES_UNTIL_LEFT_OUT = 2

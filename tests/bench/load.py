@@ -12,9 +12,8 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-Protocol = Literal["http", "grpc"]
+from tests.bench.rows import Protocol, Row
 
 # perf_analyzer takes three windows at least and then wants them alike. A deviation this large is always met, so each
 # run is three windows and its length is known; how far rounds differ is shown in the report instead.
@@ -22,23 +21,12 @@ WINDOWS = 3
 ANY_DEVIATION = "999"
 # What a run may take beyond its windows: connecting, asking for the model's metadata, the last replies.
 GRACE_SECONDS = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table: a model under a number of requests in flight."""
-
-    model: str
-    protocol: Protocol
-    concurrency: int
-
-    @property
-    def label(self) -> str:
-        return f"{self.model}/{self.protocol}/{self.concurrency}"
-
-    def is_under(self, path: str) -> bool:
-        """Whether the label is `path` or starts with it, part by part: add_sub, add_sub/http, add_sub/http/1."""
-        return f"{self.label}/".startswith(f"{path.rstrip('/')}/")
+FLAGS: Mapping[Protocol, tuple[str, ...]] = {
+    "http": ("-i", "http"),
+    "grpc": ("-i", "grpc"),
+    "stream": ("-i", "grpc", "--streaming", "--async"),  # it has no synchronous calls for streams
+    "shm": ("-i", "grpc", "--shared-memory=system"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +48,7 @@ class LoadGenerator:
     grace_seconds: float = GRACE_SECONDS
 
     def run(self, row: Row, address: str) -> Measurement:
-        """Load `address` (host:port of the row's protocol) as the row says. Bounded; raises LoadFailed."""
+        """Load `address` (host:port of the row's port) as the row says. Bounded; raises LoadFailed."""
         limit = WINDOWS * self.window_ms / 1000 + self.grace_seconds
         # A proxy named in the environment is not for loopback.
         environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
@@ -85,7 +73,8 @@ class LoadGenerator:
             return parse_report(report.read_text())
 
     def arguments(self, row: Row, address: str, report: Path) -> list[str]:
-        arguments = ["-m", row.model, "-u", address, "-i", row.protocol, "--concurrency-range", str(row.concurrency)]
+        arguments = ["-m", row.model, "-u", address, "--concurrency-range", str(row.concurrency)]
+        arguments += FLAGS[row.protocol]
         arguments += ["-p", str(self.window_ms), "-r", str(WINDOWS), "-s", ANY_DEVIATION]
         return [*arguments, "-f", str(report)]
 

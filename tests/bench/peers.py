@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,16 +12,18 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench.load import Protocol
 from tests.bench.prepare import Tools
+from tests.bench.rows import Port
 
 OURS = "trioton"
+OURS_IN_PROCESS = "trioton-in-process"
 THEIRS = "triton"
 HOST = "127.0.0.1"
+SOURCE = Path(__file__).parents[2]
 MODELS = Path(__file__).parent / "models"
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -40,13 +43,25 @@ class Peer:
     environment: Mapping[str, str]
     numpy_version: str  # what its Python models compute with
     models: Path = MODELS
+    folder: Path | None = None  # that it runs in
 
 
-def our_server() -> Peer:
-    program = Path(sys.executable).parent / "trioton"
-    if not program.is_file():
-        raise PeerError(f"there is no {program}; install this project into its virtual environment (make bench does)")
-    return Peer(OURS, (str(program), "serve"), {}, version("numpy"))
+def our_server(source: Path = SOURCE) -> Peer:
+    """The server of this checkout, or of another one, in the Python that runs this."""
+    # The folder too: `python -m` looks there before PYTHONPATH.
+    command = (sys.executable, "-m", "trioton", "serve", "--allow-client-shm=true")
+    return Peer(OURS, command, {"PYTHONPATH": str(source)}, version("numpy"), folder=source)
+
+
+def in_process(peer: Peer, folder: Path) -> Peer:
+    """Our server with the same models, which `folder` gets a copy of, in the server's own process."""
+    models = folder / "in-process"
+    shutil.copytree(peer.models, models, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for config in models.glob("*/config.pbtxt"):
+        with config.open("a") as file:
+            file.write('parameters { key: "ISOLATION" value { string_value: "in_process" } }\n')
+    allowed = "--backend-config=python,allow-in-process=true"
+    return replace(peer, name=OURS_IN_PROCESS, command=(*peer.command, allowed), models=models)
 
 
 def their_server(tools: Tools) -> Peer:
@@ -67,8 +82,8 @@ class Server:
     ports: tuple[int, int, int] = (0, 0, 0)
     process: subprocess.Popen[bytes] | None = None
 
-    def address(self, protocol: Protocol) -> str:
-        return f"{HOST}:{self.ports[0] if protocol == 'http' else self.ports[1]}"
+    def address(self, port: Port) -> str:
+        return f"{HOST}:{self.ports[0] if port == 'http' else self.ports[1]}"
 
     def start(self) -> float:
         """Start, and return the seconds until it called itself ready. Raises PeerError, with nothing left running."""
@@ -78,6 +93,7 @@ class Server:
             self.process = subprocess.Popen(
                 [*self.peer.command, *shared_flags(self.ports, self.peer.models)],
                 env={**plain_environment(), **self.peer.environment},
+                cwd=self.peer.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -8,6 +8,7 @@ runs this, in a virtual environment of their own. Also runs alone: `python -m te
 
 from __future__ import annotations
 
+import filecmp
 import os
 import platform
 import re
@@ -74,7 +75,7 @@ def prepare(folder: Path = DEFAULT_FOLDER) -> Tools:
     client_wheel = _unpack(CLIENT_WHEEL, folder)
     libraries = server_wheel / "nvidia_pytriton.libs"
     triton = server_wheel / "pytriton" / "tritonserver"
-    shutil.copy(triton / "python_backend_stubs" / version / STUB, triton / "backends" / "python" / STUB)
+    _place(triton / "python_backend_stubs" / version / STUB, triton / "backends" / "python" / STUB)
     tools = Tools(
         server=triton / "bin" / "tritonserver",
         backends=triton / "backends",
@@ -115,6 +116,15 @@ def _unpack(requirement: str, folder: Path, suffix: str = "") -> Path:
     return target
 
 
+def _place(source: Path, target: Path) -> None:
+    """Copy a program, unless it is there: a server that runs may have it open, and then it cannot be written to."""
+    if target.is_file() and filecmp.cmp(source, target, shallow=False):
+        return
+    part = target.with_name(f"{target.name}.part")
+    shutil.copy(source, part)
+    part.replace(target)
+
+
 def _model_environment(folder: Path) -> Path:
     """A virtual environment of this Python that holds numpy and nothing else."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -141,9 +151,10 @@ def _link_libraries(libraries: Path, folder: Path) -> Path:
     """Give `perf_analyzer` two libraries that the server's wheel holds under names of its own."""
     folder.mkdir(exist_ok=True)
     for name, pattern in (("libb64.so.0d", "libb64-*"), ("libcudart.so.12", "libcudart-*")):
-        link = folder / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(next(libraries.glob(pattern)).resolve())
+        link, library = folder / name, next(libraries.glob(pattern)).resolve()
+        if link.resolve() != library:
+            link.unlink(missing_ok=True)
+            link.symlink_to(library)
     return folder
 
 

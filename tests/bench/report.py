@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.bench.contest import Results
-from tests.bench.load import Measurement, Row
+from tests.bench.load import Measurement
 from tests.bench.machine import Machine
 from tests.bench.memory import Memory
+from tests.bench.rows import Row
 
 NOT_MEASURED = "-"
 FAILED = "failed"

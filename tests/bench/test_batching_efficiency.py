@@ -11,7 +11,7 @@ from repository.pbtxt import parse_pbtxt
 from tests.bench.batching_efficiency import Efficiency, direct_rate, report, write_repository
 from tests.bench.dense_models import BATCH, FORMATS, WIDTH, DenseFormat
 from tests.bench.forest_model import Forest
-from tests.bench.load import Row
+from tests.bench.rows import Row
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)

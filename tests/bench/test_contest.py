@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from tests.bench.contest import FAILURES_UNTIL_LEFT_OUT, Failure, Outcome, Results, Turn, hold, turns
-from tests.bench.load import LoadFailed, Measurement, Row
+from tests.bench.load import LoadFailed, Measurement
+from tests.bench.rows import Row
 
 SMALL = Row("add_sub", "http", 1)
 LARGE = Row("large", "grpc", 8)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.load import LoadFailed, LoadGenerator, Measurement, Row, last_words, parse_report
+from tests.bench.load import LoadFailed, LoadGenerator, Measurement, last_words, parse_report
+from tests.bench.rows import Protocol, Row
 
 ROW = Row("add_sub", "grpc", 16)
 REPORT = """\
@@ -49,12 +50,22 @@ def test_the_last_words_are_the_last_line_with_text(output: str, expected: str) 
 def test_the_row_and_the_window_become_arguments(tmp_path: Path) -> None:
     arguments = generator(tmp_path, "").arguments(ROW, "127.0.0.1:9", tmp_path / "report.csv")
     pairs = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert arguments[-2] == "-f"
     assert pairs["-m"] == "add_sub"
     assert pairs["-u"] == "127.0.0.1:9"
     assert pairs["-i"] == "grpc"
     assert pairs["--concurrency-range"] == "16"
     assert pairs["-p"] == "1"
     assert pairs["-f"] == str(tmp_path / "report.csv")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "flags"),
+    [("stream", ["-i", "grpc", "--streaming", "--async"]), ("shm", ["-i", "grpc", "--shared-memory=system"])],
+)
+def test_ways_that_need_more_flags(protocol: Protocol, flags: list[str], tmp_path: Path) -> None:
+    arguments = generator(tmp_path, "").arguments(Row("large", protocol, 8), "127.0.0.1:9", tmp_path / "report.csv")
+    assert " ".join(flags) in " ".join(arguments)
 
 
 def generator(folder: Path, body: str, *, grace_seconds: float = 20.0) -> LoadGenerator:

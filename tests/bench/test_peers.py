@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from repository.pbtxt import parse_pbtxt
 from tests.bench import peers
-from tests.bench.peers import Peer, PeerError, Server, free_ports, shared_flags
+from tests.bench.peers import Peer, PeerError, Server, free_ports, in_process, our_server, shared_flags
 
 READY_SERVER = """
 import http.server, sys
@@ -95,3 +96,24 @@ def test_a_server_that_ignores_the_request_to_end_is_killed(tmp_path: Path, monk
     one.stop()
     assert process is not None
     assert process.returncode == -signal.SIGKILL
+
+
+def test_another_checkout_s_server_runs_there(tmp_path: Path) -> None:
+    """Both are needed: the folder that a program runs in comes before PYTHONPATH."""
+    peer = our_server(tmp_path)
+    assert (peer.folder, peer.environment) == (tmp_path, {"PYTHONPATH": str(tmp_path)})
+
+
+def test_the_models_in_the_server_s_process_differ_in_nothing_else(tmp_path: Path) -> None:
+    for _ in range(2):  # a second time is harmless
+        peer = in_process(our_server(), tmp_path)
+    assert "--backend-config=python,allow-in-process=true" in peer.command
+    for model in ("add_sub", "large"):
+        ours, original = (
+            parse_pbtxt((models / model / "config.pbtxt").read_text(), source=model)
+            for models in (peer.models, peers.MODELS)
+        )
+        assert ours.parameters.pop("ISOLATION").string_value == "in_process"
+        assert ours == original
+        program = Path(model) / "1" / "model.py"
+        assert (peer.models / program).read_bytes() == (peers.MODELS / program).read_bytes()

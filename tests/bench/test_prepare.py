@@ -52,3 +52,17 @@ def test_another_python_is_refused_with_one_that_works(tmp_path: Path, monkeypat
     with pytest.raises(PreparationError, match=r"PYTHON=python3\.2"):
         prepare.prepare(tmp_path / "bench")
     assert not (tmp_path / "bench").exists()
+
+
+def test_a_program_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    """A server that runs may have it open."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"program")
+    prepare._place(source, target)
+    before = target.stat()
+    prepare._place(source, target)
+    assert (target.stat().st_ino, target.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    source.write_bytes(b"another")
+    prepare._place(source, target)
+    assert target.read_bytes() == b"another"
+    assert target.stat().st_ino != before.st_ino

@@ -6,10 +6,11 @@ import pytest
 
 from tests.bench.__main__ import PAGE
 from tests.bench.contest import Failure, Outcome, Results, Turn
-from tests.bench.load import Measurement, Row
+from tests.bench.load import Measurement
 from tests.bench.machine import Machine
 from tests.bench.memory import Memory
 from tests.bench.report import BEGIN, END, Run, ServerFacts, render, replace_results, table
+from tests.bench.rows import Row
 
 MACHINE = Machine("2031-02-03", "Some CPU", 2, "Linux 6.1", "3.11.7", 0.25)
 SMALL = Row("add_sub", "http", 1)
