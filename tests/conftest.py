@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.emulators import KINDS, Store, azure_store, azurite, gs_store, moto, s3_store
+from tests.emulators import KINDS, GoogleStore, Store, azure_store, azurite, gcs, gs_store, moto, s3_store
 
 settings.register_profile("trioton", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("trioton")
@@ -20,6 +20,12 @@ _bucket_numbers = itertools.count()
 def moto_address() -> Iterator[str]:
     with moto() as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def gcs_addresses() -> Iterator[tuple[str, str]]:
+    with gcs() as addresses:
+        yield addresses
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +46,7 @@ def new_store(
             case "s3":
                 store = s3_store(request.getfixturevalue("moto_address"), name)
             case "gs":
-                store = gs_store(request.getfixturevalue("moto_address"), name, tmp_path_factory.mktemp("credentials"))
+                store = gs_store(request.getfixturevalue("gcs_addresses"), name, tmp_path_factory.mktemp("credentials"))
             case _:
                 store = azure_store(request.getfixturevalue("azurite_address"), name)
         for variable, value in store.environment.items():
@@ -54,6 +60,13 @@ def new_store(
 def store(request: pytest.FixtureRequest, new_store: Callable[[str], Store]) -> Store:
     """A new bucket, in each kind of store."""
     return new_store(request.param)
+
+
+@pytest.fixture
+def google(new_store: Callable[[str], Store]) -> GoogleStore:
+    made = new_store("gs")
+    assert isinstance(made, GoogleStore)
+    return made
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
-"""Object stores on this machine: moto for S3 and for Google's XML API, Azurite for Azure, each a process of its own.
-
-Google's own emulators speak another of its interfaces, JSON, than clients of this one's kind do; moto answers its XML
-interface as that of S3, which it was made after, and looks at no signature of Google's.
+"""Object stores on this machine, each a process of its own: moto for S3, gcp-storage-emulator behind a bridge for
+Google's, Azurite for Azure.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import AzureStore, GCSStore, S3Store
 
+JSON = {"Content-Type": "application/json"}
 KINDS = ("s3", "gs", "as")
 ROOT = Path(__file__).parent.parent
 # Azurite's account and key, the same everywhere.
@@ -71,6 +71,31 @@ class Store:
                 self.put(key, content)
 
 
+@dataclass
+class GoogleStore(Store):
+    """Written to by the emulator's own interface, JSON, at `address`, and read by that of clients."""
+
+    address: str = field(kw_only=True)
+
+    @property
+    def bucket(self) -> str:
+        return self.url.removeprefix("gs://")
+
+    def put(self, key: str, content: bytes) -> None:
+        query = urllib.parse.urlencode({"uploadType": "resumable", "name": key})
+        upload = _request("POST", f"{self.address}/upload/storage/v1/b/{self.bucket}/o?{query}", JSON, b"{}")
+        _request("PUT", upload["Location"], {"Content-Type": "application/octet-stream"}, content)
+        self.contents[key] = content
+
+    def delete(self, key: str) -> None:
+        _request("DELETE", f"{self.address}/storage/v1/b/{self.bucket}/o/{urllib.parse.quote(key, safe='')}")
+        self.contents.pop(key, None)
+
+    def let_everybody_read(self) -> None:
+        policy = {"bindings": [{"role": "roles/storage.objectViewer", "members": ["allUsers"]}]}
+        _request("PUT", f"{self.address}/storage/v1/b/{self.bucket}/iam", JSON, json.dumps(policy).encode())
+
+
 # In the environment of those that serve a whole test run, so that they are not taken for what a test has left behind.
 EMULATOR_MARK = "TRIOTON_TESTS_EMULATOR"
 
@@ -110,6 +135,15 @@ def moto(environment: Mapping[str, str] | None = None) -> Iterator[str]:
 
 
 @contextmanager
+def gcs() -> Iterator[tuple[str, str]]:
+    """Its addresses: as clients read it, and as it is written to."""
+    command = [sys.executable, "-m", "tests.gcs_bridge"]
+    with running(command, r"Running on (http://\S+ http://\S+)", {"PYTHONPATH": str(ROOT)}) as addresses:
+        reading, writing = addresses.split()
+        yield reading, writing
+
+
+@contextmanager
 def azurite() -> Iterator[str]:
     """Its address; the test is skipped where Azurite is not installed."""
     program = shutil.which("azurite-blob", path=f"{ROOT}/.azurite/node_modules/.bin:{os.environ.get('PATH', '')}")
@@ -135,23 +169,34 @@ def s3_store(address: str, bucket: str) -> Store:
     return Store(f"s3://{address.removeprefix('http://')}/{bucket}", environment, client)
 
 
-def gs_store(address: str, bucket: str, directory: Path) -> Store:
+def gs_store(addresses: tuple[str, str], bucket: str, directory: Path) -> GoogleStore:
     """A new bucket; the credentials are written into the directory."""
-    _request("PUT", f"{address}/{bucket}")
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    reading, writing = addresses
+    _request("POST", f"{writing}/storage/v1/b", JSON, json.dumps({"name": bucket}).encode())
+    path = directory / f"{bucket}.json"
+    service_account(path)
+    client = GCSStore(
+        bucket, config={"service_account": str(path), "base_url": reading}, client_options={"allow_http": True}
     )
+    environment = {"GOOGLE_APPLICATION_CREDENTIALS": str(path), "GOOGLE_BASE_URL": reading}
+    return GoogleStore(f"gs://{bucket}", environment, client, address=writing)
+
+
+def service_account(path: Path, email: str = "trioton@example.org") -> rsa.RSAPublicKey:
+    """Writes a file as Google gives them; what its signatures can be checked with."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     content = {
         "type": "service_account",
-        "gcs_base_url": address,
-        "private_key": key.decode(),
+        "project_id": "trioton",
         "private_key_id": "1",
-        "client_email": "trioton@example.org",
+        "private_key": key.private_bytes(*encoding).decode(),
+        "client_email": email,
+        "client_id": "1",
+        "token_uri": "https://oauth2.googleapis.com/token",
     }
-    path = directory / f"{bucket}.json"
     path.write_text(json.dumps(content))
-    client = GCSStore(bucket, config={"service_account": str(path)}, client_options={"allow_http": True})
-    return Store(f"gs://{bucket}", {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}, client)
+    return key.public_key()
 
 
 def azure_store(address: str, container: str) -> Store:
@@ -176,7 +221,11 @@ def azure_store(address: str, container: str) -> Store:
     return Store(f"as://{AZURE_ACCOUNT}/{container}", environment, client)
 
 
-def _request(method: str, url: str, headers: Mapping[str, str] | None = None, content: bytes = b"") -> None:
+def _request(
+    method: str, url: str, headers: Mapping[str, str] | None = None, content: bytes = b""
+) -> Mapping[str, str]:
+    """The headers of the answer."""
     request = urllib.request.Request(url, content or None, dict(headers or {}), method=method)
     with urllib.request.urlopen(request) as answer:
         answer.read()
+        return dict(answer.headers)

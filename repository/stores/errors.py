@@ -10,8 +10,8 @@ import re
 from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unavailable
 from repository.stores.urls import StoreUrl
 
-# Queries of addresses may carry signatures.
-_QUERY = re.compile(r"\?[^\s,)]*")
+# Queries of addresses may carry signatures. What opens and closes an answer's XML declaration is none.
+_QUERY = re.compile(r"\?(?!xml\b|>)[^\s,)]*")
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _CODE = re.compile(r"<Code>([^<]{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})")

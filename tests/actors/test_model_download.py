@@ -21,8 +21,8 @@ from repository.stores.errors import ObjectChanged
 from repository.stores.snapshot import models_in
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import parse_store_url
-from tests.emulators import Store
-from tests.repository.stores.endpoint import endpoint
+from tests.emulators import GoogleStore, Store
+from tests.repository.stores.endpoint import answer, endpoint, forward
 
 QUICK = Patience(connect_seconds=1, read_seconds=5, request_seconds=5, retries=0, retry_seconds=1)
 
@@ -123,6 +123,31 @@ async def test_a_connection_that_breaks_is_taken_up_where_it_was(
             assert (here.path / "1" / "a").read_bytes() == content
     assert len(starts) > 1
     assert starts[-1] > 0
+
+
+async def test_an_interrupted_download_from_google(
+    google: GoogleStore, cache: FileCache, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole in the end, after a connection that breaks and a store that is busy."""
+    content = os.urandom(3_000_000)
+    google.put("models/m/1/a", content)
+    ranges: list[str] = []
+
+    def handle(request: http.server.BaseHTTPRequestHandler) -> None:
+        if reads := request.path.endswith("a"):
+            ranges.append(request.headers["Range"])
+        if reads and len(ranges) == 2:
+            answer(503)(request)
+            return
+        limit = 2_000_000 if reads and len(ranges) == 1 else None
+        forward(request, google.environment["GOOGLE_BASE_URL"] + request.path, limit=limit)
+
+    with endpoint(handle) as address:
+        monkeypatch.setenv("GOOGLE_BASE_URL", address)
+        async with at_hand(model(google, cache)) as (here, _):
+            assert (here.path / "1" / "a").read_bytes() == content
+    assert len(ranges) == 3
+    assert ranges[1] == ranges[2] != ranges[0]
 
 
 async def test_a_store_that_goes_away(

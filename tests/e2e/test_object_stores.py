@@ -8,8 +8,6 @@ import os
 import signal
 import tarfile
 import threading
-import urllib.error
-import urllib.request
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,6 +23,7 @@ from tests.e2e.repository import add_add_sub
 from tests.e2e.server_process import ServerProcess, eventually
 from tests.e2e.test_repositories import over_http
 from tests.emulators import Store, moto, s3_store
+from tests.repository.stores import endpoint as endpoints
 from tests.repository.stores.endpoint import answer, endpoint
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
@@ -222,25 +221,9 @@ def test_the_credential_file(
 
 
 def forward(request: http.server.BaseHTTPRequestHandler, store: Store, *, limit: int | None = None) -> None:
-    """Answer as the store does, whatever the bucket is called here; or with the first bytes of it only."""
+    """Answer as a store of S3 does, whatever the bucket is called here; or with the first bytes of it only."""
     address, _, bucket = store.url.replace("s3://", "http://").rpartition("/")
-    path = request.path.replace("/bucket", f"/{bucket}", 1)
-    headers = {
-        name: request.headers[name] for name in ("Range", "If-Match", "Authorization") if name in request.headers
-    }
-    try:
-        reply = urllib.request.urlopen(urllib.request.Request(address + path, headers=headers))
-    except urllib.error.HTTPError as error:
-        reply = error
-    with reply:
-        body = reply.read()
-        request.send_response(reply.status)
-        for name in ("Content-Type", "Content-Range", "Last-Modified", "ETag"):
-            if value := reply.headers.get(name):
-                request.send_header(name, value)
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body[:limit])
+    endpoints.forward(request, address + request.path.replace("/bucket", f"/{bucket}", 1), limit=limit)
 
 
 def test_kill_in_the_middle_of_a_download(s3: Store, tmp_path: Path, serve: Callable[..., ServerProcess]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import ssl
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -22,6 +24,25 @@ def answer(status: int, body: str = "", **headers: str) -> Handler:
         request.wfile.write(body.encode())
 
     return handle
+
+
+def forward(request: http.server.BaseHTTPRequestHandler, url: str, *, limit: int | None = None) -> None:
+    """Answer as another store does; or with the first bytes of it only."""
+    wanted = ("Range", "If-Match", "Authorization")
+    headers = {name: request.headers[name] for name in wanted if name in request.headers}
+    try:
+        reply = urllib.request.urlopen(urllib.request.Request(url, headers=headers))
+    except urllib.error.HTTPError as error:
+        reply = error
+    with reply:
+        body = reply.read()
+        request.send_response(reply.status)
+        for name in ("Content-Type", "Content-Range", "Last-Modified", "ETag"):
+            if value := reply.headers.get(name):
+                request.send_header(name, value)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body[:limit])
 
 
 @contextmanager
