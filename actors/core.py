@@ -25,7 +25,7 @@ from actors.rate_limiter import RateLimiter
 from actors.residence import Residence, ResidenceSnapshot
 from actors.response_cache import ResponseCache
 from actors.statistics import VersionSnapshot
-from backends.devices import compute_capabilities
+from backends.devices.machine import compute_capabilities
 from backends.registry import BackendRegistry
 from backends.services import BackendServices
 from protocol.core import (

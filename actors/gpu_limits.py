@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from backends.devices import gpu_memory
+from backends.devices.machine import gpu_memory
 from protocol.errors import Unavailable
 from repository.model_config import InstanceKind, ModelConfig
 

@@ -24,6 +24,7 @@ from actors.model_memory import stated_bytes
 from actors.rate_limiter import ModelLimits, RateLimiter
 from actors.response_cache import ResponseCache, VersionCache
 from actors.traffic_split import TrafficSplit
+from backends.devices.devices import Devices
 from backends.interface import Backend, InstanceSpec, ModelSource
 from backends.registry import BackendRegistry
 from backends.services import BackendServices
@@ -68,6 +69,7 @@ class ModelLoader:
     # The cores of each host policy that there is, and the fraction of a GPU's memory above which nothing is loaded.
     host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
     gpu_limits: Mapping[int, float] = field(default_factory=dict)
+    devices: Devices = field(default_factory=Devices)
 
     def agents(self, directory: ModelDirectory, config: ModelConfig) -> ModelAgents:
         """The repository agents that the configuration names."""
@@ -202,6 +204,7 @@ class ModelLoader:
             settings,
             self.services,
             is_flat=directory.is_flat,
+            devices=self.devices,
         )
 
     def _on_device(self, source: ModelSource, placement: InstancePlacement) -> ModelSource:

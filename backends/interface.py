@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
+from backends.devices.devices import Devices
 from backends.services import BackendServices
 from protocol.core import MemoryUsage
 from protocol.errors import Internal, ServerError, Unavailable
@@ -35,7 +36,7 @@ class ModelSource:
 
     `settings` are the server's `--backend-config` entries for this backend. `model_file` is the default model
     file's path; it may name a directory. `services` are there where the model may call its server. `shared` is where
-    a backend keeps what all instances of this load have in common.
+    a backend keeps what all instances of this load have in common. `devices` gives instances on GPUs their streams.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ModelSource:
     shared: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
     # The model has no version directories: its files lie in its own.
     is_flat: bool = False
+    devices: Devices = field(default_factory=Devices, compare=False, repr=False)
 
     def for_device(self, kind: InstanceKind, compute_capability: str) -> ModelSource:
         """The same for an instance on a device: on a GPU whose compute capability is in `cc_model_filenames`, that file

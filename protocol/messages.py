@@ -29,7 +29,7 @@ class Tensor:
 
     `data` holds the elements row-major and little-endian; for BYTES each element is a 4-byte little-endian length
     and its bytes. It is a view wherever it can be (of the received body, of a backend's output), so it must not be
-    written to, and it keeps what it views alive.
+    written to, and it keeps what it views alive. What lies on a device is a `protocol.device_tensor.DeviceTensor`.
     """
 
     name: str
@@ -71,6 +71,10 @@ class Tensor:
         array = np.frombuffer(self.data, dtype=self.datatype.dtype).reshape(self.shape)
         array.flags.writeable = False
         return array
+
+    def under(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The same elements under another name, in another shape."""
+        return Tensor(name, self.datatype, shape, self.data)
 
     @classmethod
     def from_numpy(cls, name: str, array: NDArray[Any]) -> Tensor:

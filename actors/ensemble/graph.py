@@ -42,7 +42,7 @@ class Port:
                 shape = (1, *shape)
             elif not self.is_batching and len(shape) == self.rank + 1 and shape[0] == 1:
                 shape = shape[1:]
-        return Tensor(self.name, value.datatype, shape, value.data)
+        return value.under(self.name, shape)
 
 
 @dataclass(frozen=True, slots=True)

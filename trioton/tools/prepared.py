@@ -12,7 +12,7 @@ import trio
 
 from actors.model import Model
 from actors.model_loading import ModelLoader
-from backends.devices import compute_capabilities
+from backends.devices.machine import compute_capabilities
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, NotFound, ServerError

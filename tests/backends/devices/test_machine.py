@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from backends.devices import compute_capabilities
+from backends.devices.machine import compute_capabilities
 
 
 class NVMLError(Exception):

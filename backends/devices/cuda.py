@@ -1,0 +1,97 @@
+"""The runtime of NVIDIA GPUs, through cupy. Not seen running on a GPU.
+
+Source: cupy's "Low-level CUDA support"; CUDA Runtime API, "Stream Management" and "Memory Management".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from backends.devices.errors import device_errors
+from backends.devices.pinned import Pinned
+from backends.devices.runtime import DeviceRuntime
+from protocol.cuda import CudaMemory, find_cupy
+from protocol.device_tensor import DeviceBuffer
+from protocol.errors import Unavailable
+
+
+class CudaRuntime(DeviceRuntime):
+    """One GPU, with a pool of its memory that keeps at most `pool_bytes`; what is needed beyond that comes from the
+    driver each time, and goes back to it."""
+
+    def __init__(self, device_id: int, pool_bytes: int) -> None:
+        self._cupy: Any = _cupy(f"GPU {device_id} cannot be used")
+        self._device_id = device_id
+        self._place = f"GPU {device_id}"
+        self.memory = CudaMemory(self._cupy, device_id)
+        self._pool: Any = None
+        if pool_bytes:
+            with device_errors(self._place), self._cupy.cuda.Device(device_id):
+                self._pool = self._cupy.cuda.MemoryPool()
+                self._pool.set_limit(size=pool_bytes)
+
+    def allocate(self, byte_size: int, stream: Any) -> DeviceBuffer:
+        with device_errors(self._place), self._cupy.cuda.Device(self._device_id), stream:
+            pointer = self._from_pool(byte_size)
+            if pointer is None:
+                pointer = self._from_driver(byte_size)
+        return DeviceBuffer(self.memory, pointer.ptr, byte_size, pointer)
+
+    def _from_pool(self, byte_size: int) -> Any:
+        """None where it would pass its limit."""
+        if self._pool is None:
+            return None
+        try:
+            return self._pool.malloc(byte_size)
+        except MemoryError:
+            return None
+
+    def _from_driver(self, byte_size: int) -> Any:
+        cuda = self._cupy.cuda
+        try:
+            return cuda.MemoryPointer(cuda.Memory(byte_size), 0)
+        except (RuntimeError, MemoryError):
+            if self._pool is None:
+                raise
+            self._pool.free_all_blocks()
+            return cuda.MemoryPointer(cuda.Memory(byte_size), 0)
+
+    def new_stream(self, priority: int) -> Any:
+        with device_errors(self._place), self._cupy.cuda.Device(self._device_id):
+            if not priority:
+                return self._cupy.cuda.Stream(non_blocking=True)
+            return self._cupy.cuda.Stream(non_blocking=True, priority=priority)
+
+    def stream_number(self, stream: Any) -> int:
+        return int(stream.ptr)
+
+    def copy(self, target: int, source: int, byte_size: int, stream: Any) -> None:
+        runtime = self._cupy.cuda.runtime
+        with device_errors(self._place), self._cupy.cuda.Device(self._device_id):
+            runtime.memcpyAsync(target, source, byte_size, runtime.memcpyDefault, stream.ptr)
+
+    def synchronize(self, stream: Any) -> None:
+        with device_errors(self._place):
+            stream.synchronize()
+
+    @contextmanager
+    def current(self, stream: Any) -> Iterator[None]:
+        with self._cupy.cuda.Device(self._device_id), stream:
+            yield
+
+
+def pin(byte_size: int) -> Pinned:
+    """Pinned memory that every device may copy from and to."""
+    cuda = _cupy("no memory can be pinned").cuda
+    pinned: Pinned = cuda.PinnedMemory(byte_size, cuda.runtime.hostAllocPortable)
+    return pinned
+
+
+def _cupy(what: str) -> ModuleType:
+    cupy = find_cupy()
+    if cupy is None:
+        raise Unavailable(f"{what}: cupy is not installed or sees no GPU; pip install 'trioton[gpu]'")
+    return cupy

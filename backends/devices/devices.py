@@ -1,0 +1,55 @@
+"""The devices of one server: their memory within the limits of its flags, and streams for its model instances."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from backends.devices.cuda import CudaRuntime, pin
+from backends.devices.pinned import DEFAULT_PINNED_BYTES, Pinned, PinnedPool
+from backends.devices.runtime import DeviceRuntime
+from backends.devices.stream import DeviceStream
+from repository.model_config import ModelConfig
+
+DEFAULT_POOL_BYTES = 64 << 20
+
+
+class Devices:
+    """`cuda_pool_bytes` is by device, `DEFAULT_POOL_BYTES` for others. Nothing is touched before it is used."""
+
+    def __init__(
+        self,
+        *,
+        pinned_bytes: int = DEFAULT_PINNED_BYTES,
+        cuda_pool_bytes: Mapping[int, int] | None = None,
+        new_runtime: Callable[[int, int], DeviceRuntime] = CudaRuntime,
+        pin: Callable[[int], Pinned] = pin,
+    ) -> None:
+        self.pinned = PinnedPool(pinned_bytes, pin)
+        self._pool_bytes = cuda_pool_bytes or {}
+        self._new_runtime = new_runtime
+        self._runtimes: dict[int, DeviceRuntime] = {}
+        self._lock = threading.Lock()
+
+    def runtime(self, device_id: int) -> DeviceRuntime:
+        """Raises Unavailable where there is no such GPU, or no cupy. Blocks while a first use prepares the device."""
+        with self._lock:
+            runtime = self._runtimes.get(device_id)
+            if runtime is None:
+                pool_bytes = self._pool_bytes.get(device_id, DEFAULT_POOL_BYTES)
+                runtime = self._runtimes[device_id] = self._new_runtime(device_id, pool_bytes)
+            return runtime
+
+    def stream(self, device_id: int, config: ModelConfig | None = None, *, priority: int = 0) -> DeviceStream:
+        """A new stream for one instance, with the pinned memory that its model's configuration allows. Raises as
+        `runtime`."""
+        optimization = None if config is None else config.optimization
+        inputs = None if optimization is None else optimization.input_pinned_memory
+        outputs = None if optimization is None else optimization.output_pinned_memory
+        return DeviceStream(
+            self.runtime(device_id),
+            self.pinned,
+            priority=priority,
+            pins_inputs=inputs is None or inputs.enable,
+            pins_outputs=outputs is None or outputs.enable,
+        )

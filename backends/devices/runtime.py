@@ -1,0 +1,51 @@
+"""The seam to one GPU: memory, streams and copies. Whatever the server does on a device by itself goes through here.
+
+`backends.devices.cuda` is the only implementation; tests have another one in host memory.
+"""
+
+from __future__ import annotations
+
+import abc
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+from protocol.device_tensor import DeviceBuffer, DeviceMemory
+
+# A stream, as the runtime that has made it knows it.
+Stream: TypeAlias = Any
+
+
+class DeviceRuntime(abc.ABC):
+    """One GPU. Every call may come from any thread; a stream is for one thread at a time.
+
+    Raises:
+        Overloaded: the device, or the host, has no memory left.
+        Unavailable: the device refuses.
+    """
+
+    memory: DeviceMemory
+
+    @abc.abstractmethod
+    def allocate(self, byte_size: int, stream: Stream) -> DeviceBuffer:
+        """Memory to be used on this stream first; whoever drops it has waited for every other one that used it."""
+
+    @abc.abstractmethod
+    def new_stream(self, priority: int) -> Stream:
+        """A stream that waits for no other one. A lower priority goes first; 0 is the lowest."""
+
+    @abc.abstractmethod
+    def stream_number(self, stream: Stream) -> int:
+        """Its `cudaStream_t`, for libraries that are told a stream."""
+
+    @abc.abstractmethod
+    def copy(self, target: int, source: int, byte_size: int, stream: Stream) -> None:
+        """Enqueue a copy between addresses of the host, of this device, of others. Both sides must stay until the
+        stream was waited for."""
+
+    @abc.abstractmethod
+    def synchronize(self, stream: Stream) -> None:
+        """Wait until all that is enqueued has ended."""
+
+    @abc.abstractmethod
+    def current(self, stream: Stream) -> AbstractContextManager[None]:
+        """Makes device and stream the running thread's current ones, for libraries that look there."""

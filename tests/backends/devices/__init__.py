@@ -1,0 +1,1 @@
+"""Tests of what backends have in common on devices."""

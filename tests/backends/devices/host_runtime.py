@@ -1,0 +1,126 @@
+"""A device in host memory: what it is told to copy it copies when it is waited for, so a wait that lacks shows.
+
+It knows which of its memory is there, and refuses to touch any other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from backends.devices.pinned import Pinned
+from backends.devices.runtime import DeviceRuntime
+from protocol.device_tensor import DeviceBuffer
+from protocol.dlpack import DeviceType
+from protocol.errors import Overloaded, Unavailable
+from protocol.messages import Buffer
+
+
+class Block:
+    """Memory that counts itself, aligned as a device's is."""
+
+    def __init__(self, size: int, live: dict[int, int]) -> None:
+        self._memory = ctypes.create_string_buffer(size + 256)
+        begin = ctypes.addressof(self._memory)
+        self.ptr = begin + -begin % 256
+        self._live = live
+        live[self.ptr] = size
+
+    def __del__(self) -> None:
+        self._live.pop(self.ptr, None)
+
+
+class HostMemory:
+    def __init__(self, device: tuple[int, int], live: dict[int, int]) -> None:
+        self.device = device
+        self._live = live
+
+    def read(self, address: int, byte_size: int) -> Buffer:
+        self.check(address, byte_size)
+        return memoryview(ctypes.string_at(address, byte_size))
+
+    def write(self, address: int, data: Buffer) -> None:
+        data = bytes(data)
+        self.check(address, len(data))
+        ctypes.memmove(address, data, len(data))
+
+    def copy(self, target: int, source: int, byte_size: int) -> None:
+        self.check(target, byte_size)
+        ctypes.memmove(target, source, byte_size)
+
+    def check(self, address: int, byte_size: int) -> None:
+        if not any(begin <= address and address + byte_size <= begin + size for begin, size in self._live.items()):
+            raise Unavailable(f"no memory of the device: {byte_size} bytes at {address:#x}")
+
+
+@dataclass(eq=False)
+class HostStream:
+    priority: int = 0
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+class HostRuntime(DeviceRuntime):
+    """`free_bytes` is what can be allocated; `copied` has the size of each copy, `waits` how often it was waited."""
+
+    def __init__(self, device_id: int = 0, pool_bytes: int = 0, *, device_type: int = DeviceType.CUDA) -> None:
+        self.live: dict[int, int] = {}
+        self.host = HostMemory((device_type, device_id), self.live)
+        self.memory = self.host
+        self.pool_bytes = pool_bytes
+        self.free_bytes = 1 << 30
+        self.copied: list[int] = []
+        self.waits = 0
+        self.is_lost = False
+        self.current_in: dict[int, HostStream] = {}
+
+    def allocate(self, byte_size: int, stream: HostStream) -> DeviceBuffer:
+        if sum(self.live.values()) + byte_size > self.free_bytes:
+            raise Overloaded(f"GPU {self.memory.device[1]}: no memory left on the device: out of memory")
+        block = Block(byte_size, self.live)
+        return DeviceBuffer(self.memory, block.ptr, byte_size, block)
+
+    def new_stream(self, priority: int) -> HostStream:
+        return HostStream(priority)
+
+    def stream_number(self, stream: HostStream) -> int:
+        return id(stream)
+
+    def copy(self, target: int, source: int, byte_size: int, stream: HostStream) -> None:
+        self.copied.append(byte_size)
+        stream.copies.append((target, source, byte_size))
+
+    def synchronize(self, stream: HostStream) -> None:
+        self.waits += 1
+        copies, stream.copies = stream.copies, []
+        if self.is_lost:
+            raise Unavailable("GPU 0: the device is lost")
+        for target, source, byte_size in copies:
+            ctypes.memmove(target, source, byte_size)
+
+    @contextmanager
+    def current(self, stream: HostStream) -> Iterator[None]:
+        thread = threading.get_ident()
+        self.current_in[thread] = stream
+        try:
+            yield
+        finally:
+            del self.current_in[thread]
+
+
+class Pins:
+    """Makes "pinned" memory, and counts what there is of it."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, int] = {}
+        self.made = 0
+
+    def __call__(self, byte_size: int) -> Pinned:
+        self.made += 1
+        return Block(byte_size, self.live)
+
+    @property
+    def byte_size(self) -> int:
+        return sum(self.live.values())
