@@ -126,7 +126,7 @@ class Exchange(BodyWriter, Protocol):
     def may_have_body(self) -> bool:
         """Whether a body may follow. HTTP/1 announces it, HTTP/2 need not, whatever the method."""
 
-    async def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Buffer:
+    def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Awaitable[Buffer]:
         """The whole body, counted by `limit` and `share` as it comes.
 
         Raises:
@@ -135,7 +135,7 @@ class Exchange(BodyWriter, Protocol):
             ServerError: it is over a limit, or framed as it must not be.
         """
 
-    async def run(self, handler: Handler, request: HttpRequest) -> Reply | None:
+    def run(self, handler: Handler, request: HttpRequest) -> Awaitable[Reply | None]:
         """Run a handler, which is cancelled if the client leaves; then there is no reply."""
 
     async def reply(self, reply: Reply) -> None:

@@ -1,9 +1,9 @@
-"""HTTP/1 on one connection: one task reads, one answers, one exchange at a time.
+"""HTTP/1 on one connection: a task that reads a request, runs the application and answers, one exchange at a time.
 
-    wire -> [reader] -> head and body -> [application] -> reply -> wire
+    wire -> head and body -> application -> reply -> wire
 
-The reader has the next bytes of the connection in sight while a request runs, so that a client that leaves cancels it.
-A request behind the present one waits in the reader's buffer, which takes no more then.
+A second task has the next bytes of the connection in sight while a request runs for long, so that a client that leaves
+cancels it. Nothing is paid for that by requests that are answered soon.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from dataclasses import dataclass
 import trio
 
 from protocol.errors import Internal, ServerError
+from protocol.http.body import BodyLimit
 from protocol.http.date import DateHeader
 from protocol.http.errors import HeadersTooLarge, HeaderTimeout, LimitError, error_reply
-from protocol.http.exchange import App
+from protocol.http.exchange import App, ClientGone
 from protocol.http.http1_body import IncomingBody
-from protocol.http.http1_chunks import ChunkDecoder, LineTooLong
+from protocol.http.http1_chunks import LineTooLong
 from protocol.http.http1_exchange import Http1Exchange, response_head
 from protocol.http.http1_head import END_OF_HEAD, HTTP2_PREFACE, Head, malformed, parse_head
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.http.wakeup import Wakeup
 from protocol.http.wire import Wire
 from protocol.messages import Buffer
+from protocol.request_memory import RequestShare
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 64 * 1024
-# A line of chunked framing, and all trailers of a body.
-MAX_FRAMING_LINE = 16 * 1024
 
-# The most that is read at a time of a body whose size is known.
-_PIECE = 1024 * 1024
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _HOP_BY_HOP = frozenset({b"host", b"connection", b"upgrade", b"http2-settings", b"transfer-encoding", b"keep-alive"})
 
@@ -48,10 +47,6 @@ class ChangeToHttp2:
     rest: bytes
     settings: bytes | None = None
     headers: list[tuple[bytes, bytes]] | None = None
-
-
-class _Ended(Exception):
-    """The reader has nothing more to do."""
 
 
 class Http1:
@@ -77,9 +72,10 @@ class Http1:
         self._last_head = b""
         self._parsed: Head | None = None
         self._exchange: Http1Exchange | None = None
-        self._begun = Wakeup()
-        self._over = Wakeup()
-        self._reading = trio.CancelScope()
+        self._served = 0
+        self._most_served = limits.max_requests_per_connection or math.inf
+        self._reading = trio.CancelScope()  # around all exchanges, cancelled between two of them
+        self._running: trio.CancelScope | None = None  # all
         self._deadline = math.inf  # of the wait for a request, or for its head
         self._is_timing_head = False
         self._has_ended = False  # no request comes after the present one
@@ -87,71 +83,97 @@ class Http1:
         self._is_draining = False
         self._has_unread = False  # the client may still be sending what nobody will read
         self._linger = GOODBYE_SECONDS
-        self._left = limits.max_requests_per_connection or math.inf
         self._change: ChangeToHttp2 | None = None
+        # The watcher's: which request ran already when it was last looked at, and what has come behind it.
+        self._seen = 0
+        self._is_watched = False
+        self._ahead = b""
+        self._watching = Wakeup()
+        self._arrived = Wakeup()
 
     async def run(self) -> ChangeToHttp2 | None:
         """Serve until either side ends the connection, or HTTP/2 begins. Cancelling ends it at once, with what runs."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._answer)
+            self._running = nursery.cancel_scope
+            nursery.start_soon(self._watch)
             self._note_idle()
-            with self._reading, suppress(_Ended):
-                await self._read()
-            if self._is_gone:
-                nursery.cancel_scope.cancel()
+            last: Http1Exchange | None = None
+            with self._reading, suppress(ClientGone):
+                last = await self._serve()
+            if last is not None:
+                await self._run(last)
             elif self._reading.cancelled_caught and not self._has_ended:
                 await self._time_out()
-            self._has_ended = True
-            self._begun.wake()
+            nursery.cancel_scope.cancel()
         if self._change is None and not self._is_gone and self._has_unread:
             with trio.move_on_after(self._linger):
                 await self._say_goodbye()
         return self._change
 
     def check_time(self, now: float) -> None:
-        """Called every now and then: a scope with a deadline of its own for each wait would cost more."""
+        """Called every now and then: a scope with a deadline, or a watcher, for each request would cost more."""
         if now >= self._deadline:
             self._reading.cancel()
+        if self._exchange is not None and not self._has_unread:
+            if self._seen == self._served:
+                self._watching.wake()
+            self._seen = self._served
 
     async def drain(self) -> None:
         """Finish what is in flight, take no more, and let `run` return."""
         self._is_draining = True
         if self._exchange is None:
-            self.end()
-
-    def end(self) -> None:
-        """Take no request after the present one."""
-        self._has_ended = True
-        self._reading.cancel()
+            self._has_ended = True
+            self._reading.cancel()
 
     @property
     def closes(self) -> bool:
         """Whether the connection ends with the present exchange, whatever its client wants."""
-        return self._is_draining or self._left <= 0
+        return self._is_draining or self._served >= self._most_served
 
     @property
     def has_more(self) -> bool:
         """Whether bytes have come that are not read yet."""
-        return bool(self._buffer)
+        return bool(self._buffer or self._ahead)
 
-    # The reader.
-
-    async def _read(self) -> None:
+    async def _serve(self) -> Http1Exchange | None:
+        """Take requests until none follows. One that came in the moment in which no more were to be taken is returned,
+        and has yet to be run. Raises ClientGone where the client has left between two requests."""
         while True:
             head = await self._head()
             if head is None:
-                return
-            self._left -= 1
-            if self._left == 0:
+                return None
+            self._served += 1
+            if self._served == self._most_served:
                 self.on_limit("max_requests_per_connection")
             self._deadline = math.inf
             self._is_timing_head = False
-            body = self._body(head)
-            self._exchange = exchange = Http1Exchange(self, head, body)
-            self._begun.wake()
-            if body.size or head.is_chunked:
-                await self._fill(head, body)
-            await self._watch(exchange)
+            self._exchange = exchange = Http1Exchange(self, head)
+            if self._reading.cancel_called:
+                exchange.closes = True
+                return exchange
+            await self._run(exchange)
+            self._exchange = None
+            if exchange.closes or self.closes or self._is_gone:
+                self._has_ended = True
+                self._has_unread = self._has_unread or self.has_more
+                return None
+            self._note_idle()
+
+    async def _run(self, exchange: Http1Exchange) -> None:
+        try:
+            await self._app(exchange)
+        except ClientGone:
+            pass
+        except Exception:
+            logger.exception("%s %r failed", exchange.method, exchange.raw_path)
+            if not exchange.has_started:
+                exchange.closes = True
+                await exchange.reply(error_reply(Internal("internal error")))
+        if not exchange.is_complete:
+            exchange.closes = True
+
+    # Heads.
 
     async def _head(self) -> Head | None:
         """The next head; None where none follows, which has then been told."""
@@ -173,7 +195,7 @@ class Http1:
                 if searched and not self._is_timing_head:
                     self._is_timing_head = True
                     self._deadline = min(self._deadline, trio.current_time() + self.limits.header_timeout)
-            self._buffer += await self._more()
+            self._buffer += await self.receive()
 
     async def _take_head(self, end: int) -> Head | None:
         data, self._buffer = self._buffer[:end], self._buffer[end:]
@@ -196,82 +218,72 @@ class Http1:
         self._last_head, self._parsed = data, head
         return head
 
-    def _body(self, head: Head) -> IncomingBody:
+    # Bodies.
+
+    async def read_body(self, head: Head, limit: BodyLimit, share: RequestShare, pause_seconds: float) -> Buffer:
+        """As `Exchange.read_body`, called once for each request that may have a body."""
         size = head.content_length
-        if head.is_chunked or size > len(self._buffer):
-            return IncomingBody(size, is_complete=False)
-        data, self._buffer = self._buffer[:size], self._buffer[size:]
-        return IncomingBody(0, data, is_complete=True)
-
-    async def _fill(self, head: Head, body: IncomingBody) -> None:
-        """Read a body that is not there yet; what goes wrong with it the application hears."""
+        if not head.is_chunked and size <= len(self._buffer):
+            share.take(size)
+            here, self._buffer = self._buffer[:size], self._buffer[size:]
+            return here
         self._has_unread = True
-        await body.wait_wanted()
-        whole = await (self._fill_chunked(body) if head.is_chunked else self._fill_sized(body))
-        if not whole:
-            await self._wait_over()
-            raise _Ended
+        if head.expects_continue and not self.has_more:
+            await self.send(_CONTINUE)
+        body = IncomingBody(self, limit, share, pause_seconds)
+        first, self._buffer = self._buffer, b""
+        data: Buffer
+        if head.is_chunked:
+            try:
+                data, self._buffer = await body.read_chunked(first)
+            except LineTooLong:
+                raise HeadersTooLarge(self.limits.max_header_size) from None
+        else:
+            data = await body.read_sized(first, size)
         self._has_unread = False
-
-    async def _fill_sized(self, body: IncomingBody) -> bool:
-        view = body.buffer()
-        filled = len(self._buffer)
-        view[:filled] = self._buffer
-        self._buffer = b""
-        if not body.count(filled):
-            return False
-        while filled < body.size:
-            size = await self.wire.receive_into(view[filled : filled + _PIECE])
-            if not size:
-                self._leave()
-            filled += size
-            if not body.count(size):
-                return False
-        body.complete(view)
-        return True
-
-    async def _fill_chunked(self, body: IncomingBody) -> bool:
-        decoder = ChunkDecoder(MAX_FRAMING_LINE)
-        data, self._buffer = self._buffer, b""
-        try:
-            while True:
-                if data and not body.count(decoder.feed(data)):
-                    return False
-                if decoder.is_complete:
-                    self._buffer = decoder.rest
-                    body.complete(decoder.parts[0] if len(decoder.parts) == 1 else b"".join(decoder.parts))
-                    return True
-                data = await self._more()
-        except ServerError as error:
-            body.fail(error)
-        except LineTooLong:
-            body.fail(HeadersTooLarge(self.limits.max_header_size))
-        return False
-
-    async def _watch(self, exchange: Http1Exchange) -> None:
-        """Until the exchange is over: a client that leaves is noticed, one that sends more fills the buffer once."""
-        if not self._buffer and self._exchange is exchange:
-            self._buffer = await self._more()
-        if self._exchange is exchange:
-            await self._wait_over()
-
-    async def _wait_over(self) -> None:
-        while self._exchange is not None:
-            await self._over.wait()
-
-    async def _more(self) -> bytes:
-        data = await self.wire.receive(RECEIVE_SIZE)
-        if not data:
-            self._leave()
         return data
 
-    def _leave(self) -> None:
-        self._is_gone = True
-        raise _Ended
+    # What comes.
+
+    async def receive(self) -> bytes:
+        """Implements `BodySource`."""
+        while self._is_watched:
+            await self._arrived.wait()
+        data, self._ahead = self._ahead, b""
+        if not data:
+            data = await self.wire.receive(RECEIVE_SIZE)
+            if not data:
+                self._is_gone = True
+                raise ClientGone
+        return data
+
+    async def receive_into(self, view: memoryview) -> int:
+        """Implements `BodySource`."""
+        size = await self.wire.receive_into(view)
+        if not size:
+            self._is_gone = True
+            raise ClientGone
+        return size
+
+    async def _watch(self) -> None:
+        """Have the wire in sight, when told to, until something comes: the next request is kept, and that the client
+        leaves ends everything."""
+        while True:
+            await self._watching.wait()
+            if self._ahead or self._buffer:  # enough for now
+                continue
+            self._is_watched = True
+            self._ahead = await self.wire.receive(RECEIVE_SIZE)
+            self._is_watched = False
+            if not self._ahead:
+                self._lose()
+            self._arrived.wake()
 
     def _note_idle(self) -> None:
         self._is_timing_head = False
         self._deadline = trio.current_time() + self.limits.idle_timeout
+
+    # Ends.
 
     async def _time_out(self) -> None:
         if self._is_timing_head:
@@ -306,35 +318,7 @@ class Http1:
         while await self.wire.receive(RECEIVE_SIZE):
             pass
 
-    # The answering task.
-
-    async def _answer(self) -> None:
-        while True:
-            while (exchange := self._exchange) is None:
-                if self._has_ended:
-                    return
-                await self._begun.wait()
-            await self._run(exchange)
-            self._exchange = None
-            if exchange.closes or self.closes or self._is_gone:
-                self._has_unread = self._has_unread or bool(self._buffer)
-                self.end()
-                return
-            self._note_idle()
-            self._over.wake()
-
-    async def _run(self, exchange: Http1Exchange) -> None:
-        try:
-            await self._app(exchange)
-        except Exception:
-            logger.exception("%s %r failed", exchange.method, exchange.raw_path)
-            if not exchange.has_started:
-                exchange.closes = True
-                await exchange.reply(error_reply(Internal("internal error")))
-        if not exchange.is_complete:
-            exchange.closes = True
-
-    # Both.
+    # What leaves.
 
     def linger(self, seconds: float) -> None:
         """The client is still sending what nobody will read; give it that long."""
@@ -343,8 +327,13 @@ class Http1:
 
     async def send(self, data: Buffer) -> None:
         if not self._is_gone and not await self.wire.send(data, self.limits.send_timeout, self._note_deaf):
-            self._is_gone = True  # part of a message may be out, and nothing can follow it
-            self.end()
+            self._lose()  # part of a message may be out, and nothing can follow it
+
+    def _lose(self) -> None:
+        """The client has left, or takes nothing any more: what runs for it is cancelled."""
+        self._is_gone = self._has_ended = True
+        if self._running is not None:
+            self._running.cancel()
 
     def _note_deaf(self) -> None:
         self.on_limit("send_timeout")

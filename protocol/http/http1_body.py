@@ -1,114 +1,92 @@
-"""The body of one HTTP/1 request on its way in: the connection's reader fills it, the application waits for it.
+"""The body of one HTTP/1 request that did not come with its head, read while the application waits for it.
 
-A body that came with its head is there from the start. All others are read only once they are wanted, so that the
-application can refuse a request by its head, and counted as they come.
+It is read only once it is wanted, so that the application can refuse a request by its head, and counted as it comes.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 import trio
 
 from protocol.errors import ServerError
 from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
+from protocol.http.http1_chunks import ChunkDecoder
 from protocol.messages import Buffer
 from protocol.request_memory import RequestShare
 
+# A line of chunked framing, and all trailers of a body.
+MAX_FRAMING_LINE = 16 * 1024
+
+# The most that is read at a time of a body whose size is known.
+_PIECE = 1024 * 1024
+
+
+class BodySource(Protocol):
+    """Where a body comes from: the connection, behind the head."""
+
+    async def receive(self) -> bytes:
+        """At least one byte. Raises ClientGone."""
+
+    async def receive_into(self, view: memoryview) -> int:
+        """At least one byte, into memory that is there; returns how many. Raises ClientGone."""
+
 
 class IncomingBody:
-    """`size` is what the head says, 0 if it says nothing. Cancelling `read` leaves the body where it is."""
+    """What `read_sized` and `read_chunked` raise, beside what they say: BodyTimeout, where the body pauses for
+    `pause_seconds` in all or comes more slowly than `MIN_BODY_RATE`; ServerError, where it is over the limit, or no
+    memory is left for it."""
 
-    __slots__ = (
-        "_changed",
-        "_error",
-        "_is_complete",
-        "_limit",
-        "_progress",
-        "_received",
-        "_share",
-        "_wanted",
-        "data",
-        "size",
-    )
-
-    def __init__(self, size: int, data: Buffer = b"", *, is_complete: bool) -> None:
-        self.size = size
-        self.data = data
-        self._is_complete = is_complete
-        self._error: ServerError | None = None
+    def __init__(self, source: BodySource, limit: BodyLimit, share: RequestShare, pause_seconds: float) -> None:
+        self._source = source
+        self._limit = limit
+        self._share = share
+        self._pause_seconds = pause_seconds
+        self._started = trio.current_time()
         self._received = 0
-        self._progress = 0.0
-        self._wanted = trio.Event() if not is_complete else None
-        self._changed = trio.Event() if not is_complete else None
-        self._limit: BodyLimit | None = None
-        self._share: RequestShare | None = None
+        self._timing = trio.CancelScope()
 
-    # The application's side.
+    async def read_sized(self, first: bytes, size: int) -> Buffer:
+        """The body of `size` bytes that begins with `first`."""
+        # Not cleared, and it takes no memory until it is filled.
+        view = np.empty(size, np.uint8).data
+        filled = len(first)
+        view[:filled] = first
+        with self._timing:
+            self._count(filled)
+            while filled < size:
+                piece = await self._source.receive_into(view[filled : filled + _PIECE])
+                filled += piece
+                self._count(piece)
+            return view
+        raise self._timeout()
 
-    @property
-    def is_wanted(self) -> bool:
-        return self._wanted is not None and self._wanted.is_set()
-
-    async def read(self, limit: BodyLimit, share: RequestShare, pause_seconds: float) -> Buffer:
-        """The whole body.
+    async def read_chunked(self, first: bytes) -> tuple[Buffer, bytes]:
+        """The body whose framing begins with `first`, and what came behind it.
 
         Raises:
-            BodyTimeout: it pauses for `pause_seconds`, or comes more slowly than `MIN_BODY_RATE`.
-            ServerError: over the limit, no memory left for it, or framed as it must not be.
+            InvalidArgument: the framing is none.
+            LineTooLong: a line of it is too long.
         """
-        if self._is_complete:
-            share.take(len(self.data))
-            limit.check(len(self.data))
-            return self.data
-        assert self._wanted is not None
-        assert self._changed is not None
-        self._limit, self._share = limit, share
-        self._progress = started = trio.current_time()
-        self._wanted.set()
-        while not (self._is_complete or self._error):
-            deadline = pause_seconds + min(self._progress, started + self._received / MIN_BODY_RATE)
-            if trio.current_time() >= deadline:
-                raise body_timeout(self._received, trio.current_time() - started)
-            with trio.move_on_at(deadline):
-                await self._changed.wait()
-        if self._error:
-            raise self._error
-        return self.data
+        decoder = ChunkDecoder(MAX_FRAMING_LINE)
+        data = first
+        with self._timing:
+            while True:
+                self._count(decoder.feed(data) if data else 0)
+                if decoder.is_complete:
+                    body = decoder.parts[0] if len(decoder.parts) == 1 else b"".join(decoder.parts)
+                    return body, decoder.rest
+                data = await self._source.receive()
+        raise self._timeout()
 
-    # The reader's side.
+    def _count(self, size: int) -> None:
+        """Bytes of content have come, and the next ones have their time."""
+        self._share.take(size)
+        self._received += size
+        self._limit.check(self._received)
+        slowest = self._started + self._received / MIN_BODY_RATE
+        self._timing.deadline = self._pause_seconds + min(trio.current_time(), slowest)
 
-    async def wait_wanted(self) -> None:
-        assert self._wanted is not None
-        await self._wanted.wait()
-
-    def buffer(self) -> memoryview:
-        """Memory for the whole of a body whose size is known; it is not cleared, and takes none until it is filled."""
-        return np.empty(self.size, np.uint8).data
-
-    def count(self, size: int) -> bool:
-        """Bytes of content have come. Returns whether more may come; the application is told if not."""
-        assert self._share is not None
-        assert self._limit is not None
-        self._progress = trio.current_time()
-        try:
-            self._share.take(size)
-            self._received += size
-            self._limit.check(self._received)
-        except ServerError as error:
-            self.fail(error)
-            return False
-        return True
-
-    def complete(self, data: Buffer) -> None:
-        self.data = data
-        self._is_complete = True
-        self._tell()
-
-    def fail(self, error: ServerError) -> None:
-        """What comes is no body, or too much of one."""
-        self._error = error
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
+    def _timeout(self) -> ServerError:
+        return body_timeout(self._received, trio.current_time() - self._started)

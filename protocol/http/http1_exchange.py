@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Protocol
 
 from protocol.http.body import BodyLimit
 from protocol.http.date import DateHeader
 from protocol.http.exchange import Handler, HttpRequest
-from protocol.http.http1_body import IncomingBody
 from protocol.http.http1_head import Head
 from protocol.http.reply import Headers, Reply
 from protocol.messages import Buffer
 from protocol.request_memory import RequestShare
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # A larger body is not copied to be joined with its head.
 _JOINED_SIZE = 64 * 1024
 # Their length is that of what a GET would get (RFC 9110, 8.6).
@@ -39,7 +37,7 @@ _STATUS_LINES = {
 }
 
 
-class Writer(Protocol):
+class Connection(Protocol):
     """What an exchange needs of its connection."""
 
     @property
@@ -49,9 +47,8 @@ class Writer(Protocol):
     def closes(self) -> bool:
         """Whether the connection ends with the present exchange, whatever its client wants."""
 
-    @property
-    def has_more(self) -> bool:
-        """Whether bytes have come that are not read yet."""
+    async def read_body(self, head: Head, limit: BodyLimit, share: RequestShare, pause_seconds: float) -> Buffer:
+        """As `Exchange.read_body`."""
 
     async def send(self, data: Buffer) -> None: ...
 
@@ -86,12 +83,11 @@ def response_head(
 class Http1Exchange:
     """Implements `exchange.Exchange`."""
 
-    __slots__ = ("_body", "_connection", "_head", "_is_chunked", "closes", "has_started", "is_complete")
+    __slots__ = ("_connection", "_head", "_is_chunked", "closes", "has_started", "is_complete")
 
-    def __init__(self, connection: Writer, head: Head, body: IncomingBody) -> None:
+    def __init__(self, connection: Connection, head: Head) -> None:
         self._connection = connection
         self._head = head
-        self._body = body
         self._is_chunked = False
         self.closes = not head.keeps_alive
         self.has_started = False
@@ -117,16 +113,13 @@ class Http1Exchange:
     def may_have_body(self) -> bool:
         return self._head.has_body
 
-    async def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Buffer:
-        head, body = self._head, self._body
-        limit.check(head.content_length)
-        if head.expects_continue and not body.data and head.has_body and not self._connection.has_more:
-            await self._connection.send(_CONTINUE)
-        return await body.read(limit, share, pause_seconds)
+    def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Awaitable[Buffer]:
+        limit.check(self._head.content_length)
+        return self._connection.read_body(self._head, limit, share, pause_seconds)
 
-    async def run(self, handler: Handler, request: HttpRequest) -> Reply | None:
-        """The connection's reader cancels the whole connection when the client leaves, and this with it."""
-        return await handler(request)
+    def run(self, handler: Handler, request: HttpRequest) -> Awaitable[Reply | None]:
+        """The connection cancels everything when the client leaves, and this with it."""
+        return handler(request)
 
     async def reply(self, reply: Reply) -> None:
         self._begin()
