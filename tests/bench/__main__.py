@@ -8,56 +8,23 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 import trio
 
-from tests.bench import batching_efficiency, ensemble_overhead, report
-from tests.bench.check import check
+from tests.bench import batching_efficiency, default_cost, ensemble_overhead, report
 from tests.bench.contest import Failure, Outcome, Results, Turn, hold, turns
-from tests.bench.load import LoadFailed, LoadGenerator, Measurement
+from tests.bench.entrants import TITLES, Entrant, start
+from tests.bench.load import LoadGenerator
 from tests.bench.machine import this_machine
-from tests.bench.memory import Memory, tree_memory
-from tests.bench.peers import OURS, THEIRS, Peer, PeerError, Server, our_server, their_server
+from tests.bench.measurement import LoadFailed
+from tests.bench.peers import OURS, Peer, PeerError, Server, in_process, our_server, their_server
 from tests.bench.prepare import DEFAULT_FOLDER, PreparationError, Tools, prepare
 from tests.bench.rows import add_select, selected
+from tests.bench.wrk import ADVICE
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-TITLES = {OURS: "Trioton", THEIRS: "NVIDIA Triton"}
-# Time for the work that follows start-up to end, before an idle server's memory is read.
-SETTLE_SECONDS = 1.0
 OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS = 500, 16
-
-
-@dataclass(slots=True)
-class Entrant:
-    """A server in the contest, and what was learnt of it besides its answers."""
-
-    server: Server
-    seconds_to_ready: list[float] = field(default_factory=list)
-    version: str = "?"
-    idle: Memory = field(default_factory=lambda: Memory(0, 0, 0))
-    incidents: list[str] = field(default_factory=list)
-
-    @property
-    def title(self) -> str:
-        return TITLES[self.server.peer.name]
-
-    def facts(self) -> report.ServerFacts:
-        process = self.server.process
-        loaded = tree_memory(process.pid) if process is not None and self.server.is_running() else None
-        ready = median(self.seconds_to_ready)
-        return report.ServerFacts(
-            title=self.title,
-            version=self.version,
-            numpy_version=self.server.peer.numpy_version,
-            seconds_to_ready=ready,
-            starts=len(self.seconds_to_ready),
-            idle=self.idle,
-            loaded=loaded,
-        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +54,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=_positive, help="turns of each server per row (default 5; 1 with --quick)")
     parser.add_argument("--window-ms", type=_positive, help="one of a turn's three windows (default 1000; 500)")
     parser.add_argument("--quick", action="store_true", help="one short round: is it alive, and about how fast")
-    parser.add_argument("--only", choices=(OURS, THEIRS), help="measure one server alone")
+    parser.add_argument("--only", action="append", choices=tuple(TITLES), help="only this server; repeatable")
     add_select(parser)
     parser.add_argument("--write", action="store_true", help=f"put the result into {PAGE.parent.name}/{PAGE.name}")
     options = parser.parse_args(arguments)
@@ -106,11 +73,10 @@ def _positive(text: str) -> int:
     return value
 
 
-def _peers(tools: Tools, only: str | None) -> Iterator[Peer]:
-    if only != THEIRS:
-        yield our_server()
-    if only != OURS:
-        yield their_server(tools)
+def _peers(tools: Tools, only: Sequence[str] | None) -> Iterator[Peer]:
+    for peer in (our_server(), in_process(our_server(), DEFAULT_FOLDER), their_server(tools)):
+        if only is None or peer.name in only:
+            yield peer
 
 
 def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -> str:
@@ -119,7 +85,11 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
         busy = f"load average {machine.load_average:.2f} on {machine.cores} cores"
         print(f"The machine is busy ({busy}): do not trust these figures.", file=sys.stderr, flush=True)
     results = Results()
-    load = LoadGenerator(tools.analyzer, tools.analyzer_environment, options.window_ms)
+    load = LoadGenerator.of(tools, options.window_ms)
+    rows = [row for row in options.rows if load.can_run(row)]
+    left_out = [f"{row.label} was left out: {ADVICE}" for row in options.rows if row not in rows]
+    for line in left_out:
+        print(line, file=sys.stderr, flush=True)
     with ExitStack() as stack:
         entrants = {}
         alone: Sequence[str] = ()
@@ -128,15 +98,15 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
             log.write_bytes(b"")
             entrants[peer.name] = entrant = Entrant(Server(peer, log))
             stack.callback(entrant.server.stop)
-        _start(list(entrants.values()), starts=1 if options.quick else 3)
+        start(list(entrants.values()), starts=1 if options.quick else 3)
         try:
             hold(
-                turns(options.rows, list(entrants), options.rounds),
-                lambda turn: _attempt(turn, entrants[turn.server], load),
+                turns(rows, list(entrants), options.rounds),
+                lambda turn: entrants[turn.server].attempt(turn, load),
                 results,
                 _tell,
             )
-            if options.only != THEIRS and options.select is None:
+            if OURS in entrants and options.select is None:
                 alone = _measure_alone(load, options.rounds)
         except KeyboardInterrupt:
             if options.write:
@@ -145,62 +115,41 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
         return report.render(
             report.Run(
                 machine=machine,
-                rows=options.rows,
+                rows=rows,
                 servers={name: entrant.facts() for name, entrant in entrants.items()},
                 results=results,
                 rounds=options.rounds,
                 window_ms=options.window_ms,
                 analyzer_version=tools.analyzer_version,
                 minutes=(time.monotonic() - began) / 60,
-                incidents=[incident for entrant in entrants.values() for incident in entrant.incidents],
+                incidents=left_out + [incident for entrant in entrants.values() for incident in entrant.incidents],
                 alone=alone,
             )
         )
 
 
 def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
-    """What our server costs beside the bare library, and a step of an ensemble beside the bare model."""
-    print("  batching efficiency, and the overhead of ensembles", flush=True)
+    """What our defaults cost, our server beside the bare library, and a step of an ensemble beside the bare model."""
+    print("  the defaults, batching efficiency, and the overhead of ensembles", flush=True)
+    try:
+        defaults = default_cost.report(default_cost.measure(load, rounds))
+    except (LoadFailed, PeerError) as error:
+        defaults = f"failed: {error}"
     try:
         efficiency = batching_efficiency.report(batching_efficiency.measure(load, our_server(), rounds=rounds))
     except (LoadFailed, PeerError) as error:
         efficiency = f"failed: {error}"
     overhead = ensemble_overhead.report(trio.run(ensemble_overhead.measure, OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS))
-    return [f"Batching efficiency:\n\n{efficiency}", f"Overhead of ensembles:\n\n```\n{overhead}\n```"]
-
-
-def _start(entrants: Sequence[Entrant], *, starts: int) -> None:
-    """Start the servers in turns to time them; the last start of each is left running, checked and warm."""
-    for number in range(starts):
-        for entrant in entrants:
-            entrant.seconds_to_ready.append(entrant.server.start())
-            if number < starts - 1:
-                entrant.server.stop()
-                continue
-            time.sleep(SETTLE_SECONDS)
-            if entrant.server.process is not None:
-                entrant.idle = tree_memory(entrant.server.process.pid)
-            entrant.version = check(entrant.server)
-            print(f"{entrant.title} {entrant.version} is ready in {median(entrant.seconds_to_ready):.2f} s", flush=True)
-
-
-def _attempt(turn: Turn, entrant: Entrant, load: LoadGenerator) -> Measurement:
-    server = entrant.server
-    try:
-        if not server.is_running():
-            server.start()
-        return load.run(turn.row, server.address(turn.row.port))
-    except PeerError as error:
-        raise LoadFailed(str(error).splitlines()[0]) from error
-    finally:
-        if ended := server.end_description():
-            entrant.incidents.append(f"{entrant.title} {ended} during {turn.row.label}, round {turn.round + 1}")
-            server.stop()
+    return [
+        f"What is on by default:\n\n{defaults}",
+        f"Batching efficiency:\n\n{efficiency}",
+        f"Overhead of ensembles:\n\n```\n{overhead}\n```",
+    ]
 
 
 def _tell(turn: Turn, outcome: Outcome) -> None:
     said = f"failed: {outcome.reason}" if isinstance(outcome, Failure) else report.describe(outcome)
-    print(f"  round {turn.round + 1}  {turn.row.label:<16}  {TITLES[turn.server]:<13}  {said}", flush=True)
+    print(f"  round {turn.round + 1}  {turn.row.label:<17}  {TITLES[turn.server]:<19}  {said}", flush=True)
 
 
 if __name__ == "__main__":

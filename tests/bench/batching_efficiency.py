@@ -19,11 +19,11 @@ import numpy as np
 
 from tests.bench.dense_models import BATCH, FORMATS, WIDTH, DenseFormat, Rows
 from tests.bench.forest_model import Forest
-from tests.bench.load import WINDOWS, LoadGenerator
+from tests.bench.load import LoadGenerator
 from tests.bench.peers import Peer, Server, our_server
 from tests.bench.prepare import DEFAULT_FOLDER, prepare
-from tests.bench.report import table
 from tests.bench.rows import Port, Row
+from tests.bench.table import table
 
 MODELS: tuple[DenseFormat, ...] = (*FORMATS, Forest())
 PROTOCOLS: tuple[Port, ...] = ("http", "grpc")
@@ -79,7 +79,7 @@ def measure(
     """
     repository = write_repository(folder / "efficiency", formats)
     direct = {each.name: each.open(repository) for each in formats}
-    seconds = WINDOWS * load.window_ms / 1000
+    seconds = load.seconds
     found = [Efficiency(Row(each.name, protocol, CONCURRENCY)) for each in formats for protocol in PROTOCOLS]
     log = folder / "efficiency.log"
     log.write_bytes(b"")
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     formats = [each for each in MODELS if options.format is None or each.name in options.format]
     tools = prepare()
-    load = LoadGenerator(tools.analyzer, tools.analyzer_environment, options.window_ms)
+    load = LoadGenerator.of(tools, options.window_ms)
     print(report(measure(load, our_server(), rounds=options.rounds, formats=formats)))
     return 0
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from tests.bench.load import LoadFailed, Measurement
+from tests.bench.measurement import LoadFailed, Measurement
 from tests.bench.rows import Row
 
 # A server that cannot do a row fails quickly or by a time limit; trying in every round would only make the run long.
@@ -32,6 +32,16 @@ class Failure:
 Outcome = Measurement | Failure
 
 
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Of two servers that were measured in the same rounds, one directly after the other."""
+
+    median: float
+    least: float
+    most: float
+    rounds: int
+
+
 @dataclass(slots=True)
 class Results:
     """What became of every turn, by row, server and round. A turn that was never taken is absent."""
@@ -49,22 +59,26 @@ class Results:
         measured = list(self._measured(row, server).values())
         if not measured:
             return None
+        processor = [m.processor for m in measured if m.processor is not None]
         return Measurement(
             throughput=median(m.throughput for m in measured),
             p50=median(m.p50 for m in measured),
             p99=median(m.p99 for m in measured),
+            processor=median(processor) if processor else None,
         )
 
-    def ratio(self, row: Row, ours: str, theirs: str) -> float | None:
-        """Our median throughput over theirs: above 1, ours is faster."""
-        mine, other = self.typical(row, ours), self.typical(row, theirs)
-        return mine.throughput / other.throughput if mine and other else None
+    def throughput_ratio(self, row: Row, ours: str, theirs: str) -> Ratio | None:
+        """Above 1, ours is faster."""
+        return self._ratio(row, ours, theirs, lambda measured: measured.throughput)
 
-    def ratio_range(self, row: Row, ours: str, theirs: str) -> tuple[float, float] | None:
-        """The smallest and the largest ratio of one round; None below two rounds that both servers finished."""
+    def p50_ratio(self, row: Row, ours: str, theirs: str) -> Ratio | None:
+        """Below 1, ours is faster."""
+        return self._ratio(row, ours, theirs, lambda measured: measured.p50)
+
+    def _ratio(self, row: Row, ours: str, theirs: str, figure: Callable[[Measurement], float]) -> Ratio | None:
         mine, other = self._measured(row, ours), self._measured(row, theirs)
-        ratios = [mine[number].throughput / other[number].throughput for number in mine.keys() & other.keys()]
-        return (min(ratios), max(ratios)) if len(ratios) > 1 else None
+        ratios = [figure(mine[number]) / figure(other[number]) for number in sorted(mine.keys() & other.keys())]
+        return Ratio(median(ratios), min(ratios), max(ratios), len(ratios)) if ratios else None
 
     def _measured(self, row: Row, server: str) -> dict[int, Measurement]:
         outcomes = self.outcomes.get((row, server), {})

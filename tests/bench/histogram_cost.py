@@ -25,7 +25,8 @@ from protocol.messages import InferenceRequest, Tensor
 from repository.model_config import InstanceKind, ModelDynamicBatching
 from tests.bench.ensemble_overhead import STEP_MODEL, AtOnce
 from tests.bench.machine import this_machine
-from tests.bench.report import replace_results, table
+from tests.bench.report import replace_results
+from tests.bench.table import table
 
 CONCURRENCIES = (1, 16, 64)
 ROUNDS = 41

@@ -13,6 +13,7 @@ from tests.bench.peers import Server
 
 TICKS = os.sysconf("SC_CLK_TCK")
 STATISTICS_SECONDS = 10.0
+MICROSECONDS = 1e6  # of a second
 
 
 @dataclass(frozen=True, slots=True)

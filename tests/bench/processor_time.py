@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from tests.bench.check import check
-from tests.bench.load import LoadFailed, LoadGenerator
+from tests.bench.load import LoadGenerator
+from tests.bench.measurement import LoadFailed
 from tests.bench.peers import (
     OURS,
     OURS_IN_PROCESS,
@@ -29,11 +30,9 @@ from tests.bench.peers import (
     their_server,
 )
 from tests.bench.prepare import DEFAULT_FOLDER, PreparationError, Tools, prepare
-from tests.bench.processor import Meter, Times
-from tests.bench.report import NOT_MEASURED, table
+from tests.bench.processor import MICROSECONDS, Meter, Times
 from tests.bench.rows import Row, add_select, selected
-
-MICROSECONDS = 1e6
+from tests.bench.table import NOT_MEASURED, table
 
 
 @dataclass(slots=True)
@@ -132,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sources = [source.resolve() for source in options.source or [SOURCE]]
     try:
         tools = prepare()
-        load = LoadGenerator(tools.analyzer, tools.analyzer_environment, options.window_ms)
+        load = LoadGenerator.of(tools, options.window_ms)
         with ExitStack() as stack:
             servers: dict[str, Server] = {}
             for title, peer in peers(sources, modes, tools).items():

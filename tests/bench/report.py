@@ -1,7 +1,4 @@
-"""The tables that a run ends with, and their place in `docs/benchmarks.md`. Last step of the benchmark.
-
-One form for both: Markdown, its columns padded so that it is read as well in a terminal.
-"""
+"""What a run ends with, and its place in `docs/benchmarks.md`. Last step of the benchmark."""
 
 from __future__ import annotations
 
@@ -9,34 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.bench.contest import Results
-from tests.bench.load import Measurement
 from tests.bench.machine import Machine
-from tests.bench.memory import Memory
+from tests.bench.measurement import Measurement
+from tests.bench.peers import THEIRS
 from tests.bench.rows import Row
+from tests.bench.table import NOT_MEASURED, table
+from tests.bench.verdicts import ServerFacts, promise_table, ratio_table
 
-NOT_MEASURED = "-"
 FAILED = "failed"
+RATIOS = "Ours over NVIDIA's, in throughput and in p50, with the model in a worker and in the server's process:"
+PROMISES = "What else is held to:"
+FIGURES = "The figures behind them:"
 BEGIN = "<!-- results: begin (written by python -m tests.bench --write) -->"
 END = "<!-- results: end -->"
 MEBIBYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What is known of one server besides its answers."""
-
-    title: str
-    version: str
-    numpy_version: str
-    seconds_to_ready: float  # median over its starts
-    starts: int
-    idle: Memory
-    loaded: Memory | None  # after the last turn; None where the server had ended by then
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that a report tells. `servers` is in the order of the columns: ours, then the other."""
+    """Everything that a report tells. `servers` is in the order of the lines."""
 
     machine: Machine
     rows: Sequence[Row]
@@ -52,7 +40,10 @@ class Run:
 
 def render(run: Run) -> str:
     """The whole report, without a heading."""
-    parts = [_conditions(run), _figures(run), _servers(run), *run.alone]
+    parts = [_conditions(run)]
+    if len(run.servers) > 1 and THEIRS in run.servers:
+        parts += [RATIOS, ratio_table(run.results, run.rows), PROMISES, promise_table(run.results, run.servers)]
+    parts += [FIGURES, _figures(run), _servers(run), *run.alone]
     if notes := [*_failure_notes(run), *run.incidents]:
         parts.append("\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts)
@@ -74,20 +65,10 @@ def _count(number: int, noun: str) -> str:
 
 
 def _figures(run: Run) -> str:
-    header = ["model", "protocol", "concurrency"]
-    for facts in run.servers.values():
-        header += [f"{facts.title} infer/s", "p50 ms", "p99 ms"]
-    compared = len(run.servers) == 2
-    if compared:
-        header += ["ratio", "range of ratio"]
-    lines = []
-    for row in run.rows:
-        line = [row.model, row.protocol, str(row.concurrency)]
-        for name in run.servers:
-            line += _cells(run, row, name)
-        if compared:
-            line += _ratio_cells(run, row)
-        lines.append(line)
+    header = ["row", "server", "infer/s", "p50 ms", "p99 ms", "processor µs"]
+    lines = [
+        [row.label, facts.title, *_cells(run, row, name)] for row in run.rows for name, facts in run.servers.items()
+    ]
     return table(header, lines, text_columns=2)
 
 
@@ -95,19 +76,10 @@ def _cells(run: Run, row: Row, server: str) -> list[str]:
     typical = run.results.typical(row, server)
     failed = run.results.failures(row, server)
     if typical is None:
-        return [FAILED if failed else NOT_MEASURED, NOT_MEASURED, NOT_MEASURED]
-    mark = "*" if failed else ""
-    return [f"{typical.throughput:,.0f}{mark}", milliseconds(typical.p50), milliseconds(typical.p99)]
-
-
-def _ratio_cells(run: Run, row: Row) -> list[str]:
-    ours, theirs = run.servers
-    ratio = run.results.ratio(row, ours, theirs)
-    extremes = run.results.ratio_range(row, ours, theirs)
-    return [
-        NOT_MEASURED if ratio is None else f"{ratio:.2f}",
-        NOT_MEASURED if extremes is None else f"{extremes[0]:.2f} to {extremes[1]:.2f}",
-    ]
+        return [FAILED if failed else NOT_MEASURED, *[NOT_MEASURED] * 3]
+    throughput = f"{typical.throughput:,.0f}{'*' if failed else ''}"
+    processor = NOT_MEASURED if typical.processor is None else f"{typical.processor:,.0f}"
+    return [throughput, milliseconds(typical.p50), milliseconds(typical.p99), processor]
 
 
 def _servers(run: Run) -> str:
@@ -151,21 +123,6 @@ def milliseconds(microseconds: float) -> str:
 
 def mebibytes(count: int) -> str:
     return f"{count / MEBIBYTE:.0f}"
-
-
-def table(header: Sequence[str], lines: Sequence[Sequence[str]], *, text_columns: int) -> str:
-    """A Markdown table; columns after the first `text_columns` are aligned right. A bar in a cell is escaped."""
-    escaped = [[cell.replace("|", r"\|") for cell in line] for line in [header, *lines]]
-    widths = [max(len(line[column]) for line in escaped) for column in range(len(header))]
-    rules = ["-" * width if column < text_columns else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
-    drawn = []
-    for line in [escaped[0], rules, *escaped[1:]]:
-        cells = [
-            cell.ljust(width) if column < text_columns else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        drawn.append("| " + " | ".join(cells) + " |")
-    return "\n".join(drawn)
 
 
 def replace_results(page: str, report: str, begin: str = BEGIN, end: str = END) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-# stream: gRPC's ModelStreamInfer; shm: gRPC, with the tensors in shared memory.
-Protocol = Literal["http", "grpc", "stream", "shm"]
+# http has its tensors as binary data, json all in JSON; stream is gRPC's ModelStreamInfer, shm gRPC with the tensors in
+# system shared memory.
+Protocol = Literal["http", "json", "grpc", "stream", "shm"]
 Port = Literal["http", "grpc"]
 
 
@@ -27,7 +28,7 @@ class Row:
     @property
     def port(self) -> Port:
         """Where the server listens for it."""
-        return "http" if self.protocol == "http" else "grpc"
+        return "http" if self.protocol in ("http", "json") else "grpc"
 
     def is_under(self, path: str) -> bool:
         """Whether the label is `path` or starts with it, part by part: add_sub, add_sub/http, add_sub/http/1."""
@@ -36,6 +37,7 @@ class Row:
 
 _GROUPS: tuple[tuple[str, Protocol, tuple[int, ...]], ...] = (
     ("add_sub", "http", (1, 4, 16, 64)),
+    ("add_sub", "json", (16,)),
     ("add_sub", "grpc", (1, 4, 16, 64)),
     ("add_sub", "stream", (16,)),
     ("large", "http", (1, 8)),

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.bench.contest import FAILURES_UNTIL_LEFT_OUT, Failure, Outcome, Results, Turn, hold, turns
-from tests.bench.load import LoadFailed, Measurement
+from tests.bench.contest import FAILURES_UNTIL_LEFT_OUT, Failure, Outcome, Ratio, Results, Turn, hold, turns
+from tests.bench.measurement import LoadFailed, Measurement
 from tests.bench.rows import Row
 
 SMALL = Row("add_sub", "http", 1)
@@ -91,24 +91,28 @@ def test_the_typical_measurement_is_the_median_of_each_figure_without_the_failur
     assert results_of(SMALL, a=outcomes).typical(SMALL, "a") == measured(200, 3, 9)
 
 
+def test_the_processor_s_time_is_of_the_rounds_that_know_it() -> None:
+    timed: list[Outcome] = [Measurement(1, 1, 1, processor) for processor in (None, 30, 10, 20)]
+    typical = results_of(SMALL, a=timed).typical(SMALL, "a")
+    assert typical is not None
+    assert typical.processor == 20
+
+
 def test_without_a_measurement_there_is_no_typical_one_and_no_ratio() -> None:
     results = results_of(SMALL, a=[Failure("x")], b=[measured(1)])
     assert results.typical(SMALL, "a") is None
-    assert results.ratio(SMALL, "a", "b") is None
-    assert results.ratio(LARGE, "a", "b") is None
+    assert results.throughput_ratio(SMALL, "a", "b") is None
+    assert results.throughput_ratio(LARGE, "a", "b") is None
 
 
-def test_the_ratio_is_of_the_medians_and_above_one_where_the_first_is_faster() -> None:
-    results = results_of(SMALL, a=[measured(200), measured(400), measured(300)], b=[measured(100), measured(200)])
-    assert results.ratio(SMALL, "a", "b") == 2.0
+def test_a_ratio_is_the_median_over_the_rounds_that_both_finished() -> None:
+    ours: list[Outcome] = [measured(100, 5), Failure("x"), measured(300, 30), measured(400, 10)]
+    theirs: list[Outcome] = [measured(100, 10), measured(1, 1), measured(200, 10), measured(100, 10), measured(1, 1)]
+    results = results_of(SMALL, a=ours, b=theirs)
+    assert results.throughput_ratio(SMALL, "a", "b") == Ratio(1.5, 1.0, 4.0, 3)
+    assert results.p50_ratio(SMALL, "a", "b") == Ratio(1.0, 0.5, 3.0, 3)
 
 
-def test_the_range_of_the_ratio_pairs_the_rounds_that_both_finished() -> None:
-    ours: list[Outcome] = [measured(100), Failure("x"), measured(300)]
-    theirs: list[Outcome] = [measured(100), measured(1), measured(200)]
-    assert results_of(SMALL, a=ours, b=theirs).ratio_range(SMALL, "a", "b") == (1.0, 1.5)
-
-
-def test_one_common_round_has_no_range() -> None:
-    results = results_of(SMALL, a=[measured(100), Failure("x")], b=[measured(100), measured(1)])
-    assert results.ratio_range(SMALL, "a", "b") is None
+def test_two_that_finished_no_round_together_have_no_ratio() -> None:
+    results = results_of(SMALL, a=[measured(100), Failure("x")], b=[Failure("x"), measured(1)])
+    assert results.throughput_ratio(SMALL, "a", "b") is None

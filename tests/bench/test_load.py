@@ -1,4 +1,4 @@
-"""One turn: the load generator's report, its arguments, and every way in which a run gives no figures."""
+"""One turn: which program takes it, and every way in which a run gives no figures."""
 
 from __future__ import annotations
 
@@ -7,65 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.load import LoadFailed, LoadGenerator, Measurement, last_words, parse_report
-from tests.bench.rows import Protocol, Row
+from tests.bench.load import LoadGenerator
+from tests.bench.measurement import LoadFailed, Measurement
+from tests.bench.rows import Row
 
-ROW = Row("add_sub", "grpc", 16)
+ROW, JSON_ROW = Row("add_sub", "grpc", 16), Row("add_sub", "json", 16)
 REPORT = """\
-Concurrency,Inferences/Second,Client Send,Server Queue,p50 latency,p90 latency,p95 latency,p99 latency
-16,1234.5,7,8,100,200,300,400
+Concurrency,Inferences/Second,p50 latency,p99 latency
+16,1234.5,100,400
 """
-
-
-def test_a_report_gives_throughput_and_latencies() -> None:
-    assert parse_report(REPORT) == Measurement(throughput=1234.5, p50=100, p99=400)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "has 0"),
-        (REPORT.splitlines()[0], "has 0"),
-        (REPORT + "32,1,1,1,1,1,1,1\n", "has 2"),
-        (REPORT.replace("Inferences/Second", "Rate"), "'Inferences/Second'"),
-        (REPORT.replace(",400", ",NA"), "'p99 latency'.*'NA'"),
-        (REPORT.replace(",400", ""), "'p99 latency'.*None"),
-        (REPORT.replace("1234.5", "nan"), "'nan'"),
-        (REPORT.replace("1234.5", "0"), "no request was answered"),
-    ],
-)
-def test_a_report_without_figures_says_what_is_missing(text: str, says: str) -> None:
-    with pytest.raises(LoadFailed, match=says):
-        parse_report(text)
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [("", ""), ("\n \n", ""), ("one\ntwo\n\n", "two"), ("  spaced  ", "spaced")],
-)
-def test_the_last_words_are_the_last_line_with_text(output: str, expected: str) -> None:
-    assert last_words(output) == expected
-
-
-def test_the_row_and_the_window_become_arguments(tmp_path: Path) -> None:
-    arguments = generator(tmp_path, "").arguments(ROW, "127.0.0.1:9", tmp_path / "report.csv")
-    pairs = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    assert arguments[-2] == "-f"
-    assert pairs["-m"] == "add_sub"
-    assert pairs["-u"] == "127.0.0.1:9"
-    assert pairs["-i"] == "grpc"
-    assert pairs["--concurrency-range"] == "16"
-    assert pairs["-p"] == "1"
-    assert pairs["-f"] == str(tmp_path / "report.csv")
-
-
-@pytest.mark.parametrize(
-    ("protocol", "flags"),
-    [("stream", ["-i", "grpc", "--streaming", "--async"]), ("shm", ["-i", "grpc", "--shared-memory=system"])],
-)
-def test_ways_that_need_more_flags(protocol: Protocol, flags: list[str], tmp_path: Path) -> None:
-    arguments = generator(tmp_path, "").arguments(Row("large", protocol, 8), "127.0.0.1:9", tmp_path / "report.csv")
-    assert " ".join(flags) in " ".join(arguments)
 
 
 def generator(folder: Path, body: str, *, grace_seconds: float = 20.0) -> LoadGenerator:
@@ -94,7 +44,7 @@ def test_a_run_sees_its_own_environment_and_no_proxy(tmp_path: Path, monkeypatch
     [
         ("print('error: unknown model'); sys.exit(1)", "error: unknown model"),
         ("sys.exit(99)", "ended with 99"),
-        ("pass", "ended with 0"),
+        ("pass", "wrote no report"),
     ],
 )
 def test_a_run_without_a_report_fails_with_its_last_words(tmp_path: Path, body: str, says: str) -> None:
@@ -106,3 +56,25 @@ def test_a_run_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
     load = generator(tmp_path, "time.sleep(600)", grace_seconds=0.2)
     with pytest.raises(LoadFailed, match="no result within"):
         load.run(ROW, "127.0.0.1:9")
+
+
+def test_json_is_wrk_s_and_left_alone_without_it(tmp_path: Path) -> None:
+    load = generator(tmp_path, "sys.exit(9)")
+    assert load.can_run(ROW)
+    assert not load.can_run(JSON_ROW)
+    with pytest.raises(LoadFailed, match="apt-get install wrk"):
+        load.run(JSON_ROW, "127.0.0.1:9")
+
+
+def test_wrk_gets_its_script_and_its_figures_are_read(tmp_path: Path) -> None:
+    program = tmp_path / "wrk"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\n"
+        "assert 'wrk.method' in open(sys.argv[sys.argv.index('--script') + 1]).read()\n"
+        "assert sys.argv[-1] == 'http://127.0.0.1:9/v2/models/add_sub/infer'\n"
+        "print('    50%    1.50ms\\n    99%    2.00ms\\nRequests/sec:   10.00')\n"
+    )
+    program.chmod(0o755)
+    load = LoadGenerator(tmp_path / "none", {}, window_ms=1, wrk=program)
+    assert load.can_run(JSON_ROW)
+    assert load.run(JSON_ROW, "127.0.0.1:9") == Measurement(10, 1500, 2000)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from repository.pbtxt import parse_pbtxt
-from tests.bench.__main__ import parse
+from tests.bench.__main__ import _peers, parse
 from tests.bench.check import LARGE_ELEMENTS
-from tests.bench.peers import MODELS
+from tests.bench.peers import MODELS, OURS, OURS_IN_PROCESS, THEIRS
+from tests.bench.prepare import Tools
 from tests.bench.rows import ROWS, Row
 
 
@@ -23,6 +26,7 @@ def test_the_rows_are_what_the_page_says() -> None:
         by_way.setdefault(f"{row.model}/{row.protocol}", set()).add(row.concurrency)
     assert by_way == {
         "add_sub/http": {1, 4, 16, 64},
+        "add_sub/json": {16},
         "add_sub/grpc": {1, 4, 16, 64},
         "add_sub/stream": {16},
         "large/http": {1, 8},
@@ -42,6 +46,13 @@ def test_a_default_run_is_bounded() -> None:
 def test_quick_is_one_short_round_unless_told() -> None:
     assert (parse(["--quick"]).rounds, parse(["--quick"]).window_ms) == (1, 500)
     assert (parse(["--quick", "--rounds", "2"]).rounds, parse(["--window-ms", "600"]).window_ms) == (2, 600)
+
+
+def test_servers_are_picked_one_by_one() -> None:
+    tools = Tools(Path("server"), Path("backends"), Path("analyzer"), "2.41.0", "1.26.4", {}, {})
+    assert [peer.name for peer in _peers(tools, None)] == [OURS, OURS_IN_PROCESS, THEIRS]
+    only = parse(["--only", THEIRS, "--only", OURS]).only
+    assert [peer.name for peer in _peers(tools, only)] == [OURS, THEIRS]
 
 
 def test_rows_are_selected_part_by_part() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench import processor_time
-from tests.bench.load import LoadFailed, LoadGenerator
+from tests.bench.load import LoadGenerator
+from tests.bench.measurement import LoadFailed
 from tests.bench.peers import OURS, OURS_IN_PROCESS, Peer, Server
 from tests.bench.prepare import Tools
 from tests.bench.processor import Times

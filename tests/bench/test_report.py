@@ -6,15 +6,19 @@ import pytest
 
 from tests.bench.__main__ import PAGE
 from tests.bench.contest import Failure, Outcome, Results, Turn
-from tests.bench.load import Measurement
 from tests.bench.machine import Machine
+from tests.bench.measurement import Measurement
 from tests.bench.memory import Memory
-from tests.bench.report import BEGIN, END, Run, ServerFacts, render, replace_results, table
+from tests.bench.peers import OURS, THEIRS
+from tests.bench.report import BEGIN, END, Run, render, replace_results
 from tests.bench.rows import Row
+from tests.bench.table import table
+from tests.bench.verdicts import ServerFacts
 
 MACHINE = Machine("2031-02-03", "Some CPU", 2, "Linux 6.1", "3.11.7", 0.25)
 SMALL = Row("add_sub", "http", 1)
 MIB = 1024 * 1024
+NAMES = {"ours": OURS, "theirs": THEIRS}
 
 
 def facts(title: str, loaded: Memory | None = None) -> ServerFacts:
@@ -23,47 +27,49 @@ def facts(title: str, loaded: Memory | None = None) -> ServerFacts:
 
 def run_of(*, incidents: tuple[str, ...] = (), **by_server: list[Outcome]) -> Run:
     results = Results()
-    for server, outcomes in by_server.items():
+    for name, outcomes in by_server.items():
         for number, outcome in enumerate(outcomes):
-            results.add(Turn(number, SMALL, server), outcome)
-    servers = {server: facts(server.title(), Memory(2, 150 * MIB, 90 * MIB)) for server in by_server}
+            results.add(Turn(number, SMALL, NAMES[name]), outcome)
+    servers = {NAMES[name]: facts(name.title(), Memory(2, 150 * MIB, 90 * MIB)) for name in by_server}
     return Run(MACHINE, [SMALL], servers, results, 2, 2500, "2.41", 12.34, incidents)
 
 
-def cells(report: str, first: str) -> list[str]:
-    """The cells of the only table line that starts with `first`."""
-    (line,) = [line for line in report.splitlines() if line.startswith(f"| {first} ")]
-    return [cell.strip() for cell in line.strip("|").split("|")]
+def cells(report: str, *first: str) -> list[str]:
+    """The cells of the only table line that starts with these."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in report.splitlines() if line[:1] == "|"]
+    (line,) = [line for line in lines if line[: len(first)] == list(first)]
+    return line
 
 
-def test_a_row_holds_both_servers_and_the_ratio() -> None:
-    ours: list[Outcome] = [Measurement(2000, 450, 900), Measurement(3000, 550, 1100)]
-    theirs: list[Outcome] = [Measurement(1000, 1000, 2000), Measurement(1000, 1000, 2000)]
-    expected = ["add_sub", "http", "1", "2,500", "0.50", "1.00", "1,000", "1.00", "2.00", "2.50", "2.00 to 3.00"]
-    assert cells(render(run_of(ours=ours, theirs=theirs)), "add_sub") == expected
+def test_each_row_holds_the_figures_of_each_server() -> None:
+    ours: list[Outcome] = [Measurement(2000, 450, 900, 300), Measurement(3000, 550, 1100, 400)]
+    report = render(run_of(ours=ours, theirs=[Measurement(1000, 1000, 2000)]))
+    assert cells(report, "add_sub/http/1", "Ours")[2:] == ["2,500", "0.50", "1.00", "350"]
+    assert cells(report, "add_sub/http/1", "Theirs")[2:] == ["1,000", "1.00", "2.00", "-"]
 
 
-def test_one_server_alone_has_no_ratio() -> None:
-    report = render(run_of(theirs=[Measurement(1000, 1000, 2000)]))
-    assert cells(report, "add_sub") == ["add_sub", "http", "1", "1,000", "1.00", "2.00"]
-    assert "ratio" not in report
+def test_two_servers_are_compared_and_one_alone_is_not() -> None:
+    measured: list[Outcome] = [Measurement(1000, 1000, 2000)]
+    report = render(run_of(ours=measured, theirs=measured))
+    assert cells(report, "add_sub/http/1", "1.00")[3] == "≥ 1.20 not met"
+    assert "met" not in render(run_of(theirs=measured))
 
 
 def test_a_row_that_failed_in_every_round_says_so_with_the_reasons() -> None:
     report = render(run_of(ours=[Failure("timed out"), Failure("refused")], theirs=[Measurement(1000, 1, 2)]))
-    assert cells(report, "add_sub")[3:6] == ["failed", "-", "-"]
-    assert cells(report, "add_sub")[-2:] == ["-", "-"]
+    assert cells(report, "add_sub/http/1", "Ours")[2:] == ["failed", "-", "-", "-"]
+    assert cells(report, "add_sub/http/1", "-")[2:4] == ["-", "≥ 1.20"]
     assert "add_sub/http/1, Ours: 2 of 2 turns failed: timed out; refused" in report
 
 
 def test_a_row_that_failed_once_is_marked_and_noted() -> None:
     report = render(run_of(ours=[Failure("refused"), Measurement(500, 1, 2)], theirs=[Measurement(1000, 1, 2)]))
-    assert cells(report, "add_sub")[3] == "500*"
+    assert cells(report, "add_sub/http/1", "Ours")[2] == "500*"
     assert "1 of 2 turns failed: refused" in report
 
 
 def test_a_row_never_reached_is_not_called_failed() -> None:
-    assert cells(render(run_of(ours=[], theirs=[])), "add_sub")[3:6] == ["-", "-", "-"]
+    assert cells(render(run_of(ours=[], theirs=[])), "add_sub/http/1", "Ours")[2:] == ["-", "-", "-", "-"]
 
 
 def test_memory_and_time_to_ready_have_a_table_of_their_own() -> None:
