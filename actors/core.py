@@ -334,6 +334,9 @@ class ServerCore:
     def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
         return self._find(name, version).config.is_batching
 
+    def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).takes_device_tensors
+
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         return self._find(name, version).labels.get(output, ())
 

@@ -47,6 +47,7 @@ from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
 from protocol.core import MemoryUsage, Respond
+from protocol.device_tensor import bring_to_host
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
@@ -91,6 +92,9 @@ class Model:
         # The latest of each instance, by its name.
         self._loaded: dict[str, Backend] = {}
         self._active_count = sum(not spec.is_passive for spec in specs)
+        self._takes_device_tensors = backend.takes_device_tensors and all(
+            spec.kind is InstanceKind.GPU for spec in specs
+        )
         self._warmup = warmup
         self._cache = cache
         self.statistics.has_cache = cache is not None
@@ -137,6 +141,13 @@ class Model:
         """The GPU that all instances are on, if there is one such."""
         found = {spec.device_id if spec.kind is InstanceKind.GPU else None for spec in self._specs}
         return found.pop() if len(found) == 1 else None
+
+    @property
+    def takes_device_tensors(self) -> bool:
+        """Whether inputs that lie on a device go to its instances as they are."""
+        if self.composition is not None:
+            return self.composition.graph.takes_device_tensors
+        return self._takes_device_tensors
 
     def check_composition(self) -> None:
         """A model that this ensemble is composed of was replaced."""
@@ -228,7 +239,13 @@ class Model:
             return await before.infer(request)
         if self.is_decoupled:
             raise Unsupported(f"model '{self.config.name}' is decoupled: it answers streaming requests only")
-        call = self._run(request) if self._cache is None else self._cache.infer(request, self._run, self.statistics)
+        if request.has_device_inputs and not self.takes_device_tensors:
+            await trio.to_thread.run_sync(bring_to_host, request)
+        # What lies on a device is not cached, as in Triton: only the host could read it.
+        if self._cache is None or request.has_device_inputs or request.device_outputs:
+            call = self._run(request)
+        else:
+            call = self._cache.infer(request, self._run, self.statistics)
         try:
             if request.timeout_microseconds and self._has_deadlines:
                 return await within_timeout(request, call)
@@ -263,6 +280,8 @@ class Model:
         if not self.is_decoupled:
             await respond(await self.infer(request))
             return True
+        if request.has_device_inputs and not self.takes_device_tensors:
+            await trio.to_thread.run_sync(bring_to_host, request)
         call = self._run_stream(request, respond)
         try:
             if request.timeout_microseconds and self._has_deadlines:

@@ -186,6 +186,9 @@ class Backend(abc.ABC):
     settings_from: tuple[str, ...] = ()
     # Whether a group of KIND_AUTO goes to the GPU where there is one.
     prefers_gpu: bool = False
+    # Whether instances on a GPU take inputs that lie on a device (`protocol.device_tensor`), on theirs or another, as
+    # they are. Others get them in host memory.
+    takes_device_tensors: bool = False
 
     def __init__(self, spec: InstanceSpec) -> None:
         self.spec = spec
@@ -213,7 +216,8 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
         """Run one batch. The requests are checked against the configuration and agree in all non-batch shapes, but for
-        those of ragged inputs (`allow_ragged_batch`).
+        those of ragged inputs (`allow_ragged_batch`). Outputs are in host memory, but for those that the request's
+        `device_outputs` names: these may be device tensors, and are complete.
 
         An exception fails the whole batch; `InstanceDied` also ends the instance. If the caller is cancelled the
         work may go on, but the instance must then be able to take the next batch or raise `InstanceDied`.

@@ -189,6 +189,9 @@ class InferenceCore(Protocol):
     def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
         """Whether the first dimension of a model's tensors is the batch."""
 
+    def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
+        """Whether a model takes inputs that lie on a device (`protocol.device_tensor`) without a copy to the host."""
+
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         """The labels of an output's classes by index; empty where the configuration gives no label file."""
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from protocol.datatypes import DataType
 from protocol.dlpack import make_capsule
-from protocol.messages import Buffer, Tensor
+from protocol.messages import Buffer, InferenceRequest, Tensor
 
 
 class DeviceMemory(Protocol):
@@ -93,3 +93,9 @@ class DeviceTensor(Tensor):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.buffer.device
+
+
+def bring_to_host(request: InferenceRequest) -> None:
+    """Put the inputs of a request into host memory, all of them. Blocks; raises as `DeviceMemory`."""
+    request.inputs = [each.on_host() if isinstance(each, DeviceTensor) else each for each in request.inputs]
+    request.has_device_inputs = False

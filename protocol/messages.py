@@ -147,6 +147,8 @@ class InferenceRequest:
     `model_version` is -1 for the latest ready version. `timeout_microseconds` 0 means none. `sequence_id` 0 (or
     the empty string) means that the request is no part of a sequence. `trace` is there if the request is traced; its
     edge ends it. `caller` is there if a model has made the request, or an ensemble to answer such a one.
+    `has_device_inputs` where some of its inputs may lie on a device; of its outputs those in `device_outputs` may come
+    so, and no others.
     """
 
     model_name: str
@@ -162,6 +164,8 @@ class InferenceRequest:
     timeout_microseconds: int = 0
     trace: Trace | None = None
     caller: Caller | None = None
+    has_device_inputs: bool = False
+    device_outputs: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, eq=False)

@@ -1,5 +1,7 @@
 """Tensors that are not in the message: inputs in shared memory, outputs that go there, outputs wanted as classes.
 
+What is in memory of a device stays there, where the model takes it so: inputs become device tensors over it, and
+outputs may come as such.
 An edge decodes a request's own words into a `Placement`; a request without any has none. Around the core's call:
 
     with shared_memory.lease() as lease:
@@ -19,6 +21,8 @@ import trio
 
 from protocol.classification import classify
 from protocol.core import InferenceCore
+from protocol.datatypes import DataType
+from protocol.device_tensor import DeviceTensor
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.shared_memory.lease import Lease, OutputTarget
 
@@ -63,7 +67,7 @@ class PlacedRequest:
     async def fetch(
         cls, request: InferenceRequest, placement: Placement, lease: Lease, core: InferenceCore
     ) -> PlacedRequest:
-        """Copy the inputs out of shared memory into the request, and find what its outputs will need.
+        """Put the inputs out of shared memory into the request, and find what its outputs will need.
 
         Raises:
             NotFound: no such region, or no such model.
@@ -77,11 +81,15 @@ class PlacedRequest:
             has_batch = core.is_batching(model, version)
             for name, count in placement.classes.items():
                 classes[name] = _Classes(count, core.labels(model, version, name), has_batch)
-        if sum(max(0, at.byte_size) for at in placement.inputs.values()) > COPY_IN_THREAD_ABOVE:
+        request.device_outputs = frozenset(
+            [name for name, target in targets.items() if target.is_on_device and name not in placement.classes]
+        )
+        copied = _place_views(request, placement, lease, core)
+        if sum(max(0, at.byte_size) for at in copied.values()) > COPY_IN_THREAD_ABOVE:
             # Not abandoned on cancellation: the lease must outlive the copying.
-            await trio.to_thread.run_sync(_read_inputs, request, placement, lease)
+            await trio.to_thread.run_sync(_read_inputs, request, copied, lease)
         else:
-            _read_inputs(request, placement, lease)
+            _read_inputs(request, copied, lease)
         return cls(targets, classes)
 
     async def deliver(self, response: InferenceResponse) -> InferenceResponse:
@@ -97,9 +105,9 @@ class PlacedRequest:
     async def _deliver(self, tensor: Tensor) -> Tensor:
         if (target := self._targets.get(tensor.name)) is not None:
             if tensor.byte_size > COPY_IN_THREAD_ABOVE:
-                await trio.to_thread.run_sync(target.write, tensor.name, tensor.data)
+                await trio.to_thread.run_sync(target.write, tensor)
             else:
-                target.write(tensor.name, tensor.data)
+                target.write(tensor)
             return Tensor(tensor.name, tensor.datatype, tensor.shape, b"")
         if (wanted := self._classes.get(tensor.name)) is not None:
             if tensor.byte_size > SORT_IN_THREAD_ABOVE:
@@ -108,8 +116,28 @@ class PlacedRequest:
         return tensor
 
 
-def _read_inputs(request: InferenceRequest, placement: Placement, lease: Lease) -> None:
+def _place_views(
+    request: InferenceRequest, placement: Placement, lease: Lease, core: InferenceCore
+) -> Mapping[int, MemoryReference]:
+    """Take the inputs that lie on a device from there; returns those that are to be copied. Strings are: their lengths
+    are among their bytes."""
+    views: dict[int, DeviceTensor] = {}
     for position, at in placement.inputs.items():
+        tensor = request.inputs[position]
+        if tensor.datatype is not DataType.BYTES:
+            view = lease.view(at.region, at.offset, at.byte_size)
+            if view is not None:
+                views[position] = DeviceTensor(tensor.name, tensor.datatype, tensor.shape, view)
+    if not views or not core.takes_device_tensors(request.model_name, request.model_version):
+        return placement.inputs
+    request.has_device_inputs = True
+    for position, tensor in views.items():
+        request.inputs[position] = tensor
+    return {position: at for position, at in placement.inputs.items() if position not in views}
+
+
+def _read_inputs(request: InferenceRequest, references: Mapping[int, MemoryReference], lease: Lease) -> None:
+    for position, at in references.items():
         request.inputs[position].data = lease.read(at.region, at.offset, at.byte_size)
 
 

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.emulators import KINDS, GoogleStore, Store, azure_store, azurite, gcs, gs_store, moto, s3_store
+from tests.fake_cupy import cupy_runtime
+
+__all__ = ["cupy_runtime"]  # a fixture of all tests
 
 settings.register_profile("trioton", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("trioton")

@@ -31,6 +31,9 @@ class ComposingModel(Protocol):
     @property
     def is_ready(self) -> bool: ...
 
+    @property
+    def takes_device_tensors(self) -> bool: ...
+
     async def check_ready(self) -> bool: ...
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse: ...
@@ -71,7 +74,7 @@ class Composition:
         self._own_labels = dict(labels or {})
         self._composing = self._find_all(config)
         self.config = check_composition(config, self._composing)
-        self.graph = EnsembleGraph(self.config, self._composing)
+        self.graph = self._graph(self.config, self._composing)
         self.labels: dict[str, Sequence[str]] = {}
         self._take_labels()
 
@@ -102,12 +105,20 @@ class Composition:
                     raise InvalidArgument(
                         f"ensemble '{self.config.name}' has become decoupled with a composing model, load it again"
                     )
-                self.graph = EnsembleGraph(self.config, composing)
+                self.graph = self._graph(self.config, composing)
                 self._composing = composing
             self._take_labels()
             self.failure = None
         except ServerError as error:
             self.failure = Unavailable(f"ensemble '{self.config.name}' does not fit its composing models: {error}")
+
+    def _graph(self, config: ModelConfig, composing: Sequence[ModelConfig]) -> EnsembleGraph:
+        on_device = {
+            index
+            for index, step in enumerate(self._steps)
+            if self.find(step.model_name, step.model_version).takes_device_tensors
+        }
+        return EnsembleGraph(config, composing, on_device=on_device)
 
     def _find_all(self, config: ModelConfig) -> list[ModelConfig]:
         return [self._find_step(config, step) for step in self._steps]

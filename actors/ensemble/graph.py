@@ -9,7 +9,7 @@ step has a *depth*: how many decoupled steps its inputs have come through, one i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -60,6 +60,7 @@ class Step:
     depth: int
     is_decoupled: bool
     is_ensemble: bool  # its model, which leaves out what its conditions skip
+    takes_device_tensors: bool
     model_output_count: int
 
     @property
@@ -73,7 +74,9 @@ class Node:
     """A step in a plan, or (`step` None) the response, which waits for all outputs of its iteration.
 
     `requested_outputs` are those of the model's outputs that the plan needs, empty for all; `outer` are the reads that
-    an iteration around its own gives.
+    an iteration around its own gives. Its model may leave the `device_outputs` where it computes, as nobody but models
+    that take them from there reads them, and `device_results` where the response may have them there, too;
+    `has_device_reads` says that some of its reads may be such.
     """
 
     place: int
@@ -85,6 +88,9 @@ class Node:
     condition: StepCondition | None
     outputs: Mapping[str, str]
     requested_outputs: tuple[str, ...]
+    device_outputs: frozenset[str] = frozenset()
+    device_results: frozenset[str] = frozenset()
+    has_device_reads: bool = False
 
     @property
     def is_decoupled(self) -> bool:
@@ -118,22 +124,29 @@ class Plan:
 
 
 class EnsembleGraph:
-    """The steps of one ensemble, bound to the configurations of their models (one for each step).
+    """The steps of one ensemble, bound to the configurations of their models (one for each step). The models of the
+    steps `on_device` take tensors where they lie on a device.
 
     Raises:
         InvalidArgument: as `check_composition`, which should have judged them before.
     """
 
-    def __init__(self, config: ModelConfig, composing: Sequence[ModelConfig]) -> None:
+    def __init__(
+        self, config: ModelConfig, composing: Sequence[ModelConfig], *, on_device: Collection[int] = ()
+    ) -> None:
         assert config.ensemble_scheduling is not None
         wired = wire(config, optional_inputs(composing))
         chains, of_tensors = decoupled_chains(config, composing)
         self.inputs = tuple(tensor.name for tensor in config.input)
         self.outputs = tuple(_port(config, output.name, output) for output in config.output)
         self.steps = tuple(
-            _step(index, step, wired[index], composing[index], depth=len(chains[index]))
+            _step(
+                index, step, wired[index], composing[index], depth=len(chains[index]), is_on_device=index in on_device
+            )
             for index, step in enumerate(config.ensemble_scheduling.step)
         )
+        readers = [step for step in self.steps if not set(self.inputs).isdisjoint(step.reads)]
+        self.takes_device_tensors = bool(readers) and all(step.takes_device_tensors for step in readers)
         self._order, _ = running_order(wired, self.inputs)
         self._tensor_depth = {tensor: len(chain) for tensor, chain in of_tensors.items()}
         self._plans: dict[frozenset[str], Plan] = {}
@@ -162,7 +175,9 @@ class EnsembleGraph:
                 chosen.append(step)
         chosen.reverse()
         depth = max((self._tensor_depth[port.tensor] for port in outputs), default=0)
-        nodes = [self._node(place, step, needed) for place, step in enumerate(chosen)]
+        kept = _kept_on_device(chosen)
+        results = {port.tensor for port in outputs}
+        nodes = [self._node(place, step, needed, kept, results) for place, step in enumerate(chosen)]
         reads = tuple(port.tensor for port in outputs)
         nodes.append(
             Node(len(nodes), None, depth, reads, self._outer(reads, depth), frozenset(), None, {}, ()),
@@ -186,8 +201,9 @@ class EnsembleGraph:
             is_parallel=_is_parallel(nodes),
         )
 
-    def _node(self, place: int, step: Step, needed: set[str]) -> Node:
+    def _node(self, place: int, step: Step, needed: set[str], kept: set[str], results: set[str]) -> Node:
         outputs = {name: tensor for name, tensor in step.outputs.items() if tensor in needed}
+        on_device = {name: tensor for name, tensor in outputs.items() if tensor in kept}
         return Node(
             place,
             step,
@@ -198,13 +214,29 @@ class EnsembleGraph:
             step.condition,
             outputs,
             tuple(outputs) if len(outputs) < step.model_output_count else (),
+            frozenset(name for name, tensor in on_device.items() if tensor not in results),
+            frozenset(name for name, tensor in on_device.items() if tensor in results),
+            not kept.isdisjoint(step.reads),
         )
 
     def _outer(self, reads: Sequence[str], depth: int) -> tuple[str, ...]:
         return tuple(tensor for tensor in reads if self._tensor_depth[tensor] < depth)
 
 
-def _step(index: int, step: EnsembleStep, wiring: StepWiring, model: ModelConfig, *, depth: int) -> Step:
+def _kept_on_device(steps: Sequence[Step]) -> set[str]:
+    """The tensors that all steps which read them take where they lie on a device; a condition reads on the host."""
+    kept = {tensor for step in steps for tensor in step.outputs.values()}
+    for step in steps:
+        if not step.takes_device_tensors:
+            kept.difference_update(step.reads)
+        if step.condition is not None:
+            kept.discard(step.condition.tensor)
+    return kept
+
+
+def _step(
+    index: int, step: EnsembleStep, wiring: StepWiring, model: ModelConfig, *, depth: int, is_on_device: bool
+) -> Step:
     # In the order of the model's configuration, which is that in which it wants them.
     inputs = [_port(model, step.input_map[taken.name], taken) for taken in model.input if taken.name in step.input_map]
     return Step(
@@ -219,6 +251,7 @@ def _step(index: int, step: EnsembleStep, wiring: StepWiring, model: ModelConfig
         depth=depth,
         is_decoupled=model.is_decoupled,
         is_ensemble=model.is_ensemble,
+        takes_device_tensors=is_on_device,
         model_output_count=len(model.output),
     )
 

@@ -274,7 +274,14 @@ class EnsembleRequest:
             request.timeout_microseconds,
             clock,
             request.caller,
+            request.has_device_inputs or node.has_device_reads,
+            self._device_outputs(node) if request.device_outputs else node.device_outputs,
         )
+
+    def _device_outputs(self, node: Node) -> frozenset[str]:
+        """The outputs of a step that may stay on its device, where some of the response may."""
+        results = {port.tensor: port.name in self.request.device_outputs for port in self._plan.outputs}
+        return node.device_outputs | {name for name in node.device_results if results[node.outputs[name]]}
 
     def _clock(self, step: Step) -> StepClock:
         """It measures a step; where the request is traced it takes the step's trace, a child of the request's."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from protocol.device_tensor import DeviceBuffer, DeviceTensor
 from protocol.errors import InvalidArgument
-from protocol.messages import Buffer
+from protocol.messages import Buffer, Tensor
+from protocol.shared_memory.cuda import ClientDeviceMemory
 from protocol.shared_memory.regions import Region, Regions
 
 MAX_SIZE = 2**64 - 1  # Triton counts bytes in 64 bits
@@ -58,6 +60,20 @@ class Lease:
         self._bytes += byte_size
         return used.memory.read(position, byte_size)
 
+    def view(self, region: str, offset: int, byte_size: int) -> DeviceBuffer | None:
+        """The bytes where they are, if that is on a device; else None. They keep their region by themselves, also
+        after the lease's end. Their client can change them meanwhile.
+
+        Raises:
+            NotFound, InvalidArgument: as `read`.
+        """
+        used = self._use(region)
+        position = _position(used, offset, byte_size)
+        memory = used.memory
+        if not isinstance(memory, ClientDeviceMemory):
+            return None
+        return DeviceBuffer(memory.device, memory.address + position, byte_size, _Use(self._regions, region))
+
     def output(self, region: str, offset: int, byte_size: int) -> OutputTarget:
         """Where an output is to be written when it is there.
 
@@ -80,6 +96,19 @@ class Lease:
         return region
 
 
+class _Use:
+    """A use of a region that ends when nobody holds it any more."""
+
+    __slots__ = ("_region", "_regions")
+
+    def __init__(self, regions: Regions, name: str) -> None:
+        self._regions = regions
+        self._region = regions.acquire(name)
+
+    def __del__(self) -> None:
+        self._regions.release(self._region)
+
+
 class OutputTarget:
     """A place of `byte_size` bytes for one output, as long as its lease lasts."""
 
@@ -91,21 +120,30 @@ class OutputTarget:
         self._position = position
         self.byte_size = byte_size
 
-    def write(self, output_name: str, data: Buffer) -> None:
-        """Write the output's raw layout; what lies behind it in the target stays as it was.
+    @property
+    def is_on_device(self) -> bool:
+        return isinstance(self._region.memory, ClientDeviceMemory)
+
+    def write(self, output: Tensor) -> None:
+        """Write the output's raw layout; what lies behind it in the target stays as it was. From device to device the
+        host takes no part.
 
         Raises:
             InvalidArgument: the output is larger than the target, or the client has truncated the region.
             Unavailable: the memory refuses.
         """
         self._lease.check_lasts()
-        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        size = output.byte_size
         if size > self.byte_size:
             raise InvalidArgument(
-                f"shared memory size specified with the request for output '{output_name}' ({self.byte_size} bytes) "
+                f"shared memory size specified with the request for output '{output.name}' ({self.byte_size} bytes) "
                 f"should be at least {size} bytes to hold the results"
             )
-        self._region.memory.write(self._position, data)
+        memory = self._region.memory
+        if isinstance(output, DeviceTensor) and isinstance(memory, ClientDeviceMemory):
+            memory.device.copy(memory.address + self._position, output.buffer.address, size)
+        else:
+            memory.write(self._position, output.data)
 
 
 def _position(region: Region, offset: int, byte_size: int) -> int:

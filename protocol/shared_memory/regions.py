@@ -78,7 +78,8 @@ class Regions:
         self._max_bytes_in_use = max_bytes_in_use
         self._bytes_in_use = 0
         self._regions: dict[str, Region] = {}
-        self._lock = threading.Lock()
+        # Reentrant: a use may end wherever its last holder goes, in the midst of what is done under the lock too.
+        self._lock = threading.RLock()
 
     def find(self, name: str) -> Record | None:
         with self._lock:
@@ -123,7 +124,7 @@ class Regions:
         with self._lock:
             leaving = [
                 region
-                for region in self._regions.values()
+                for region in list(self._regions.values())
                 if isinstance(region.record, kind) and name in ("", region.record.name)
             ]
             for region in leaving:

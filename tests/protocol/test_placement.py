@@ -13,10 +13,12 @@ import pytest
 from protocol import placement as placement_module
 from protocol.core import InferenceCore
 from protocol.datatypes import DataType
+from protocol.device_tensor import DeviceTensor
 from protocol.errors import InvalidArgument, NotFound
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor, decode_bytes_elements
 from protocol.placement import MemoryReference, PlacedRequest, Placement
 from protocol.shared_memory.table import SharedMemoryTable
+from tests.fake_cupy import HANDLE, SIZE, FakeRuntime
 from tests.protocol.shared_memory.conftest import ClientSegment
 
 
@@ -25,6 +27,10 @@ class Core:
     """What placement asks of a core."""
 
     batches: bool = False
+    on_gpu: bool = False
+
+    def takes_device_tensors(self, name: str, version: int) -> bool:
+        return self.on_gpu
 
     def is_batching(self, name: str, version: int) -> bool:
         if name != "m":
@@ -178,3 +184,33 @@ async def test_outputs_as_classes(
 async def test_classes_of_an_unknown_model(table: SharedMemoryTable) -> None:
     with table.lease() as lease, pytest.raises(NotFound):
         await PlacedRequest.fetch(InferenceRequest("other", []), Placement(classes={"y": 1}), lease, core())
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+async def test_what_is_on_a_device_stays_there(
+    table: SharedMemoryTable, cupy_runtime: FakeRuntime, on_gpu: bool
+) -> None:
+    """Where the model takes it so; strings and what is in system memory are copied."""
+    table.register_cuda("c", HANDLE, 0, SIZE)
+    with region(table, bytes(range(64))), table.lease() as lease:
+        request = InferenceRequest(
+            "m", [placeholder("a", 4), placeholder("b", 4), Tensor("s", DataType.BYTES, (1,), b"")]
+        )
+        placement = Placement(
+            {0: MemoryReference("c", 8, 4), 1: MemoryReference("r", 16, 4), 2: MemoryReference("c", 0, 4)},
+            {"y": MemoryReference("c", 32, 8), "z": MemoryReference("r", 32, 8), "x": MemoryReference("c", 0, 8)},
+            {"x": 1},
+        )
+        placed = await PlacedRequest.fetch(request, placement, lease, cast(InferenceCore, Core(on_gpu=on_gpu)))
+        assert [isinstance(tensor, DeviceTensor) for tensor in request.inputs] == [on_gpu, False, False]
+        assert [bytes(tensor.data) for tensor in request.inputs] == [
+            bytes(range(8, 12)),
+            bytes(range(16, 20)),
+            bytes(range(4)),
+        ]
+        assert (request.has_device_inputs, request.device_outputs) == (on_gpu, frozenset({"y"}))
+        view = lease.view("c", 40, 4)
+        assert view is not None
+        response = await placed.deliver(response_of(DeviceTensor("y", DataType.UINT8, (4,), view)))
+        assert bytes(response.outputs[0].data) == b""
+        assert bytes(cupy_runtime.memory)[30:38] == bytes([30, 31, 40, 41, 42, 43, 36, 37])

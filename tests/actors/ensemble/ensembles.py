@@ -20,6 +20,7 @@ from protocol.messages import InferenceRequest, InferenceResponse, ParameterValu
 from repository.model_config import ModelConfig
 from repository.pbtxt import parse_pbtxt
 from repository.validation import normalise, validate
+from tests.backends.devices.host_runtime import on_device
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 # What a model does with a request's inputs: one set of outputs, or (decoupled) several, with an error in the middle.
@@ -91,8 +92,8 @@ def ensemble_config(
 
 @dataclass(eq=False)
 class Toy:
-    """A composing model. It takes `seconds` for each response, and before the first what `before` says for the request
-    (None: not even a moment); `log` has what it was asked."""
+    """A composing model. What may stay on a device it leaves there. It takes `seconds` for each response, and before
+    the first what `before` says for the request (None: not even a moment); `log` has what it was asked."""
 
     config: ModelConfig
     function: Function = dict
@@ -102,6 +103,7 @@ class Toy:
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     is_ready: bool = True
     says_ready: bool = True
+    takes_device_tensors: bool = False
     log: list[InferenceRequest] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
@@ -137,7 +139,10 @@ class Toy:
                 await trio.sleep(self.seconds)
                 if isinstance(arrays, ServerError):
                     raise arrays
-                outputs = [Tensor.from_numpy(name, array) for name, array in arrays.items()]
+                outputs = [
+                    on_device(name, array) if name in request.device_outputs else Tensor.from_numpy(name, array)
+                    for name, array in arrays.items()
+                ]
                 response = InferenceResponse(self.name, 1, outputs, request.id, dict(self.parameters))
                 responses.append(response)
                 if respond is not None:

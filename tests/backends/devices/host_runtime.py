@@ -10,13 +10,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
 
 from backends.devices.pinned import Pinned
 from backends.devices.runtime import DeviceRuntime
-from protocol.device_tensor import DeviceBuffer
+from protocol.device_tensor import DeviceBuffer, DeviceTensor
 from protocol.dlpack import DeviceType
 from protocol.errors import Overloaded, Unavailable
-from protocol.messages import Buffer
+from protocol.messages import Buffer, Tensor
 
 
 class Block:
@@ -34,12 +37,16 @@ class Block:
 
 
 class HostMemory:
+    """`reads` has the threads that have copied out of it."""
+
     def __init__(self, device: tuple[int, int], live: dict[int, int]) -> None:
         self.device = device
+        self.reads: list[threading.Thread] = []
         self._live = live
 
     def read(self, address: int, byte_size: int) -> Buffer:
         self.check(address, byte_size)
+        self.reads.append(threading.current_thread())
         return memoryview(ctypes.string_at(address, byte_size))
 
     def write(self, address: int, data: Buffer) -> None:
@@ -54,6 +61,24 @@ class HostMemory:
     def check(self, address: int, byte_size: int) -> None:
         if not any(begin <= address and address + byte_size <= begin + size for begin, size in self._live.items()):
             raise Unavailable(f"no memory of the device: {byte_size} bytes at {address:#x}")
+
+
+def on_device(name: str, array: NDArray[Any], device: tuple[int, int] = (DeviceType.CUDA, 0)) -> DeviceTensor:
+    """A tensor that lies on a device of its own, complete."""
+    live: dict[int, int] = {}
+    memory = HostMemory(device, live)
+    host = Tensor.from_numpy(name, array)
+    block = Block(host.byte_size, live)
+    memory.write(block.ptr, host.data)
+    buffer = DeviceBuffer(memory, block.ptr, host.byte_size, block)
+    return DeviceTensor(name, host.datatype, host.shape, buffer)
+
+
+def reads_of(tensor: Tensor) -> int:
+    """How often the memory of a tensor was read by the host."""
+    assert isinstance(tensor, DeviceTensor)
+    assert isinstance(tensor.buffer.memory, HostMemory)
+    return len(tensor.buffer.memory.reads)
 
 
 @dataclass(eq=False)

@@ -177,6 +177,9 @@ class FakeCore:
             raise InvalidArgument(str(request.parameters["failure"]))
         return has_final and count > 0
 
+    def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return False
+
     def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
         return bool(self.model_config(name, version)["max_batch_size"])
 

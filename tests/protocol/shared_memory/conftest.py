@@ -12,7 +12,9 @@ from typing import TypeVar
 
 import pytest
 
+from protocol.datatypes import DataType
 from protocol.errors import ServerError
+from protocol.messages import Buffer, Tensor
 from protocol.shared_memory.table import SharedMemoryTable
 
 MakeSegment = Callable[[bytes], "ClientSegment"]
@@ -63,6 +65,11 @@ def make_segment(table: SharedMemoryTable) -> Iterator[MakeSegment]:
             return segment
 
         yield make
+
+
+def output(data: Buffer) -> Tensor:
+    """An output called `o`."""
+    return Tensor("o", DataType.UINT8, (memoryview(data).nbytes,), data)
 
 
 def attempt(call: Callable[[], T]) -> T | ServerError:

@@ -1,99 +1,31 @@
 """CUDA regions, as far as they can be seen without a GPU: host memory stands behind cupy's names."""
-# ruff: noqa: N802, N815 (the names are cupy's)
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from types import ModuleType, SimpleNamespace
+import gc
 
 import pytest
 
+from protocol.cuda import CudaMemory, find_cupy
+from protocol.datatypes import DataType
+from protocol.device_tensor import DeviceBuffer, DeviceTensor
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.shared_memory.regions import CudaRegion
 from protocol.shared_memory.table import SharedMemoryTable
-from tests.protocol.shared_memory.conftest import ClientSegment, MakeSegment
-
-HANDLE = b"\x07" * 64
-SIZE = 64
-REFUSED = "cudaErrorInvalidValue: invalid argument"
-
-
-class HostRuntime:
-    """The part of `cupy.cuda.runtime` that is used: one device, one handle, an allocation of `SIZE` bytes."""
-
-    memcpyHostToDevice = 1
-    memcpyDeviceToHost = 2
-
-    def __init__(self) -> None:
-        self.memory = (ctypes.c_uint8 * SIZE)(*range(SIZE))
-        self.device_count = 1
-        self.current_device: int | None = None
-        self.opened = 0
-        self.is_lost = False
-        self.unsynchronised = False
-
-    def getDeviceCount(self) -> int:
-        if not self.device_count:
-            raise RuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
-        return self.device_count
-
-    def ipcOpenMemHandle(self, handle: bytes) -> int:
-        self._check(handle == HANDLE)
-        self.opened += 1
-        return ctypes.addressof(self.memory)
-
-    def ipcCloseMemHandle(self, pointer: int) -> None:
-        self._check(pointer == ctypes.addressof(self.memory) and self.opened > 0)
-        self.opened -= 1
-
-    def memcpy(self, to: int, source: int, size: int, kind: int) -> None:
-        device = source if kind == self.memcpyDeviceToHost else to
-        begin = ctypes.addressof(self.memory)
-        if device >= 2**63:
-            raise OverflowError("Python int too large to convert to C ssize_t")
-        self._check(begin <= device and device + size <= begin + SIZE)
-        ctypes.memmove(to, source, size)
-        self.unsynchronised = kind == self.memcpyHostToDevice
-
-    def streamSynchronize(self, stream: int) -> None:
-        assert stream == 0
-        self.unsynchronised = False
-
-    def _check(self, is_right: bool) -> None:
-        if self.is_lost or self.current_device != 0 or not is_right:
-            raise RuntimeError(REFUSED)
+from tests.fake_cupy import HANDLE, REFUSED, SIZE, FakeRuntime
+from tests.protocol.shared_memory.conftest import ClientSegment, MakeSegment, output
 
 
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> HostRuntime:
-    runtime = HostRuntime()
-
-    class Device:
-        def __init__(self, device_id: int) -> None:
-            self.device_id = device_id
-
-        def __enter__(self) -> None:
-            if self.device_id >= 2**31:
-                raise OverflowError("value too large to convert to int")
-            if self.device_id != 0:
-                raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
-            runtime.current_device = self.device_id
-
-        def __exit__(self, *_: object) -> None:
-            runtime.current_device = None
-
-    cupy = ModuleType("cupy")
-    cupy.cuda = SimpleNamespace(runtime=runtime, Device=Device)  # type: ignore[attr-defined]  # a module made by hand
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    return runtime
+def runtime(cupy_runtime: FakeRuntime) -> FakeRuntime:
+    return cupy_runtime
 
 
-def contents(runtime: HostRuntime) -> bytes:
+def contents(runtime: FakeRuntime) -> bytes:
     return bytes(runtime.memory)
 
 
-def test_inputs_and_outputs(table: SharedMemoryTable, runtime: HostRuntime) -> None:
+def test_inputs_and_outputs(table: SharedMemoryTable, runtime: FakeRuntime) -> None:
     """Copied from the device and to it, at their offsets; the write waits for the device."""
     table.register_cuda("c", HANDLE, 0, 32)
     assert table.cuda_status() == table.cuda_status("c") == (CudaRegion("c", 0, 32),)
@@ -101,11 +33,11 @@ def test_inputs_and_outputs(table: SharedMemoryTable, runtime: HostRuntime) -> N
         data = memoryview(lease.read("c", 8, 4))
         assert (bytes(data), data.readonly) == (bytes(range(8, 12)), True)
         assert bytes(lease.read("c", 8, 0)) == b""
-        lease.output("c", 16, 8).write("o", b"\xff" * 4)
-        lease.output("c", 16, 0).write("o", b"")
+        lease.output("c", 16, 8).write(output(b"\xff" * 4))
+        lease.output("c", 16, 0).write(output(b""))
         assert not runtime.unsynchronised
         with pytest.raises(InvalidArgument, match=r"for output 'o' \(8 bytes\) should be at least 9 bytes"):
-            lease.output("c", 16, 8).write("o", bytes(9))
+            lease.output("c", 16, 8).write(output(bytes(9)))
         with pytest.raises(InvalidArgument, match=r"Invalid offset \+ byte size for shared memory region: 'c'"):
             lease.read("c", 8, 25)
     assert contents(runtime) == bytes(range(16)) + b"\xff" * 4 + bytes(range(20, SIZE))
@@ -113,8 +45,66 @@ def test_inputs_and_outputs(table: SharedMemoryTable, runtime: HostRuntime) -> N
     assert (table.cuda_status(), runtime.opened) == ((), 0)
 
 
+def test_inputs_stay_where_they_are(table: SharedMemoryTable, runtime: FakeRuntime) -> None:
+    """Views of the region, which keep it for as long as anybody has them, also when the request is over."""
+    table.register_cuda("c", HANDLE, 0, 32)
+    with table.lease() as lease:
+        view = lease.view("c", 8, 8)
+        assert view is not None
+        assert (view.device, view.byte_size) == ((2, 0), 8)
+        with pytest.raises(InvalidArgument, match=r"Invalid offset \+ byte size for shared memory region: 'c'"):
+            lease.view("c", 8, 25)
+    tensor = DeviceTensor("x", DataType.UINT8, (8,), view)
+    del view
+    table.unregister_cuda("c")
+    assert (len(table.cuda_status()), runtime.opened) == (1, 1)
+    runtime.memory[8] = 99  # the client may do that
+    part = tensor.buffer.part(0, 4)
+    assert bytes(tensor.data) == bytes([99, *range(9, 16)])
+    del tensor
+    assert runtime.opened == 1
+    del part
+    gc.collect()
+    assert (table.cuda_status(), runtime.opened) == ((), 0)
+
+
+def test_outputs_go_from_device_to_device(table: SharedMemoryTable, runtime: FakeRuntime) -> None:
+    table.register_cuda("c", HANDLE, 0, SIZE)
+    cupy = find_cupy()
+    assert cupy is not None
+    with cupy.cuda.Device(1):
+        memory = cupy.cuda.Memory(8)
+    there = CudaMemory(cupy, 1)
+    there.write(memory.ptr, b"\xfe" * 8)
+    made = DeviceTensor("o", DataType.UINT8, (8,), DeviceBuffer(there, memory.ptr, 8, memory))
+    with table.lease() as lease:
+        target = lease.output("c", 4, 8)
+        assert target.is_on_device
+        target.write(made)
+        assert not runtime.unsynchronised
+        with pytest.raises(InvalidArgument, match="should be at least 8 bytes"):
+            lease.output("c", 4, 7).write(made)
+    assert made._host is None
+    assert contents(runtime) == bytes(range(4)) + b"\xfe" * 8 + bytes(range(12, SIZE))
+
+
+def test_from_device_to_the_host(table: SharedMemoryTable, runtime: FakeRuntime, make_segment: MakeSegment) -> None:
+    """A tensor on a device that belongs into system memory."""
+    client = make_segment(bytes(8))
+    table.register_cuda("c", HANDLE, 0, SIZE)
+    table.register_system("s", client.key, 0, 8)
+    with table.lease() as lease:
+        view = lease.view("c", 16, 8)
+        assert view is not None
+        assert lease.view("s", 0, 8) is None
+        target = lease.output("s", 0, 8)
+        assert not target.is_on_device
+        target.write(DeviceTensor("o", DataType.INT64, (1,), view))
+    assert client.contents == bytes(range(16, 24))
+
+
 def test_both_kinds_share_one_name_space(
-    table: SharedMemoryTable, runtime: HostRuntime, make_segment: MakeSegment
+    table: SharedMemoryTable, runtime: FakeRuntime, make_segment: MakeSegment
 ) -> None:
     client: ClientSegment = make_segment(bytes(8))
     table.register_cuda("c", HANDLE, 0, SIZE)
@@ -165,7 +155,7 @@ def test_both_kinds_share_one_name_space(
     ],
 )
 def test_what_is_no_device_memory_is_refused(
-    table: SharedMemoryTable, runtime: HostRuntime, handle: bytes, device_id: int, byte_size: int, text: str
+    table: SharedMemoryTable, runtime: FakeRuntime, handle: bytes, device_id: int, byte_size: int, text: str
 ) -> None:
     """As the client's mistake, with the handle closed again."""
     with pytest.raises(InvalidArgument) as caught:
@@ -174,7 +164,7 @@ def test_what_is_no_device_memory_is_refused(
     assert (runtime.opened, table.cuda_status()) == (0, ())
 
 
-def test_no_device(table: SharedMemoryTable, runtime: HostRuntime) -> None:
+def test_no_device(table: SharedMemoryTable, runtime: FakeRuntime) -> None:
     """cupy is installed, a GPU is not."""
     runtime.device_count = 0
     with pytest.raises(InvalidArgument) as caught:
@@ -182,7 +172,7 @@ def test_no_device(table: SharedMemoryTable, runtime: HostRuntime) -> None:
     assert caught.value.message == "failed to register CUDA shared memory region: 'c', GPUs not supported"
 
 
-def test_unregistered_under_a_lease(table: SharedMemoryTable, runtime: HostRuntime) -> None:
+def test_unregistered_under_a_lease(table: SharedMemoryTable, runtime: FakeRuntime) -> None:
     table.register_cuda("c", HANDLE, 0, SIZE)
     with table.lease() as lease:
         lease.read("c", 0, 1)
@@ -194,7 +184,7 @@ def test_unregistered_under_a_lease(table: SharedMemoryTable, runtime: HostRunti
 
 
 def test_a_device_that_is_lost(
-    table: SharedMemoryTable, runtime: HostRuntime, caplog: pytest.LogCaptureFixture
+    table: SharedMemoryTable, runtime: FakeRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Requests are told so; the regions can still be unregistered, and the client learns what became of them."""
     table.register_cuda("a", HANDLE, 0, SIZE)
@@ -205,7 +195,7 @@ def test_a_device_that_is_lost(
             lease.read("a", 0, 8)
         assert caught.value.message == f"unable to read 8 bytes of CUDA shared memory region 'a': {REFUSED}"
         with pytest.raises(Unavailable) as caught:
-            lease.output("a", 0, 8).write("o", bytes(8))
+            lease.output("a", 0, 8).write(output(bytes(8)))
         assert caught.value.message == f"unable to write 8 bytes to CUDA shared memory region 'a': {REFUSED}"
     with pytest.raises(Internal) as failed:
         table.unregister_cuda()
@@ -217,7 +207,7 @@ def test_a_device_that_is_lost(
 
 
 def test_the_name_is_taken_while_the_handle_is_opened(
-    table: SharedMemoryTable, runtime: HostRuntime, make_segment: MakeSegment
+    table: SharedMemoryTable, runtime: FakeRuntime, make_segment: MakeSegment
 ) -> None:
     """Opening may take seconds in a thread; who comes second gives the memory back."""
     client = make_segment(bytes(8))

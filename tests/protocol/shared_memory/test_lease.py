@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import AlreadyExists, InvalidArgument, NotFound, PayloadTooLarge, Unavailable
 from protocol.shared_memory.table import SharedMemoryTable
-from tests.protocol.shared_memory.conftest import ClientSegment, MakeSegment, attempt, open_descriptors
+from tests.protocol.shared_memory.conftest import ClientSegment, MakeSegment, attempt, open_descriptors, output
 
 CONTENTS = bytes(range(100))
 # The region that most tests use: 64 bytes at 16.
@@ -100,7 +100,7 @@ def test_a_long_unknown_name_makes_no_long_error(shared: SharedMemoryTable) -> N
 def test_an_output_is_written_where_it_belongs(table: SharedMemoryTable, client: ClientSegment) -> None:
     """What lies around it in the segment stays as it was, also the rest of a larger target."""
     with table.lease() as lease:
-        lease.output("r", 4, 8).write("o", b"\xff" * 5)
+        lease.output("r", 4, 8).write(output(b"\xff" * 5))
     assert client.contents == CONTENTS[:20] + b"\xff" * 5 + CONTENTS[25:]
 
 
@@ -109,7 +109,7 @@ def test_an_output_larger_than_its_place(
     table: SharedMemoryTable, client: ClientSegment, data: bytes | memoryview
 ) -> None:
     with table.lease() as lease, pytest.raises(InvalidArgument) as caught:
-        lease.output("r", 0, 8).write("o", data)
+        lease.output("r", 0, 8).write(output(data))
     assert caught.value.message == (
         f"shared memory size specified with the request for output 'o' (8 bytes) should be at least "
         f"{memoryview(data).nbytes} bytes to hold the results"
@@ -124,7 +124,7 @@ def test_a_region_truncated_under_a_lease(table: SharedMemoryTable, client: Clie
         with pytest.raises(InvalidArgument, match="shared memory region 'r' was truncated"):
             lease.read("r", 0, 8)
         with pytest.raises(InvalidArgument, match="shared memory region 'r' was truncated"):
-            target.write("o", bytes(8))
+            target.write(output(bytes(8)))
         assert client.contents == CONTENTS[: OFFSET + 4]
 
 
@@ -140,7 +140,7 @@ def test_unregistered_under_a_lease(table: SharedMemoryTable, client: ClientSegm
             table.register_system("r", client.key, 0, 8)
         assert caught.value.message == "shared memory region 'r' already in manager"
         assert bytes(lease.read("r", 0, 4)) == REGION[:4]
-        target.write("o", b"\xff" * 8)
+        target.write(output(b"\xff" * 8))
     assert table.system_status() == ()
     assert len(before - open_descriptors()) == 1
     assert client.contents[OFFSET : OFFSET + 8] == b"\xff" * 8
@@ -193,7 +193,7 @@ def test_nothing_is_used_after_the_end(table: SharedMemoryTable, client: ClientS
         target = lease.output("r", 0, 8)
     table.unregister_system("r")
     assert bytes(data) == REGION[:4]
-    for use in (lambda: lease.read("r", 0, 4), lambda: lease.output("r", 0, 4), lambda: target.write("o", b"")):
+    for use in (lambda: lease.read("r", 0, 4), lambda: lease.output("r", 0, 4), lambda: target.write(output(b""))):
         with pytest.raises(RuntimeError, match="after the end of its lease"):
             use()
 
@@ -202,7 +202,7 @@ def test_the_server_ends_while_a_request_runs(table: SharedMemoryTable, client: 
     with table.lease() as lease:
         target = lease.output("r", 0, 1)
         table.close()
-        target.write("o", b"\xff")
+        target.write(output(b"\xff"))
     assert table.system_status() == ()
     assert client.contents[OFFSET] == 0xFF
 

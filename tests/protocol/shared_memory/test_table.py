@@ -17,7 +17,7 @@ from protocol.errors import AlreadyExists, InvalidArgument, NotFound, ServerErro
 from protocol.shared_memory.lease import Lease
 from protocol.shared_memory.regions import SystemRegion
 from protocol.shared_memory.table import SharedMemoryTable
-from tests.protocol.shared_memory.conftest import ClientSegment, MakeSegment, attempt, open_descriptors
+from tests.protocol.shared_memory.conftest import ClientSegment, MakeSegment, attempt, open_descriptors, output
 
 CONTENTS = bytes(range(64))
 DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -220,10 +220,10 @@ def test_tritonclients_own_segments(table: SharedMemoryTable) -> None:
         table.register_system("in", "/trioton_test_client", 0, 128)
         with table.lease() as lease:
             data = lease.read("in", 0, values.nbytes)
-            lease.output("in", 64, 64).write("o", (np.frombuffer(data, np.float32) * 2).data)
-        output = client_shm.get_contents_as_numpy(handle, np.float32, [16], offset=64)
-        assert output.tolist() == (values * 2).tolist()
-        del output
+            lease.output("in", 64, 64).write(output((np.frombuffer(data, np.float32) * 2).data))
+        seen = client_shm.get_contents_as_numpy(handle, np.float32, [16], offset=64)
+        assert seen.tolist() == (values * 2).tolist()
+        del seen
     finally:
         client_shm.destroy_shared_memory_region(handle)
 
