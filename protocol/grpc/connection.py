@@ -38,12 +38,16 @@ from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
 from protocol.limits import LimitCounter
+from protocol.messages import Buffer
 from protocol.request_memory import RequestMemory
+from protocol.wire import wire_over
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 65536
 MAX_RECEIVE_SIZE = 4 * MAX_FRAME_SIZE
+# Of a frame that is under way: fewer bytes are read together with what follows them.
+_IN_PLACE_FROM = 32768
 # How long a peer has to take the last bytes and to close its end.
 GOODBYE_SECONDS = 1.0
 
@@ -74,7 +78,7 @@ class Connection:
 
     def __init__(self, transport: trio.abc.Stream, shared: Shared) -> None:
         limits = shared.limits
-        self._transport = transport
+        self._wire = wire_over(transport)
         self._shared = shared
         self._limits = limits
         self._h2 = ServerConnection(
@@ -84,7 +88,7 @@ class Connection:
             max_header_size=limits.max_header_size,
             interpret=self._read_head,
         )
-        self._out = Outgoing(self._h2, transport, shared.counts, send_timeout=limits.send_timeout)
+        self._out = Outgoing(self._h2, self._wire, shared.counts, send_timeout=limits.send_timeout)
         self._memory = ReceiveMemory(limits.max_receive_memory, shared.memory, shared.threads)
         self._streams: dict[int, Stream] = {}
         self._is_draining = False  # the server stops
@@ -124,7 +128,7 @@ class Connection:
             self._memory.close()
 
     async def _serve(self) -> None:
-        async with self._transport, trio.open_nursery() as nursery:
+        async with contextlib.aclosing(self._wire), trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             nursery.start_soon(self._keep_time)
             with self._reading:
@@ -164,14 +168,16 @@ class Connection:
         self._tasks = CallTasks(nursery, self._handle, self._close_call, self._end_call)
         size = RECEIVE_SIZE
         while True:
-            try:
-                data = await self._transport.receive_some(size)
-            except trio.BrokenResourceError:
-                data = b""
+            data: Buffer
+            room = self._room()
+            if room is not None:
+                data = room[: await self._wire.receive_into(room)]
+            else:
+                data = await self._wire.receive(size)
+                size = MAX_RECEIVE_SIZE if len(data) == size else RECEIVE_SIZE  # more has come
             if not data:
                 self._is_lost = True
                 return
-            size = MAX_RECEIVE_SIZE if len(data) == size else RECEIVE_SIZE  # more of a large message has come
             self._lifetime.on_received(trio.current_time())
             try:
                 for event in self._h2.receive_data(data):
@@ -183,6 +189,14 @@ class Connection:
                 self._has_failed = True
                 return
             await self._out.answer_peer()
+
+    def _room(self) -> memoryview | None:
+        """Where the rest of a large DATA frame belongs, if that is what comes next."""
+        under_way = self._h2.data_under_way
+        if under_way is None or under_way[1] < _IN_PLACE_FROM:
+            return None
+        stream = self._streams.get(under_way[0])
+        return None if stream is None else stream.room(under_way[1])
 
     def _read_head(self, headers: Headers) -> RequestHead:
         return read_head(headers, self._shared.handlers, self._limits.max_header_size)
@@ -356,8 +370,6 @@ class Connection:
         if not self._has_failed and not self._refuses_calls:
             self._out.go_away()
         await self._out.finish()
-        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            if isinstance(self._transport, trio.abc.HalfCloseableStream):  # TLS is not
-                await self._transport.send_eof()
-            while await self._transport.receive_some(RECEIVE_SIZE):
-                pass
+        await self._wire.send_eof()
+        while await self._wire.receive(RECEIVE_SIZE):
+            pass

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from protocol.errors import InvalidArgument, PayloadTooLarge
+import numpy as np
+
+from protocol.errors import InvalidArgument, PayloadTooLarge, ServerError
 from protocol.messages import Buffer
 
 PREFIX_LENGTH = 5
@@ -26,29 +28,51 @@ class Frame(NamedTuple):
 
 
 class MessageDeframer:
-    """Bytes in, frames out. Holds the chunks as they came, and joins them once per message.
+    """Bytes in, frames out. A large message has memory of its own from its prefix on, where its bytes can be received
+    (`room`); the chunks of smaller ones are held as they came, and joined once per message.
 
     `max_message_size` is in bytes, without the prefix. A message over it is refused as soon as its prefix is there.
     """
 
-    __slots__ = ("_chunks", "_length", "_max_message_size", "buffered")
+    __slots__ = ("_chunks", "_error", "_filled", "_flag", "_large", "_length", "_max_message_size", "buffered")
 
     def __init__(self, max_message_size: int) -> None:
         self._max_message_size = max_message_size
         self._chunks: list[Buffer] = []
         self._length = -1  # of the message that is under way, -1 before its prefix is complete
+        self._large: memoryview | None = None  # its memory, if it is large
+        self._filled = 0  # of that
+        self._flag = 0
+        self._error: ServerError | None = None
         self.buffered = 0  # bytes, prefixes included
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `next_frame` has something to say."""
+        return self._error is not None or 0 <= self._length <= self.buffered - PREFIX_LENGTH
+
+    def room(self, size: int) -> memoryview | None:
+        """Where the next bytes belong, at most `size`, if that is known. What is then fed of it is not copied."""
+        large, filled = self._large, self._filled
+        return None if large is None or filled == len(large) else large[filled : filled + size]
+
     def feed(self, data: Buffer) -> None:
-        chunks = self._chunks
-        if len(data) >= _SMALL or not chunks:
-            if data:
-                chunks.append(data)
-        elif isinstance(chunks[-1], bytearray):  # never one that a payload is a view of: that one has left the list
-            chunks[-1] += data
-        else:
-            chunks.append(bytearray(data))
-        self.buffered += len(data)
+        size = len(data)
+        self.buffered += size
+        large = self._large
+        if large is not None:
+            if isinstance(data, memoryview) and data.obj is large.obj:
+                self._filled += size
+                return
+            start = self._filled
+            self._filled = end = min(start + size, len(large))
+            large[start:end] = data[: end - start]
+            if end - start == size:
+                return
+            data = data[end - start :]
+        self._keep(data)
+        if self._length < 0:
+            self._begin()
 
     def next_frame(self) -> Frame | None:
         """The next message, or None where more bytes are needed.
@@ -57,30 +81,60 @@ class MessageDeframer:
             InvalidArgument: the flag byte is neither 0 nor 1.
             PayloadTooLarge: the message is larger than the limit.
         """
-        if self._length < 0:
-            if self.buffered < PREFIX_LENGTH:
-                return None
-            self._length = self._read_prefix()
-        end = PREFIX_LENGTH + self._length
-        if self.buffered < end:
+        if self._error is not None:
+            raise self._error
+        if not self.is_ready:
             return None
-        data = memoryview(self._joined())
-        rest = data[end:]
-        if rest and end > _LARGE:
-            rest = memoryview(bytes(rest))
-        self._chunks = [rest] if rest else []
-        self.buffered = len(rest)
+        end = PREFIX_LENGTH + self._length
+        if self._large is not None:
+            payload = self._large.toreadonly()
+            self._large = None
+        else:
+            data = memoryview(self._joined())
+            payload = data[PREFIX_LENGTH:end]
+            rest = data[end:]
+            if rest and end > _LARGE:
+                rest = memoryview(bytes(rest))
+            self._chunks = [rest] if rest else []
+        self.buffered -= end
         self._length = -1
-        return Frame(data[0] == 1, data[PREFIX_LENGTH:end])
+        found = Frame(self._flag == 1, payload)
+        self._begin()
+        return found
 
-    def _read_prefix(self) -> int:
+    def _keep(self, data: Buffer) -> None:
+        chunks = self._chunks
+        if len(data) >= _SMALL or not chunks:
+            if data:
+                chunks.append(data)
+        elif isinstance(chunks[-1], bytearray):  # never one that a payload is a view of: that one has left the list
+            chunks[-1] += data
+        else:
+            chunks.append(bytearray(data))
+
+    def _begin(self) -> None:
+        """Read the prefix of the next message, if it is there."""
+        if self.buffered < PREFIX_LENGTH or self._error is not None:
+            return
         prefix = self._chunks[0] if len(self._chunks[0]) >= PREFIX_LENGTH else self._joined()
-        if prefix[0] > 1:
-            raise InvalidArgument(f"a message's compressed flag must be 0 or 1, got {prefix[0]}")
+        self._flag = prefix[0]
         length = int.from_bytes(prefix[1:PREFIX_LENGTH], "big")
-        if length > self._max_message_size:
-            raise message_too_large(length, self._max_message_size)
-        return length
+        if self._flag > 1:
+            self._error = InvalidArgument(f"a message's compressed flag must be 0 or 1, got {prefix[0]}")
+        elif length > self._max_message_size:
+            self._error = message_too_large(length, self._max_message_size)
+        else:
+            self._length = length
+            if length > max(_LARGE, self.buffered - PREFIX_LENGTH):
+                self._make_room(length)
+
+    def _make_room(self, length: int) -> None:
+        """Memory that is not cleared, and takes none until it is filled."""
+        start = memoryview(self._joined())[PREFIX_LENGTH:]
+        self._chunks = []
+        self._large = np.empty(length, np.uint8).data
+        self._filled = len(start)
+        self._large[: self._filled] = start
 
     def _joined(self) -> Buffer:
         if len(self._chunks) > 1:

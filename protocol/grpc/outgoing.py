@@ -18,6 +18,7 @@ from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.settings import PROGRESS
 from protocol.grpc.writer import Writer
 from protocol.limits import LimitCounter
+from protocol.wire import Wire
 
 # No more response data than this waits for the socket; calls wait instead.
 MAX_BACKLOG = 1 << 20
@@ -41,13 +42,13 @@ class Outgoing:
     def __init__(
         self,
         connection: ServerConnection,
-        transport: trio.abc.SendStream,
+        wire: Wire,
         counts: LimitCounter,
         *,
         send_timeout: float,
     ) -> None:
         self._h2 = connection
-        self._writer = Writer(transport, self._on_written, send_timeout=send_timeout)
+        self._writer = Writer(wire, self._on_written, send_timeout=send_timeout)
         self._counts = counts
         self._send_timeout = send_timeout
         self._can_send = trio.lowlevel.ParkingLot()  # here waits who needs the writer's progress or a window

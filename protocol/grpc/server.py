@@ -96,10 +96,10 @@ class _Server:
             if not await self._has_secured(tls):
                 await trio.aclose_forcefully(tls)
                 return
-        connection = Connection(transport, self._shared)
         if self._is_draining:
             await trio.aclose_forcefully(transport)
             return
+        connection = Connection(transport, self._shared)
         self._connections.add(connection)
         try:
             await connection.run()

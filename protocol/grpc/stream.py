@@ -103,6 +103,7 @@ class Stream(StreamIterator[Any]):
         self._message_held = 0  # of those, the bytes of the message that the handler got last
         self._refusal: ServerError | None = None  # all that comes is dropped
         self._changed = trio.lowlevel.ParkingLot()
+        self._awaits_more = False  # of a message that has begun, and nothing less than all of it
         self._progress_by = 0.0  # when the message that is awaited must have made progress; 0 while none is
         self._progress_from = 0
 
@@ -190,6 +191,10 @@ class Stream(StreamIterator[Any]):
 
     # What the connection calls.
 
+    def room(self, size: int) -> memoryview | None:
+        """Where the next bytes of the request belong, at most `size`, if that is known. They are then to be fed."""
+        return None if self._refusal is not None else self._deframer.room(size)
+
     def feed(self, data: Buffer, flow_controlled_size: int, *, has_ended: bool) -> None:
         self.has_ended = has_ended
         self._unacknowledged += flow_controlled_size
@@ -203,7 +208,12 @@ class Stream(StreamIterator[Any]):
             self._refusal = self._refused_memory(self._held)
             self.release(self._deframer.buffered)
             self._deframer = MessageDeframer(self._limits.max_message_size)
-        if self._changed:
+        if not self._changed:
+            return
+        if self._awaits_more and not (self._deframer.is_ready or has_ended or self._refusal is not None):
+            self._acknowledge(self._unacknowledged)
+            self._note_progress()
+        else:
             self._changed.unpark_all()
 
     def end(self) -> None:
@@ -242,7 +252,9 @@ class Stream(StreamIterator[Any]):
                 return None
             if self.is_draining and self._is_client_streaming and not self._deframer.buffered:
                 raise Unavailable(SHUTTING_DOWN)
+            self._awaits_more = self._deframer.buffered > 0
             await self._wait()
+            self._awaits_more = False
 
     def _found_frame(self) -> Frame | None:
         if self._refusal is not None:
@@ -264,16 +276,21 @@ class Stream(StreamIterator[Any]):
         if self._is_client_streaming and not self._deframer.buffered:
             await self._changed.park()
             return
-        buffered, timeout = self._deframer.buffered, self._limits.receive_timeout
-        if not self._progress_by or buffered - self._progress_from >= PROGRESS:
-            self._progress_by, self._progress_from = trio.current_time() + timeout, buffered
+        self._note_progress()
         with trio.move_on_at(self._progress_by) as waiting:
             await self._changed.park()
-        if waiting.cancelled_caught:
+        if waiting.cancelled_caught and trio.current_time() >= self._progress_by:
             self._output.count_refusal("receive_timeout")
             raise DeadlineExceeded(
-                f"the request of {self.method} is not complete, and too little of it came for {timeout:g} seconds"
+                f"the request of {self.method} is not complete, and too little of it came for "
+                f"{self._limits.receive_timeout:g} seconds"
             )
+
+    def _note_progress(self) -> None:
+        buffered = self._deframer.buffered
+        if not self._progress_by or buffered - self._progress_from >= PROGRESS:
+            self._progress_by = trio.current_time() + self._limits.receive_timeout
+            self._progress_from = buffered
 
     def _acknowledge(self, size: int) -> None:
         if size > 0:

@@ -18,8 +18,8 @@ from protocol.http.exchange import App
 from protocol.http.http1 import ChangeToHttp2, Http1
 from protocol.http.http2_connection import Http2Connection
 from protocol.http.settings import ConnectionLimits, OnLimit
-from protocol.http.wire import PlainWire, TlsWire, Wire
 from protocol.tls import agreed_protocol
+from protocol.wire import PlainWire, TlsWire, Wire
 
 
 @dataclass(frozen=True, slots=True)

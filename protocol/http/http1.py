@@ -26,9 +26,9 @@ from protocol.http.http1_exchange import Http1Exchange, response_head
 from protocol.http.http1_head import END_OF_HEAD, HTTP2_PREFACE, Head, malformed, parse_head
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.http.wakeup import Wakeup
-from protocol.http.wire import Wire
 from protocol.messages import Buffer
 from protocol.request_memory import RequestShare
+from protocol.wire import Wire
 
 logger = logging.getLogger(__name__)
 

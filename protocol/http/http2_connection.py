@@ -21,7 +21,7 @@ from hypercorn.typing import AppWrapper, ConnectionState
 
 from protocol.http.http2 import Http2
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
-from protocol.http.wire import Wire
+from protocol.wire import Wire
 
 logger = logging.getLogger(__name__)
 

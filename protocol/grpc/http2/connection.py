@@ -142,8 +142,13 @@ class ServerConnection:
 
     # What comes.
 
-    def receive_data(self, data: bytes | bytearray) -> list[Event]:
-        """What the bytes say.
+    @property
+    def data_under_way(self) -> tuple[int, int] | None:
+        """The stream of a large DATA frame, and how many of its bytes are the next that come."""
+        return self._reader.data_under_way
+
+    def receive_data(self, data: Buffer) -> list[Event]:
+        """What the bytes say. Those of a large DATA frame are not copied.
 
         Raises:
             ProtocolError: the client breaks the protocol; a GOAWAY says so to it.

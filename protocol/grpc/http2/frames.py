@@ -53,12 +53,17 @@ class FrameReader:
     def __init__(self, max_frame_size: int) -> None:
         self._max_frame_size = max_frame_size
         self._preface = PREFACE
-        self._rest: list[bytes | bytearray] = []
+        self._rest: list[Buffer] = []
         self._rest_size = 0
         self._needed = 0  # with fewer bytes nothing more can be said
         self._piece: tuple[int, int, int] | None = None  # of a DATA frame under way: flags, stream, bytes to come
 
-    def read(self, data: bytes | bytearray) -> Iterator[Frame]:
+    @property
+    def data_under_way(self) -> tuple[int, int] | None:
+        """The stream of a DATA frame that is given in pieces, and how many bytes of it are to come."""
+        return None if self._piece is None else self._piece[1:]
+
+    def read(self, data: Buffer) -> Iterator[Frame]:
         """Frames, as far as they are there. To be read to its end before the next call.
 
         Raises:
@@ -104,7 +109,7 @@ class FrameReader:
         if position < end:
             self._keep(data[position:], HEADER_SIZE)
 
-    def _without_preface(self, data: bytes | bytearray) -> bytes | bytearray:
+    def _without_preface(self, data: Buffer) -> Buffer:
         size = min(len(self._preface), len(data))
         if self._preface[:size] != data[:size]:
             raise ProtocolError("Invalid HTTP/2 preamble.")
@@ -116,7 +121,7 @@ class FrameReader:
         self._piece = (flags, stream_id, left) if left else None
         return DATA, 0 if left else flags, stream_id, payload
 
-    def _keep(self, rest: bytes | bytearray, needed: int) -> None:
+    def _keep(self, rest: Buffer, needed: int) -> None:
         self._rest.append(rest)
         self._rest_size = len(rest)
         self._needed = needed

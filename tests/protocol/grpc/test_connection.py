@@ -62,6 +62,31 @@ async def test_a_message_that_comes_byte_by_byte(autojump_clock: trio.testing.Mo
         assert (response.messages, response.status, response.reset) == ([b"hello"], 0, None)
 
 
+@pytest.mark.parametrize("piece", [4_000, 40_001, 131_072])
+async def test_a_large_message_that_comes_in_pieces(piece: int, autojump_clock: trio.testing.MockClock) -> None:
+    """Its handler sleeps until it is whole."""
+    message = bytes(range(256)) * 3000
+    waits = 0
+    wait = Stream._wait
+
+    async def counted(stream: Stream) -> None:
+        nonlocal waits
+        waits += 1
+        await wait(stream)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stream, "_wait", counted)
+        async with connected() as peers:
+            stream = await peers.client.open("/test.Test/Echo")
+            await trio.testing.wait_all_tasks_blocked()
+            data = framed(message)
+            for start in range(0, len(data), piece):
+                await peers.client.send(stream, data[start : start + piece], end=start + piece >= len(data))
+                await trio.testing.wait_all_tasks_blocked()
+            assert (await peers.client.finish(stream)).messages == [message]
+    assert waits == 2  # for its beginning, and for its end
+
+
 async def test_a_stream_answers_message_by_message(autojump_clock: trio.testing.MockClock) -> None:
     async with connected() as peers:
         stream = await peers.client.open("/test.Test/Chat")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidArgument, PayloadTooLarge
-from protocol.grpc.framing import MessageDeframer, frame
+from protocol.grpc.framing import PREFIX_LENGTH, MessageDeframer, frame
 from tests.protocol.grpc.client import framed
 
 LIMIT = 100_000
@@ -94,3 +94,51 @@ def test_small_chunks_are_gathered() -> None:
 @given(st.binary(max_size=1000))
 def test_what_is_framed_can_be_deframed(message: bytes) -> None:
     assert deframe(frame(message)) == ([(False, message)], 0)
+
+
+LARGE = bytes(range(256)) * 300
+
+
+def test_a_large_message_is_received_where_it_stays() -> None:
+    """From its prefix on there is memory for the rest of it, and what follows it does not belong there."""
+    deframer = MessageDeframer(LIMIT)
+    data = framed(LARGE) + framed(b"next")
+    assert deframer.room(1) is None
+    deframer.feed(data[:1000])
+    position = 1000
+    while (room := deframer.room(30_000)) is not None:
+        assert not deframer.is_ready
+        room[:] = data[position : position + len(room)]
+        position += len(room)
+        deframer.feed(room)
+    assert position == PREFIX_LENGTH + len(LARGE)
+    deframer.feed(data[position:])
+    found = deframer.next_frame()
+    assert found is not None
+    assert found.payload == LARGE
+    assert found.payload.readonly
+    following = deframer.next_frame()
+    assert following is not None
+    assert bytes(following.payload) == b"next"
+    assert deframer.buffered == 0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 50_000)), min_size=1, max_size=20))
+def test_room_and_chunks_may_be_mixed(pieces: list[tuple[bool, int]]) -> None:
+    data = framed(b"small") + framed(LARGE) + framed(LARGE[::-1], 1) + framed(b"")
+    deframer = MessageDeframer(LIMIT)
+    messages = []
+    position = 0
+    for in_place, size in [*pieces, (False, len(data))]:
+        room = deframer.room(size) if in_place else None
+        if room is None:
+            deframer.feed(data[position : position + size])
+            position += size
+        else:
+            room[:] = data[position : position + len(room)]
+            position += len(room)
+            deframer.feed(room)
+        while (found := deframer.next_frame()) is not None:
+            messages.append((found.is_compressed, bytes(found.payload)))
+    assert messages == [(False, b"small"), (False, LARGE), (True, LARGE[::-1]), (False, b"")]
+    assert deframer.buffered == 0

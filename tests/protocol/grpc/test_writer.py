@@ -7,12 +7,13 @@ import trio
 import trio.testing
 
 from protocol.grpc.writer import Writer
+from protocol.wire import wire_over
 
 
 async def test_what_is_put_while_a_write_is_under_way_leaves_together(nursery: trio.Nursery) -> None:
     client_end, server_end = trio.testing.lockstep_stream_pair()
     progress: list[int] = []
-    writer = Writer(server_end, lambda: progress.append(writer.backlog), send_timeout=60)
+    writer = Writer(wire_over(server_end), lambda: progress.append(writer.backlog), send_timeout=60)
     nursery.start_soon(writer.run)
     writer.put([b"a"])
     writer.put([b"b"])
@@ -31,7 +32,8 @@ async def test_large_buffers_leave_as_they_are() -> None:
     listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
     host, port = listener.socket.getsockname()
     async with listener, await trio.open_tcp_stream(host, port) as client, await listener.accept() as server:
-        writer = Writer(server, lambda: None, send_timeout=60)
+        wire = wire_over(server)
+        writer = Writer(wire, lambda: None, send_timeout=60)
         sent = [bytes([number % 256]) * (1 + number * 37 % 5000) for number in range(2000)] + [bytes(3_000_000)]
         received = b""
 
@@ -47,7 +49,8 @@ async def test_large_buffers_leave_as_they_are() -> None:
                 writing.start_soon(writer.run)
                 await writer.finish()
             assert writer.backlog == 0
-            await server.send_eof()
+            await wire.send_eof()
+        await wire.aclose()
         assert received == b"".join(sent)
 
 
@@ -56,17 +59,19 @@ async def test_a_socket_that_is_closed_ends_it(is_ours: bool) -> None:
     listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
     host, port = listener.socket.getsockname()
     async with listener, await trio.open_tcp_stream(host, port) as client, await listener.accept() as server:
-        writer = Writer(server, lambda: None, send_timeout=60)
+        wire = wire_over(server)
+        writer = Writer(wire, lambda: None, send_timeout=60)
         writer.put([bytes(20_000_000), bytes(20_000_000)])
         async with trio.open_nursery() as nursery:
-            nursery.start_soon((server if is_ours else client).aclose)
+            nursery.start_soon((wire if is_ours else client).aclose)
             with pytest.raises((trio.ClosedResourceError, trio.BrokenResourceError)):
                 await writer.run()
+        await wire.aclose()
 
 
 async def test_finish_waits_until_all_is_written(nursery: trio.Nursery) -> None:
     client_end, server_end = trio.testing.lockstep_stream_pair()
-    writer = Writer(server_end, lambda: None, send_timeout=60)
+    writer = Writer(wire_over(server_end), lambda: None, send_timeout=60)
     nursery.start_soon(writer.run)
     writer.put([b"last"])
     finished = trio.Event()
@@ -86,7 +91,7 @@ async def test_a_lost_peer_ends_it(nursery: trio.Nursery) -> None:
     """With the transport's error, and whoever waits for the end goes on."""
     client_end, server_end = trio.testing.memory_stream_pair()
     await client_end.aclose()
-    writer = Writer(server_end, lambda: None, send_timeout=60)
+    writer = Writer(wire_over(server_end), lambda: None, send_timeout=60)
     writer.put([b"x"])
     with pytest.raises(trio.BrokenResourceError):
         await writer.run()
@@ -95,7 +100,7 @@ async def test_a_lost_peer_ends_it(nursery: trio.Nursery) -> None:
 
 async def test_a_peer_that_reads_nothing_ends_it(autojump_clock: trio.testing.MockClock) -> None:
     client_end, server_end = trio.testing.lockstep_stream_pair()
-    writer = Writer(server_end, lambda: None, send_timeout=60)
+    writer = Writer(wire_over(server_end), lambda: None, send_timeout=60)
     writer.put([b"x"])
     with pytest.raises(trio.TooSlowError):
         await writer.run()

@@ -1,6 +1,6 @@
-"""The bytes of one accepted connection, in and out: a plain socket, or TLS over one.
+"""The bytes of one accepted connection, in and out: a plain socket, or a stream over one, as TLS is.
 
-    kernel -> [wire] -> http1 or http2 -> [wire] -> kernel
+    kernel -> [wire] -> an edge's connection -> [wire] -> kernel
 
 Trio's `SocketStream` gives the loop a turn around each call, also where the kernel takes or has the bytes at once. Here
 a plain socket is tried first, and only where it is not ready the task waits; what a request costs is counted in turns.
@@ -9,7 +9,7 @@ a plain socket is tried first, and only where it is not ready the task waits; wh
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -19,6 +19,8 @@ from protocol.messages import Buffer
 
 # A client that takes such a piece of a response within its time may go on.
 SEND_SIZE = 256 * 1024
+# Of one call of sendmsg; systems allow 1024.
+_MOST_BUFFERS = 512
 
 
 class Wire(Protocol):
@@ -33,6 +35,13 @@ class Wire(Protocol):
     async def send(self, data: Buffer, pause_seconds: float, on_pause: Callable[[], None]) -> bool:
         """Whether all has been taken. Each piece of `SEND_SIZE` may take `pause_seconds`, so that a slow
         reader gets everything; `on_pause` is called before a deaf one is given up. Cancelled, it leaves a part sent."""
+
+    def send_at_once(self, parts: Sequence[Buffer]) -> int:
+        """How many bytes of the parts are taken without waiting: 0 where that cannot be done, or the connection is
+        lost. Not while `send` or `send_parts` is under way."""
+
+    async def send_parts(self, parts: Sequence[Buffer], pause_seconds: float, on_pause: Callable[[], None]) -> bool:
+        """As `send`, from several places in memory."""
 
     async def send_eof(self) -> None:
         """Say that nothing more comes, where the protocol can say it."""
@@ -97,6 +106,32 @@ class PlainWire:
                 return False
         return True
 
+    def send_at_once(self, parts: Sequence[Buffer]) -> int:
+        try:
+            return self._socket.sendmsg(parts[:_MOST_BUFFERS])
+        except OSError:
+            return 0
+
+    async def send_parts(self, parts: Sequence[Buffer], pause_seconds: float, on_pause: Callable[[], None]) -> bool:
+        try:
+            while parts:
+                goal = SEND_SIZE
+                with trio.move_on_after(pause_seconds) as sending:
+                    while parts and goal > 0:
+                        try:
+                            sent = self._socket.sendmsg(parts[:_MOST_BUFFERS])
+                        except BlockingIOError:
+                            await trio.lowlevel.wait_writable(self._socket)
+                        else:
+                            parts = without_first(parts, sent)
+                            goal -= sent
+                if sending.cancelled_caught:
+                    on_pause()
+                    return False
+            return True
+        except (OSError, trio.ClosedResourceError):
+            return False
+
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()
         with suppress(OSError):
@@ -112,13 +147,15 @@ class PlainWire:
             self._socket.close()
 
 
-class TlsWire:
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        self.stream = stream
+class StreamWire:
+    """Over any stream of Trio's."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
 
     async def receive(self, size: int) -> bytes:
         try:
-            return bytes(await self.stream.receive_some(size))
+            return bytes(await self._stream.receive_some(size))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 
@@ -132,7 +169,7 @@ class TlsWire:
             with memoryview(data) as view:
                 for start in range(0, len(view), SEND_SIZE):
                     with trio.move_on_after(pause_seconds) as sending:
-                        await self.stream.send_all(view[start : start + SEND_SIZE])
+                        await self._stream.send_all(view[start : start + SEND_SIZE])
                     if sending.cancelled_caught:
                         on_pause()
                         return False
@@ -140,12 +177,45 @@ class TlsWire:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
 
+    def send_at_once(self, parts: Sequence[Buffer]) -> int:
+        return 0
+
+    async def send_parts(self, parts: Sequence[Buffer], pause_seconds: float, on_pause: Callable[[], None]) -> bool:
+        return await self.send(b"".join(parts), pause_seconds, on_pause)
+
     async def send_eof(self) -> None:
         """TLS ends both directions at once: the goodbye is part of closing."""
-        await trio.lowlevel.checkpoint()
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._stream.send_eof()
+        else:
+            await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        await self.stream.aclose()
+        await self._stream.aclose()
+
+    def abort(self) -> None:
+        raise NotImplementedError("there is no socket to be seen")
+
+
+class TlsWire(StreamWire):
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        super().__init__(stream)
+        self.stream = stream
 
     def abort(self) -> None:
         self.stream.transport_stream.socket.close()
+
+
+def wire_over(stream: trio.abc.Stream) -> Wire:
+    """Takes the stream over: only the wire is to be used, and to be closed."""
+    return PlainWire(stream) if isinstance(stream, trio.SocketStream) else StreamWire(stream)
+
+
+def without_first(parts: Sequence[Buffer], size: int) -> list[Buffer]:
+    """The parts without their first `size` bytes."""
+    for number, part in enumerate(parts):
+        if size < len(part):
+            return [memoryview(part)[size:] if size else part, *parts[number + 1 :]]
+        size -= len(part)
+    return []

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.http.wire import SEND_SIZE, PlainWire
+from protocol.wire import SEND_SIZE, PlainWire, wire_over, without_first
 
 
 @asynccontextmanager
@@ -89,3 +89,59 @@ async def test_closing_ends_what_waits() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert ended == [b""]
         assert not await wire.send(b"x", 5, never)
+
+
+PARTS = [b"", *(bytes([number % 256]) * (1 + number * 37 % 5000) for number in range(1500)), bytes(3_000_000), b"end"]
+
+
+async def test_parts_leave_in_their_order() -> None:
+    """In as many pieces as it takes."""
+    async with connected() as (wire, client), trio.open_nursery() as nursery:
+        nursery.start_soon(wire.send_parts, PARTS, 5, never)
+        received = bytearray()
+        while len(received) < sum(map(len, PARTS)):
+            received += await client.receive_some()
+        assert received == b"".join(PARTS)
+
+
+async def test_what_is_sent_at_once_is_what_the_kernel_takes() -> None:
+    async with connected() as (wire, client):
+        sent = wire.send_at_once([bytes(10_000_000), bytes(10_000_000)])
+        assert 0 < sent < 20_000_000
+        while more := wire.send_at_once([bytes(1_000_000)]):  # its client takes some meanwhile
+            sent += more
+        received = 0
+        while received < sent:
+            received += len(await client.receive_some())
+        assert received == sent
+        wire.abort()
+        assert wire.send_at_once([b"lost"]) == 0
+
+
+async def test_parts_for_a_client_that_reads_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    told: list[float] = []
+    async with connected() as (wire, _):
+        assert not await wire.send_parts([bytes(30_000_000)] * 2, 7, lambda: told.append(trio.current_time()))
+    assert told == [pytest.approx(7, abs=0.1)]
+
+
+@pytest.mark.parametrize("size", range(8))
+def test_what_is_left_of_parts(size: int) -> None:
+    parts = [b"ab", b"", b"cde", b"fg"]
+    assert b"".join(without_first(parts, size)) == b"abcdefg"[size:]
+
+
+async def test_over_any_stream() -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    wire = wire_over(ours)
+    assert wire.send_at_once([b"a"]) == 0
+    assert await wire.send_parts([b"ab", b"c"], 5, never)
+    await wire.send_eof()
+    assert [data async for data in theirs] == [b"abc"]
+    await theirs.send_all(b"xyz")
+    view = memoryview(bytearray(2))
+    assert await wire.receive_into(view) == 2
+    assert bytes(view) == b"xy"
+    assert await wire.receive(5) == b"z"
+    await wire.aclose()
+    assert await wire.receive(5) == b""
