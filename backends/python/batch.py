@@ -6,82 +6,114 @@ Flow: requests → [batch] → EXECUTE frame; EXECUTED frame → [batch] → res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from backends.interface import Rescheduled
+from backends.python.forms import Forms
 from backends.python.heads import ExecutedHead, ResponseHead
-from backends.python.tensor_columns import EncodedFrame, TensorColumn, decode_tensors, frame_tensors
-from backends.python.wire import BrokenFrame, Frame
-from backends.python.worker.trioton_worker.frames import ERROR, ERROR_KINDS, EXECUTE, LATER, RESCHEDULED
+from backends.python.tensor_columns import EncodedFrame, TensorColumn, TensorReader, frame_tensors
+from backends.python.wire import BrokenFrame, Frame, decode_head
+from backends.python.worker.trioton_worker.frames import (
+    ERROR,
+    ERROR_KINDS,
+    EXECUTE,
+    IN_SEGMENT,
+    IS_BESIDE,
+    LATER,
+    RESCHEDULED,
+)
 from protocol.errors import KINDS, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 
 _START_FLAG, _END_FLAG = 1, 2
+# The column of EXECUTED in front of its runs: the batch, whether inputs are kept, the bytes of outputs in the segment.
+_BEFORE_RUNS = 3
+_NOTHING = ExecutedHead()
 
 Outcome: TypeAlias = InferenceResponse | ServerError
 
 
+def column_of(requests: Sequence[InferenceRequest], forms: Forms) -> TensorColumn:
+    """The inputs of a batch."""
+    column = TensorColumn(forms)
+    for request in requests:
+        column.add(request.inputs)
+    return column
+
+
 def encode_batch(
+    number: int,
     requests: Sequence[InferenceRequest],
+    inputs: TensorColumn,
     all_outputs: frozenset[str],
     *,
     about_batch: Mapping[str, Any],
-    input_memory: Callable[[int], memoryview | None],
-    unsent: Callable[[], Sequence[str]],
+    in_segment: bool = False,
+    is_beside: bool = False,
 ) -> EncodedFrame:
-    """The EXECUTE frame of a batch.
-
-    Args:
-        about_batch: what its head is to say besides the requests.
-        input_memory: shared memory for that many bytes of inputs, which are then copied there; None for the frame.
-        unsent: asked afterwards for the names of the segments that go with the frame.
-    """
-    column = TensorColumn()
-    for request in requests:
-        column.add(request.inputs)
-    memory = input_memory(column.size)
-    if memory is not None:
-        column.copy_to(memory)
-    head = {
-        **about_batch,
-        "names": column.names,
-        "requests": [_about(request, all_outputs) for request in requests],
-    }
-    if memory is not None:
-        head["in_segment"] = True
-    segments = unsent()
-    if segments:
-        head["segments"] = segments
-    return column.frame(EXECUTE, head, is_elsewhere=memory is not None)
+    """The EXECUTE frame of a batch. `about_batch` is what its head is to say besides the requests; the inputs are not
+    in it if they are `in_segment`. Raises Internal, as `TensorColumn.frame`."""
+    head = dict(about_batch)
+    about = [
+        [index, about] for index, request in enumerate(requests) if (about := _about(request, all_outputs)) is not None
+    ]
+    if about:
+        head["requests"] = about
+    flags = (IN_SEGMENT if in_segment else 0) | (IS_BESIDE if is_beside else 0)
+    return inputs.frame(EXECUTE, head, before=(number, flags), is_elsewhere=in_segment)
 
 
-def _about(request: InferenceRequest, all_outputs: frozenset[str]) -> str | dict[str, Any]:
-    """What a request is besides its inputs: its id, where that is all."""
+def _about(request: InferenceRequest, all_outputs: frozenset[str]) -> str | dict[str, Any] | None:
+    """What a request is besides its inputs: its id, where that is all, and mostly nothing."""
     requested = request.requested_outputs
     is_all = not requested or all_outputs.issubset(requested)
-    flags = (_START_FLAG if request.sequence_start else 0) | (_END_FLAG if request.sequence_end else 0)
-    context = None if request.trace is None else request.trace.context()
     if is_all and not (
-        flags or request.parameters or request.sequence_id or request.timeout_microseconds or context is not None
+        request.sequence_id
+        or request.parameters
+        or request.timeout_microseconds
+        or request.trace is not None
+        or request.sequence_start
+        or request.sequence_end
     ):
-        return request.id
+        return request.id or None
     return {
         "id": request.id,
         "correlation_id": request.sequence_id,
-        "flags": flags,
+        "flags": (_START_FLAG if request.sequence_start else 0) | (_END_FLAG if request.sequence_end else 0),
         "timeout": request.timeout_microseconds,
         "parameters": request.parameters,
         "outputs": None if is_all else requested,
-        "trace": context,
+        "trace": None if request.trace is None else request.trace.context(),
     }
 
 
+@dataclass(eq=False, slots=True)
+class Executed:
+    """An EXECUTED frame, its tensors not looked at yet: `shared` bytes of them are in the outputs' segment."""
+
+    batch: int
+    is_kept: bool
+    shared: int
+    head: ExecutedHead
+    frame: Frame
+
+
+def decode_executed(frame: Frame) -> Executed:
+    """Raises BrokenFrame."""
+    column = frame.column.cast("q")
+    if len(column) < _BEFORE_RUNS:
+        raise BrokenFrame(f"its answer has {len(column)} numbers, too few for what they announce")
+    head = decode_head(frame, ExecutedHead) if len(frame.head) else _NOTHING
+    return Executed(column[0], bool(column[1]), column[2], head, frame)
+
+
 def decode_responses(
-    frame: Frame,
-    head: ExecutedHead,
+    executed: Executed,
     requests: Sequence[InferenceRequest],
     *,
+    forms: Forms,
     model_name: str,
     model_version: int,
     output_memory: memoryview | None,
@@ -94,44 +126,59 @@ def decode_responses(
     Raises:
         BrokenFrame: anything in it points outside, contradicts itself, or does not fit the requests.
     """
-    memory = output_memory if head.shared > 0 else frame.body
+    head, is_shared = executed.head, executed.shared > 0
+    memory = output_memory if is_shared else executed.frame.body
     if memory is None:
         raise BrokenFrame("its answer is in shared memory that it does not have")
     parameters = dict(head.parameters)
     errors = {index: (code, message) for index, code, message in head.errors}
     if not all(0 <= index < len(requests) for index in (*parameters, *errors)):
         raise BrokenFrame(f"it answers more than {len(requests)} requests")
-    numbers: list[int] = frame.column.cast("q").tolist()
-    position = 0
+    reader = TensorReader(executed.frame, forms, memory, skipped=_BEFORE_RUNS, is_copied=is_shared)
     answers: list[Outcome | None] = []
-    for index, request in enumerate(requests):
-        if position == len(numbers):
-            raise BrokenFrame(f"it answers {index} of {len(requests)} requests")
-        count = numbers[position]
-        position += 1
-        if count == ERROR:
-            answers.append(error_of(errors.get(index)))
-        elif count == LATER:
-            answers.append(None)
-        elif count == RESCHEDULED:
-            answers.append(Rescheduled())
+    while not reader.is_at_end:
+        length, count = reader.next_run()
+        first = len(answers)
+        if not 0 < count <= len(requests) - first:
+            raise BrokenFrame(f"it answers {first} and {count} of {len(requests)} requests")
+        answered = range(first, first + count)
+        if length == ERROR:
+            answers += [error_of(errors.get(index)) for index in answered]
+        elif length == LATER:
+            answers += [None] * count
+        elif length == RESCHEDULED:
+            answers += [Rescheduled() for _ in answered]
         else:
-            outputs, position = decode_tensors(numbers, position, count, head.names, memory, copy=head.shared > 0)
-            answers.append(InferenceResponse(model_name, model_version, outputs, request.id, parameters.get(index, {})))
-    if position != len(numbers):
-        raise BrokenFrame(f"its answer has {len(numbers) - position} numbers too many")
+            form = reader.next_form(length)
+            for index in answered:
+                outputs = reader.read(form)
+                answers.append(
+                    InferenceResponse(
+                        model_name, model_version, outputs, requests[index].id, parameters.get(index) or {}
+                    )
+                )
+    if len(answers) != len(requests):
+        raise BrokenFrame(f"it answers {len(answers)} of {len(requests)} requests")
     return answers
 
 
 def decode_response(
-    frame: Frame, head: ResponseHead, request: InferenceRequest, *, model_name: str, model_version: int, is_final: bool
-) -> Outcome:
-    """The response of a RESPONSE frame that has one; a view of it. Raises BrokenFrame."""
+    frame: Frame,
+    head: ResponseHead,
+    request: InferenceRequest,
+    *,
+    forms: Forms,
+    model_name: str,
+    model_version: int,
+    is_final: bool,
+) -> Outcome | None:
+    """The response of a RESPONSE frame, a view of it; None where it has none. Raises BrokenFrame."""
     if head.error is not None:
         return error_of(head.error)
-    return InferenceResponse(
-        model_name, model_version, frame_tensors(frame, head.names or []), request.id, head.parameters, is_final
-    )
+    outputs = frame_tensors(frame, forms)
+    if outputs is None:
+        return None
+    return InferenceResponse(model_name, model_version, outputs, request.id, head.parameters, is_final)
 
 
 def error_of(found: tuple[int, str] | None) -> ServerError:

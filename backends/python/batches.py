@@ -16,13 +16,22 @@ from functools import partial
 import trio
 
 from backends.interface import BatchTiming, InstanceSpec, Rescheduled, Responder
-from backends.python.batch import Outcome, decode_response, decode_responses, encode_batch
+from backends.python.batch import (
+    Executed,
+    Outcome,
+    column_of,
+    decode_executed,
+    decode_response,
+    decode_responses,
+    encode_batch,
+)
 from backends.python.channel import WorkerGone
-from backends.python.heads import ExecutedHead, ResponseHead
+from backends.python.heads import FailedHead, ResponseHead
 from backends.python.link import WorkerLink
-from backends.python.portions import InputRoom, input_size
+from backends.python.portions import InputRoom
 from backends.python.reply_stream import ReplyStream
 from backends.python.running_batch import RunningBatch
+from backends.python.tensor_columns import TensorColumn
 from backends.python.wire import BrokenFrame, Frame, decode_head, encode
 from backends.python.worker.trioton_worker.frames import CANCEL, DROPPED, EXECUTED, FINAL, RESPONSE
 from backends.services import Execution
@@ -84,9 +93,10 @@ class Batches:
         `free` is called when there is place for another one before that. Cancelled, the worker finishes what it has.
         """
         started = time.perf_counter_ns()
-        batch = await self._begin(requests)
+        inputs = column_of(requests, self._link.forms)
+        batch = await self._begin(requests, inputs.size)
         try:
-            await self._send(batch)
+            await self._send(batch, inputs)
             sent = time.perf_counter_ns()
             if free is not None and self.concurrency > 1:
                 self._offer(free)
@@ -118,14 +128,15 @@ class Batches:
         Returns when there is place for another batch; with `waits` not before `execute` has returned.
         """
         started = time.perf_counter_ns()
-        batch = await self._begin(requests)
+        inputs = column_of(requests, self._link.forms)
+        batch = await self._begin(requests, inputs.size)
         for index, responder in enumerate(responders):
             ended = partial(self._end_if_over, batch)
             batch.streams.append(ReplyStream(self._link, batch.number, index, responder, ended))
             if responder.is_cancelled:
                 batch.cancelled.add(index)
         try:
-            await self._send(batch)
+            await self._send(batch, inputs)
             sent = time.perf_counter_ns()
             if not waits:
                 self._offer(batch.executed.set)
@@ -133,10 +144,11 @@ class Batches:
         except BaseException:
             self._abandon(batch, batch.executed.set)
             raise
-        if batch.head is None and self._link.channel.is_closed:
-            raise WorkerGone(self._link.channel.problem)
-        if batch.head is not None and batch.head.failure is not None:
-            raise self._failure(batch.head)
+        if batch.found is None:
+            if self._link.channel.is_closed:
+                raise WorkerGone(self._link.channel.problem)
+        elif batch.found.head.failure is not None:
+            raise self._failure(batch.found.head.failure)
         return BatchTiming(sent - started, time.perf_counter_ns() - sent, 0)
 
     def cancel(self, request: InferenceRequest) -> None:
@@ -152,8 +164,7 @@ class Batches:
             for stream in batch.streams:
                 stream.fail(error)
 
-    async def _begin(self, requests: Sequence[InferenceRequest]) -> RunningBatch:
-        size = input_size(requests)
+    async def _begin(self, requests: Sequence[InferenceRequest], size: int) -> RunningBatch:
         await self._wait_room(size)
         source = self._spec.source
         execution = Execution(source, source.name, self._spec.name, self.concurrency)
@@ -179,74 +190,73 @@ class Batches:
             if self._line:
                 self._room.unpark_all()
 
-    async def _send(self, batch: RunningBatch) -> None:
+    async def _send(self, batch: RunningBatch, inputs: TensorColumn) -> None:
         arena = self._link.arena
         is_alone = self._in_worker == 1
-        descriptors: list[int] = []
-
-        def input_memory(size: int) -> memoryview | None:
-            segment = arena.input_segment(size) if is_alone else None
-            batch.in_segment = segment is not None
-            return None if segment is None else segment.view
-
-        def unsent() -> list[str]:
-            segments = arena.take_unsent() if is_alone else {}
-            descriptors.extend(segment.descriptor for segment in segments.values())
-            return list(segments)
-
-        about: dict[str, object] = {"batch": batch.number}
-        if not is_alone:
-            about["is_beside"] = True
-        if batch.cancelled:
-            about["cancelled"] = sorted(batch.cancelled)
-        if self._link.logs_verbose != self._knows_verbose:
-            self._knows_verbose = about["logs_verbose"] = self._link.logs_verbose
-        encode_it = partial(
-            encode_batch,
-            batch.requests,
-            self._outputs,
-            about_batch=about,
-            input_memory=input_memory,
-            unsent=unsent,
-        )
         try:
-            is_small = batch.input_size <= _BLOCKING_SIZE
-            encoded = encode_it() if is_small else await trio.to_thread.run_sync(encode_it)
+            segment = arena.input_segment(inputs.size) if is_alone else None
+            batch.in_segment = segment is not None
+            if segment is not None:
+                if inputs.size <= _BLOCKING_SIZE:
+                    inputs.copy_to(segment.view)
+                else:
+                    await trio.to_thread.run_sync(inputs.copy_to, segment.view)
+            unsent = arena.take_unsent() if is_alone else {}
+            encoded = encode_batch(
+                batch.number,
+                batch.requests,
+                inputs,
+                self._outputs,
+                about_batch=self._about(batch, list(unsent)),
+                in_segment=batch.in_segment,
+                is_beside=not is_alone,
+            )
         except BaseException:
             self._close(batch)
             self._leave()
             raise
-        await self._link.channel.send(encoded.start, encoded.body, descriptors)
+        descriptors = [segment.descriptor for segment in unsent.values()]
+        await self._link.channel.send(encoded.start, encoded.body, encoded.body_size, descriptors)
+
+    def _about(self, batch: RunningBatch, segments: Sequence[str]) -> dict[str, object]:
+        """What the worker must know of a batch besides its requests; mostly nothing."""
+        about: dict[str, object] = {}
+        if segments:
+            about["segments"] = segments
+        if batch.cancelled:
+            about["cancelled"] = sorted(batch.cancelled)
+        if self._link.logs_verbose != self._knows_verbose:
+            self._knows_verbose = about["logs_verbose"] = self._link.logs_verbose
+        return about
 
     async def _answers(self, batch: RunningBatch) -> list[Outcome | None]:
-        """What EXECUTED says; None for those that their response senders answer."""
-        head, frame = batch.head, batch.frame
-        if head is None or frame is None:
+        """What EXECUTED said; None for those that their response senders answer."""
+        found, outputs = batch.found, self._link.arena.outputs
+        if found is None:
             raise WorkerGone(self._link.channel.problem)
-        outputs = self._link.arena.outputs
-        source = self._spec.source
         try:
-            if head.failure is not None:
-                self._link.log_failure(head.failure)
+            failure = found.head.failure
+            if failure is not None:
+                self._link.log_failure(failure)
                 if not batch.answers:
-                    raise self._failure(head)
-                return [batch.answers.get(index, self._failure(head)) for index in range(len(batch.requests))]
+                    raise self._failure(failure)
+                return [batch.answers.get(index, self._failure(failure)) for index in range(len(batch.requests))]
             decode = partial(
                 decode_responses,
-                frame,
-                head,
+                found,
                 batch.requests,
-                model_name=source.name,
-                model_version=source.version,
+                forms=self._link.forms,
+                model_name=self._spec.source.name,
+                model_version=self._spec.source.version,
                 output_memory=None if outputs is None else outputs.view,
             )
-            answers = decode() if head.shared <= _BLOCKING_SIZE else await trio.to_thread.run_sync(decode)
+            answers = decode() if found.shared <= _BLOCKING_SIZE else await trio.to_thread.run_sync(decode)
         finally:
-            self._note_memory(head)
-        batch.frame = None
-        batch.unanswered = {
-            index for index, answer in enumerate(answers) if answer is None and index not in batch.answers
-        }
+            self._note_memory(found)
+        if None in answers:
+            batch.unanswered = {
+                index for index, answer in enumerate(answers) if answer is None and index not in batch.answers
+            }
         return answers
 
     async def _wait_answered(self, batch: RunningBatch) -> None:
@@ -255,23 +265,21 @@ class Batches:
         if batch.unanswered:
             raise WorkerGone(self._link.channel.problem)
 
-    def _failure(self, head: ExecutedHead) -> Internal:
-        message = "" if head.failure is None else head.failure.message
-        return Internal(f"Failed to process the request(s) for model '{self._spec.name}', message: {message}")
+    def _failure(self, failure: FailedHead) -> Internal:
+        return Internal(f"Failed to process the request(s) for model '{self._spec.name}', message: {failure.message}")
 
-    def _note_memory(self, head: ExecutedHead) -> None:
-        self._link.arena.note_answer(kept=head.kept, wanted=head.wanted)
+    def _note_memory(self, found: Executed) -> None:
+        self._link.arena.note_answer(kept=found.is_kept, wanted=found.head.wanted)
 
     def _abandon(self, batch: RunningBatch, free: Callable[[], None] | None) -> None:
         """Nobody waits for it any more, but the worker has it, unless it has answered in this moment."""
         self._withdraw(free)
         batch.is_abandoned = True
-        if batch.head is not None:
-            self._drop(batch)
+        if batch.found is not None:
+            self._drop(batch, batch.found)
 
-    def _drop(self, batch: RunningBatch) -> None:
-        assert batch.head is not None
-        self._note_memory(batch.head)
+    def _drop(self, batch: RunningBatch, found: Executed) -> None:
+        self._note_memory(found)
         self._leave()
         self._close(batch)
 
@@ -314,30 +322,30 @@ class Batches:
     # Frames of the worker
 
     def _executed(self, frame: Frame) -> None:
-        head = decode_head(frame, ExecutedHead)
-        batch = self._open.get(head.batch)
-        if batch is None or batch.head is not None:
+        found = decode_executed(frame)
+        batch = self._open.get(found.batch)
+        if batch is None or batch.found is not None:
             raise BrokenFrame("it answered what was not asked")
-        batch.head, batch.frame = head, frame
+        batch.found = found
         batch.execution.is_running = False
-        if batch.in_segment and not head.kept:
+        if batch.in_segment and not found.is_kept:
             self._give_back_inputs(batch)
         if batch.streams:
-            self._end_execution(batch, head)
+            self._end_execution(batch, found)
         elif batch.is_abandoned:
-            self._drop(batch)
+            self._drop(batch, found)
         batch.executed.set()
 
-    def _end_execution(self, batch: RunningBatch, head: ExecutedHead) -> None:
+    def _end_execution(self, batch: RunningBatch, found: Executed) -> None:
         """A decoupled batch has left the worker, but for its response senders."""
-        batch.frame = None
-        self._note_memory(head)
+        head = found.head
+        self._note_memory(found)
         if not all(0 <= index < len(batch.streams) for index in head.rescheduled):
             raise BrokenFrame(f"it wants more than {len(batch.streams)} requests to run again")
         if head.failure is not None:
             self._link.log_failure(head.failure)
             for stream in batch.streams:
-                stream.fail(self._failure(head))
+                stream.fail(self._failure(head.failure))
         for index in head.rescheduled:
             batch.streams[index].complete(Rescheduled())
         self._leave()
@@ -365,20 +373,19 @@ class Batches:
             return Internal(
                 f"model instance '{self._spec.name}' has let go of the request without sending its final response"
             )
-        if head.names is None and head.error is None:
-            return None
         source = self._spec.source
         return decode_response(
             frame,
             head,
             request,
+            forms=self._link.forms,
             model_name=source.name,
             model_version=source.version,
             is_final=head.end == FINAL,
         )
 
     def _end_if_over(self, batch: RunningBatch) -> None:
-        if batch.head is not None and all(stream.is_over for stream in batch.streams):
+        if batch.found is not None and all(stream.is_over for stream in batch.streams):
             self._close(batch)
             self._give_room()
 

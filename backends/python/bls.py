@@ -92,7 +92,7 @@ class BlsCalls:
             raise BrokenFrame(f"it makes a call for request {head.index} of {len(batch.requests)}")
         request = InferenceRequest(
             head.model,
-            frame_tensors(frame, head.names),
+            frame_tensors(frame, self._link.forms) or [],
             head.version,
             head.id,
             tuple(head.outputs),
@@ -230,17 +230,17 @@ class BlsCalls:
         number = call.head.call
         try:
             if isinstance(outcome, InferenceResponse):
-                column = TensorColumn()
+                column = TensorColumn(self._link.forms)
                 column.add(outcome.outputs)
                 if column.size > self._byte_limit:
                     text = beyond_limit(f"the answer of model '{call.head.model}' takes", column.size, self._byte_limit)
                     await self._link.channel.send(encode(kind, _error(call, InvalidArgument(text))))
                     return
-                head: dict[str, Any] = {"call": number, "names": column.names}
+                head: dict[str, Any] = {"call": number}
                 if outcome.parameters:
                     head["parameters"] = outcome.parameters
                 frame = column.frame(kind, head)
-                await self._link.channel.send(frame.start, frame.body)
+                await self._link.channel.send(frame.start, frame.body, frame.body_size)
             else:
                 await self._link.channel.send(
                     encode(kind, {"call": number} if outcome is None else _error(call, outcome))

@@ -51,18 +51,18 @@ class Channel:
         self.is_closed = False
         self.problem = ""
 
-    async def send(self, start: bytes, body: Sequence[Buffer] = (), descriptors: Sequence[int] = ()) -> None:
+    async def send(
+        self, start: bytes, body: Sequence[Buffer] = (), body_size: int = 0, descriptors: Sequence[int] = ()
+    ) -> None:
         """Send a frame, with file descriptors; returns when it is written. Cancelled, it is written all the same.
 
         Raises:
             WorkerGone: there is nobody to send it to.
         """
         self._check()
-        size = len(start)
-        for part in body:
-            size += memoryview(part).nbytes
+        size = len(start) + body_size
         if size <= _JOINED_SIZE:
-            joined = b"".join((start, *body))
+            joined = b"".join((start, *body)) if body else start
             sent = 0 if descriptors or self._outbox else self._send_at_once(joined)
             if sent == size:
                 return

@@ -37,27 +37,21 @@ class LogHead(Head):
 
 
 class ExecutedHead(Head):
-    """`shared` is the byte size of the outputs in their segment, 0 where they are in the body. `rescheduled` is for
-    decoupled models alone."""
+    """Mostly nothing. `rescheduled` is for decoupled models alone."""
 
-    batch: int
-    names: list[str] = []
     errors: list[tuple[int, int, str]] = []
     parameters: list[tuple[int, dict[str, ParameterValue]]] = []
-    shared: int = 0
-    kept: bool = False
     wanted: int = 0
     rescheduled: list[int] = []
     failure: FailedHead | None = None
 
 
 class ResponseHead(Head):
-    """With neither `error` nor `names` there is no response, only what `end` says."""
+    """With neither an error nor a run of tensors there is no response, only what `end` says."""
 
     batch: int
     index: int
     end: int
-    names: list[str] | None = None
     error: tuple[int, str] | None = None
     parameters: dict[str, ParameterValue] = {}
 
@@ -68,7 +62,6 @@ class InferHead(Head):
     call: int
     model: str
     outputs: list[str]
-    names: list[str]
     stream: bool = False
     version: int = LATEST_VERSION
     id: str = ""

@@ -16,6 +16,7 @@ import trio
 
 from backends.python.arena import Arena
 from backends.python.channel import Channel, WorkerGone
+from backends.python.forms import Forms
 from backends.python.heads import DoneHead, FailedHead, LogHead, log_level_name
 from backends.python.runner import Runner
 from backends.python.settings import PythonSettings
@@ -58,6 +59,7 @@ class WorkerLink:
         }
         self.at_end: list[Callable[[], None]] = []
         self.arena = Arena(settings)
+        self.forms = Forms()
         self._log = log
         self.channel = Channel(control, self._take)
         self._attending = trio.Lock()

@@ -8,10 +8,8 @@ from typing import Protocol
 
 import trio
 
-from backends.python.batch import Outcome
-from backends.python.heads import ExecutedHead
+from backends.python.batch import Executed, Outcome
 from backends.python.reply_stream import ReplyStream
-from backends.python.wire import Frame
 from backends.services import Execution
 from protocol.messages import InferenceRequest
 
@@ -29,7 +27,7 @@ class Cancellable(Protocol):
 class RunningBatch:
     """From EXECUTE to the last answer.
 
-    `executed` is set when EXECUTED has come or never will; `frame` and `head` are that frame, None where it never will.
+    `executed` is set when EXECUTED has come or never will; `found` is what it says, None where it never will.
     `input_size` are the bytes of its inputs that the worker may still hold, `in_segment` if they are in shared memory.
     `answers` has what response senders have sent. `streams` are those of a decoupled model.
     """
@@ -40,8 +38,7 @@ class RunningBatch:
     input_size: int = 0
     in_segment: bool = False
     executed: trio.Event = field(default_factory=trio.Event)
-    frame: Frame | None = None
-    head: ExecutedHead | None = None
+    found: Executed | None = None
     is_abandoned: bool = False
     answers: dict[int, Outcome] = field(default_factory=dict)
     unanswered: set[int] = field(default_factory=set)

@@ -1,7 +1,7 @@
 """The frames of a worker, as the server reads them: a pure codec, which trusts nothing that a worker sends.
 
 The format is described in `worker.trioton_worker.frames`. Whatever is not as described there is `BrokenFrame`.
-`heads` has the forms of the heads, `tensor_columns` and `batch` what stands in columns and bodies.
+`heads` says what heads have, `tensor_columns`, `forms` and `batch` what stands in the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backends.python.worker.trioton_worker.frames import CHECKED, DONE, MAGIC, PREFIX, pack
+from backends.python.worker.trioton_worker.frames import CHECKED, DONE, MAGIC, PREFIX, pack, padding
 
 # No frame is larger; a length beyond it is taken for garbage.
 MOST_BODY_BYTES = 1 << 33
@@ -26,12 +26,13 @@ class BrokenFrame(Exception):
     """A worker sent what no worker sends; it is not to be listened to any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Frame:
-    """One frame of a worker. `column` and `body` are views of what was received."""
+    """One frame of a worker, in views of what was received."""
 
     kind: int
     column: memoryview
+    forms: memoryview
     head: memoryview
     body: memoryview
 
@@ -76,14 +77,16 @@ class FrameReader:
             self._position = self._later_size = 0
             self._later = []
         data, start = self._data, self._position
-        magic, kind, column_size, head_size, body_size = PREFIX.unpack_from(data, start)
+        magic, kind, column_size, forms_size, head_size, body_size = PREFIX.unpack_from(data, start)
         if magic != MAGIC or kind not in _KINDS or column_size % 8:
             raise BrokenFrame(f"its frame begins with {data[start : start + PREFIX.size]!r}")
-        if column_size + head_size > _MOST_META_BYTES or body_size > MOST_BODY_BYTES:
-            raise BrokenFrame(f"its frame claims {column_size} + {head_size} + {body_size} bytes")
+        if column_size + forms_size + head_size > _MOST_META_BYTES or body_size > MOST_BODY_BYTES:
+            raise BrokenFrame(f"its frame claims {column_size} + {forms_size} + {head_size} + {body_size} bytes")
         column_start = start + PREFIX.size
-        head_start = column_start + column_size
-        body_start = head_start + head_size
+        forms_start = column_start + column_size
+        head_start = forms_start + forms_size
+        head_end = head_start + head_size
+        body_start = head_end + padding(head_end - column_start)
         end = body_start + body_size
         if len(data) < end:
             self._needed = end - start
@@ -91,7 +94,13 @@ class FrameReader:
         self._position = end
         self._needed = PREFIX.size
         view = memoryview(data)
-        return Frame(kind, view[column_start:head_start], view[head_start:body_start], view[body_start:end])
+        return Frame(
+            kind,
+            view[column_start:forms_start],
+            view[forms_start:head_start],
+            view[head_start:head_end],
+            view[body_start:end],
+        )
 
 
 def decode_head(frame: Frame, form: type[T]) -> T:
@@ -101,6 +110,6 @@ def decode_head(frame: Frame, form: type[T]) -> T:
         BrokenFrame: it does not have this form.
     """
     try:
-        return msgspec.json.decode(frame.head, type=form)
+        return msgspec.json.decode(frame.head if len(frame.head) else b"{}", type=form)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BrokenFrame(f"its frame of kind {frame.kind} has the head {bytes(frame.head[:200])!r}: {error}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 from array import array
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,46 +14,48 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from backends.interface import Rescheduled
-from backends.python.batch import Outcome, decode_responses, encode_batch
+from backends.python.batch import Executed, Outcome, column_of, decode_executed, decode_responses, encode_batch
+from backends.python.forms import Forms
 from backends.python.heads import ExecutedHead
+from backends.python.tensor_columns import EncodedFrame
 from backends.python.wire import BrokenFrame, Frame
 from backends.python.worker.trioton_worker import batch as worker_batch
 from backends.python.worker.trioton_worker import connection as worker_connection
+from backends.python.worker.trioton_worker import forms as worker_forms
 from backends.python.worker.trioton_worker import requests as worker_requests
 from backends.python.worker.trioton_worker import responses as worker_responses
 from backends.python.worker.trioton_worker import session as worker_session
 from backends.python.worker.trioton_worker import tensors as worker_tensors
-from backends.python.worker.trioton_worker.frames import ALIGNMENT, EXECUTED, PREFIX
+from backends.python.worker.trioton_worker.frames import ALIGNMENT, ERROR, EXECUTE, EXECUTED, MOST_FORMS, PREFIX
 from protocol.datatypes import DataType
+from protocol.errors import Internal
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor
 
 OUTPUTS = frozenset({"OUT"})
 REQUEST = InferenceRequest("m", [], id="7")
 
 
-def given_memory(memory: memoryview | None, size: int) -> memoryview | None:
-    return memory
-
-
-def no_memory(_: int) -> None:
-    return None
-
-
 def received(requests: list[InferenceRequest]) -> list[worker_requests.InferenceRequest]:
     """What the worker makes of a batch that crosses in a frame."""
-    encoded = encode_batch(requests, OUTPUTS, about_batch={"batch": 1}, input_memory=no_memory, unsent=list)
-    _, kind, column_size, head_size, body_size = PREFIX.unpack_from(encoded.start)
+    encoded = encode(requests)
+    _, kind, column_size, forms_size, head_size, body_size = PREFIX.unpack_from(encoded.start)
     column_end = PREFIX.size + column_size
-    assert len(encoded.start) == column_end + head_size
+    head_start = column_end + forms_size
+    head = encoded.start[head_start : head_start + head_size]
     body = b"".join(bytes(part) for part in encoded.body)
-    assert len(body) == body_size
+    assert len(body) == encoded.body_size == body_size
     frame = worker_connection.Frame(
         kind,
         memoryview(encoded.start)[PREFIX.size : column_end].cast("q").tolist(),
-        json.loads(encoded.start[column_end:]),
+        encoded.start[column_end:head_start],
+        json.loads(head) if head else {},
         np.frombuffer(bytearray(body), np.uint8),
     )
     return worker_batch.Batch(frame, worker_batch.Segments(), unconnected(), OUTPUTS).requests
+
+
+def encode(requests: list[InferenceRequest]) -> EncodedFrame:
+    return encode_batch(1, requests, column_of(requests, Forms()), OUTPUTS, about_batch={})
 
 
 def unconnected() -> worker_session.Session:
@@ -91,29 +92,43 @@ def test_a_tensor_over_any_buffer_can_be_sent() -> None:
     for buffer in buffers:
         for memory in (None, memoryview(bytearray(ALIGNMENT))):
             request = InferenceRequest("m", [Tensor("IN", DataType.INT32, (4,), buffer)])
-            encoded = encode_batch(
-                [request], OUTPUTS, about_batch={}, input_memory=partial(given_memory, memory), unsent=list
-            )
-            sent = b"".join(bytes(part) for part in encoded.body) if memory is None else bytes(memory)
+            column = column_of([request], Forms())
+            if memory is None:
+                sent = b"".join(bytes(part) for part in column.frame(EXECUTE, {}).body)
+            else:
+                column.copy_to(memory)
+                sent = bytes(memory)
             assert sent[:16] == data.tobytes()
+
+
+@pytest.mark.parametrize("data", [bytes(8), bytes(20), np.array(1, np.int32).data])
+def test_a_tensor_that_has_not_the_bytes_it_needs_is_refused(data: Buffer) -> None:
+    """It would be read from those of its neighbours."""
+    good = InferenceRequest("m", [Tensor("IN", DataType.INT32, (4,), bytes(16))])
+    with pytest.raises(Internal, match="not as many bytes"):
+        encode([good, InferenceRequest("m", [Tensor("IN", DataType.INT32, (4,), data)])])
 
 
 def answered(
     responses: list[worker_responses.InferenceResponse], requests: list[InferenceRequest]
 ) -> list[Outcome | None]:
     """What the server makes of a worker's answer that crosses in a frame."""
-    answer = worker_batch.Answer(responses, received(requests))
-    body, _ = answer.place(worker_batch.Segments(), can_share=False)
-    column = memoryview(array("q", answer.column)).cast("B")
-    head = worker_connection.encode_json(answer.head)
-    frame = Frame(EXECUTED, column, memoryview(head), memoryview(b"".join(body)))
-    return decode(frame, ExecutedHead(1, **answer.head), requests)
+    asked = received(requests)
+    answer = worker_batch.Answer(responses, asked, worker_forms.Forms())
+    head, (runs, forms, body, _), _ = answer.place(worker_batch.Segments(), can_share=False)
+    return decode(executed(runs, forms, b"".join(body), ExecutedHead(**head)), requests)
 
 
-def decode(
-    frame: Frame, head: ExecutedHead, requests: list[InferenceRequest], memory: memoryview | None = None
-) -> list[Outcome | None]:
-    return decode_responses(frame, head, requests, model_name="m", model_version=2, output_memory=memory)
+def executed(
+    runs: list[int], forms: bytes, body: bytes = b"", head: ExecutedHead | None = None, *, shared: int = 0
+) -> Executed:
+    column = memoryview(array("q", [1, 0, shared, *runs])).cast("B")
+    frame = Frame(EXECUTED, column, memoryview(forms), memoryview(b""), memoryview(body))
+    return Executed(1, False, shared, head or ExecutedHead(), frame)
+
+
+def decode(found: Executed, requests: list[InferenceRequest], memory: memoryview | None = None) -> list[Outcome | None]:
+    return decode_responses(found, requests, forms=Forms(), model_name="m", model_version=2, output_memory=memory)
 
 
 @given(st.lists(st.lists(st.binary(max_size=5), max_size=4), min_size=1, max_size=4))
@@ -127,92 +142,125 @@ def test_bytes_tensors_come_back(texts: list[list[bytes]]) -> None:
         assert response.outputs[0].as_numpy().tolist() == text
 
 
-def numbers_frame(numbers: list[int], body: bytes = bytes(64)) -> Frame:
-    return Frame(EXECUTED, memoryview(array("q", numbers)).cast("B"), memoryview(b""), memoryview(body))
-
-
-GOOD = [1, 0, DataType.FP32.number, 0, 8, 2, 1, 2]
+FORM = b'[["OUT",11,[1,2]]]'
+GOOD = [len(FORM), 1]
 
 
 def test_the_good_frame_is_good() -> None:
     """What the broken ones below are made from; from the body and from shared memory, which is copied."""
-    [response] = decode(numbers_frame(GOOD), ExecutedHead(1, names=["OUT"]), [REQUEST])
+    [response] = decode(executed(GOOD, FORM, bytes(64)), [REQUEST])
     assert isinstance(response, InferenceResponse)
     assert (response.id, response.model_version, response.outputs[0].shape) == ("7", 2, (1, 2))
     memory = bytearray(64)
-    [response] = decode(
-        numbers_frame(GOOD, b""), ExecutedHead(1, names=["OUT"], shared=8), [REQUEST], memoryview(memory)
-    )
+    [response] = decode(executed(GOOD, FORM, shared=8), [REQUEST], memoryview(memory))
     memory[:8] = b"\xff" * 8
     assert isinstance(response, InferenceResponse)
     assert bytes(response.outputs[0].data) == bytes(8)
 
 
-def changed(position: int, value: int) -> list[int]:
-    return [*GOOD[:position], value, *GOOD[position + 1 :]]
-
-
 @pytest.mark.parametrize(
-    "numbers",
+    "runs",
     [
         [],
         GOOD[:-1],
         [*GOOD, 0],
-        changed(0, 0),
-        changed(0, 2),
-        changed(0, -1),
-        changed(0, -4),
-        changed(1, 1),
-        changed(1, -1),
-        changed(2, 0),
-        changed(2, 15),
-        changed(2, DataType.FP64.number),
-        changed(3, 57),
-        changed(3, -1),
-        changed(3, 1 << 62),
-        changed(4, 7),
-        changed(4, -8),
-        changed(5, -1),
-        changed(5, 1),
-        changed(5, 1 << 62),
-        changed(6, -1),
-        changed(7, 1 << 62),
-        [1, 0, DataType.FP32.number, 0, 8, 2, -1, -2],
-        [1, 0, DataType.FP32.number, 0, 0, 65, *([1 << 62] * 64), 0],
-        [1, 0, DataType.BYTES.number, 0, 7, 1, 1],
-        [1, 0, DataType.BYTES.number, 0, 8, 1, 1],
+        [*GOOD, *GOOD],
+        [len(FORM), 0],
+        [len(FORM), 2],
+        [len(FORM), -1],
+        [len(FORM), 1 << 62],
+        [len(FORM) + 1, 1],
+        [len(FORM) - 1, 1],
+        [0, 1],
+        [-4, 1],
+        [-(1 << 62), 1],
     ],
 )
-def test_numbers_that_contradict_themselves_are_refused(numbers: list[int]) -> None:
+def test_runs_that_contradict_themselves_are_refused(runs: list[int]) -> None:
     with pytest.raises(BrokenFrame):
-        decode(numbers_frame(numbers), ExecutedHead(1, names=["OUT"]), [REQUEST])
+        decode(executed(runs, FORM, bytes(64)), [REQUEST])
 
 
+@pytest.mark.parametrize("shared", [0, 8])
 @pytest.mark.parametrize(
-    "head",
+    "form",
     [
-        {"names": []},
-        {"names": ["OUT"], "shared": 8},
-        {"names": ["OUT"], "parameters": [(1, {})]},
-        {"names": ["OUT"], "errors": [(-1, 0, "x")]},
+        b"",
+        b"{}",
+        b"[1]",
+        b"[[]]",
+        b'[["OUT",11]]',
+        b'[["OUT",0,[1]]]',
+        b'[["OUT",15,[1]]]',
+        b'[["OUT",12,[1,9]]]',
+        b'[["OUT",11,[17]]]',
+        b'[["OUT",11,[-1]]]',
+        b'[["OUT",11,[-1,-2]]]',
+        b'[["OUT",11,[4611686018427387904]]]',
+        b'[["OUT",11,[1e3]]]',
+        b'[["OUT",11,[0%s]]]' % (b",1" * 64),
+        b'[["\xff",11,[1]]]',
+        b'[["OUT",13,[1]]]',
+        b"[" * 100_000,
     ],
 )
-def test_heads_that_do_not_fit_are_refused(head: dict[str, Any]) -> None:
+def test_forms_that_cannot_be_are_refused(form: bytes, shared: int) -> None:
+    memory = memoryview(bytearray(64))
     with pytest.raises(BrokenFrame):
-        decode(numbers_frame(GOOD), ExecutedHead(1, **head), [REQUEST])
+        decode(executed([len(form), 1], form, bytes(64), shared=shared), [REQUEST], memory)
+
+
+@pytest.mark.parametrize("size", [-1, 3, 4, 6, 8, 65, 1 << 62])
+def test_bytes_tensors_that_do_not_hold_their_elements_are_refused(size: int) -> None:
+    form = b'[["OUT",13,[1]]]'
+    body = b"\1\0\0\0a" + bytes(59)
+    assert decode(executed([len(form), 1, 5], form, body), [REQUEST])
+    with pytest.raises(BrokenFrame):
+        decode(executed([len(form), 1, size], form, body), [REQUEST])
+
+
+@pytest.mark.parametrize(("head", "shared"), [({}, 8), ({"parameters": [(1, {})]}, 0), ({"errors": [(-1, 0, "x")]}, 0)])
+def test_heads_that_do_not_fit_are_refused(head: dict[str, Any], shared: int) -> None:
+    with pytest.raises(BrokenFrame):
+        decode(executed(GOOD, FORM, bytes(64), ExecutedHead(**head), shared=shared), [REQUEST])
+
+
+def test_an_answer_says_whose_it_is() -> None:
+    for column in (b"", bytes(16)):
+        with pytest.raises(BrokenFrame):
+            decode_executed(Frame(EXECUTED, memoryview(column), memoryview(b""), memoryview(b""), memoryview(b"")))
+
+
+def test_forms_are_known_again_and_forgotten_when_there_are_too_many() -> None:
+    forms = Forms()
+    assert forms.read(FORM) is forms.read(FORM)
+    first = forms.of([("OUT", DataType.FP32, (1, 2))])
+    assert first.data == FORM
+    assert forms.of([("OUT", DataType.FP32, (1, 2))]) is first
+    for size in range(MOST_FORMS):
+        forms.of([("OUT", DataType.FP32, (size,))])
+    assert forms.of([("OUT", DataType.FP32, (1, 2))]) is not first
 
 
 def test_an_error_needs_a_known_kind() -> None:
     for code in (-1, 8):
         with pytest.raises(BrokenFrame):
-            decode(numbers_frame([-1]), ExecutedHead(1, errors=[(0, code, "x")]), [REQUEST])
+            decode(executed([ERROR, 1], b"", head=ExecutedHead([(0, code, "x")])), [REQUEST])
 
 
-@given(st.lists(st.one_of(st.integers(-3, 20), st.integers(-(1 << 63), (1 << 63) - 1)), max_size=40), st.integers(0, 4))
-def test_any_numbers_are_sound_or_refused(numbers: list[int], count: int) -> None:
+NUMBERS = st.one_of(st.integers(-3, 20), st.integers(-(1 << 63), (1 << 63) - 1))
+SOUND_FORMS = st.lists(
+    st.tuples(st.sampled_from("AB"), st.integers(1, 14), st.lists(st.integers(0, 3), max_size=3)), max_size=2
+).map(worker_connection.encode_json)
+
+
+@given(st.lists(st.one_of(SOUND_FORMS, NUMBERS), max_size=6), st.integers(0, 4), st.binary(max_size=256))
+def test_anything_is_sound_or_refused(runs: list[bytes | int], count: int, body: bytes) -> None:
     """Nothing but BrokenFrame comes out, and no tensor whose data is not what it says."""
+    numbers = [len(item) if isinstance(item, bytes) else item for item in runs]
+    forms = b"".join(item for item in runs if isinstance(item, bytes))
     try:
-        responses = decode(numbers_frame(numbers), ExecutedHead(1, names=["A", "B"]), [REQUEST] * count)
+        responses = decode(executed(numbers, forms, body), [REQUEST] * count)
     except BrokenFrame:
         return
     assert len(responses) == count

@@ -72,7 +72,7 @@ async def receive(pair: Pair, size: int) -> bytes:
 
 
 async def test_frames_go_and_come(running: Pair) -> None:
-    await running.channel.send(QUESTION, [b"abc", memoryview(b"de")])
+    await running.channel.send(QUESTION, [b"abc", memoryview(b"de")], 5)
     running.channel.post(QUESTION)
     assert await receive(running, 2 * len(QUESTION) + 5) == QUESTION + b"abcde" + QUESTION
     running.worker.sendall(frame_of(b"one") + frame_of(b"two"))
@@ -101,7 +101,7 @@ async def test_frames_that_do_not_go_at_once_keep_their_order(running: Pair) -> 
     """Large and small ones, awaited and posted, and one whose sender has gone half-way."""
     parts = [bytes([index]) * 300_000 for index in range(4)]
     with trio.move_on_after(0.01) as scope:
-        await running.channel.send(QUESTION, parts)
+        await running.channel.send(QUESTION, parts, 1_200_000)
     assert scope.cancelled_caught
     running.channel.post(pack(CREDIT, b"{}"))
     expected = QUESTION + b"".join(parts) + pack(CREDIT, b"{}") + QUESTION
@@ -111,7 +111,7 @@ async def test_frames_that_do_not_go_at_once_keep_their_order(running: Pair) -> 
 
 
 async def test_descriptors_go_with_their_frame_once(pair: Pair) -> None:
-    await pair.channel.send(QUESTION, [b"abc"], [pair.worker.fileno()])
+    await pair.channel.send(QUESTION, [b"abc"], 3, [pair.worker.fileno()])
     data, descriptors, _, _ = socket.recv_fds(pair.worker, 1000, 5)
     assert data == QUESTION + b"abc"
     assert len(descriptors) == 1
@@ -152,7 +152,7 @@ async def test_nonsense_closes_the_channel_and_says_why(pair: Pair, data: bytes)
 async def test_closing_wakes_those_who_wait(pair: Pair) -> None:
     async def send() -> None:
         with pytest.raises(WorkerGone):
-            await pair.channel.send(QUESTION, [bytes(4_000_000)])
+            await pair.channel.send(QUESTION, [bytes(4_000_000)], 4_000_000)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pair.channel.run)

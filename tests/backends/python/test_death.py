@@ -136,14 +136,15 @@ async def test_a_model_that_prints_and_logs_without_end_stops_nobody(tmp_path: P
 
 LIES = {
     "no frame": "control.sendall(b'x' * 500)",
-    "a broken head": "send(frames.EXECUTED, b'{')",
-    "an unknown field": """send(frames.EXECUTED, b'{"x":1}')""",
-    "no responses": "send(frames.EXECUTED, b'{}')",
+    "a broken head": "send(frames.EXECUTED, b'{', [1, 0, 0])",
+    "an unknown field": """send(frames.EXECUTED, b'{"x":1}', [1, 0, 0])""",
+    "no batch": "send(frames.EXECUTED, b'')",
+    "no responses": "send(frames.EXECUTED, b'', [1, 0, 0])",
     "a wrong kind": """send(frames.DONE, b'{}')""",
-    "a length beyond all": "control.sendall(frames.PREFIX.pack(frames.MAGIC, frames.EXECUTED, 0, 0, 1 << 60))",
-    "memory that is not there": """send(frames.EXECUTED, b'{"names":["OUT"],"shared":4}', [1, 0, 11, 0, 4, 1, 1])""",
-    "an offset outside": """send(frames.EXECUTED, b'{"names":["OUT"]}', [1, 0, 11, 1 << 40, 4, 1, 1])""",
-    "two answers": """[send(frames.EXECUTED, b'{"names":["OUT"]}', [0]) for _ in "12"]""",
+    "a length beyond all": "control.sendall(frames.PREFIX.pack(frames.MAGIC, frames.EXECUTED, 0, 0, 0, 1 << 60))",
+    "memory that is not there": """send(frames.EXECUTED, b'', [1, 0, 4, 16, 1], b'[["OUT",11,[1]]]')""",
+    "a body that is not there": """send(frames.EXECUTED, b'', [1, 0, 0, 16, 1], b'[["OUT",11,[1]]]')""",
+    "two answers": """[send(frames.EXECUTED, b'', [1, 0, 0, 2, 1], b'[]') for _ in "12"]""",
     "a broken log message": """send(frames.LOG, b'{"level":9,"message":"","filename":"","line":0}')""",
     "a closed socket": "control.shutdown(socket.SHUT_WR)",
 }
@@ -155,8 +156,8 @@ async def test_a_worker_that_sends_nonsense_is_killed(tmp_path: Path, lie: str) 
         import array, gc, socket
         from trioton_worker import frames
         control = next(o for o in gc.get_objects() if type(o) is socket.socket and o.family == socket.AF_UNIX)
-        def send(kind, head, column=()):
-            control.sendall(frames.pack(kind, head, array.array("q", column).tobytes()))
+        def send(kind, head, column=(), forms=b""):
+            control.sendall(frames.pack(kind, head, array.array("q", column).tobytes(), forms))
         {LIES[lie]}
         time.sleep(1000)
     """)

@@ -17,9 +17,10 @@ import pytest
 
 from backends.python.worker.trioton_worker import api as pb_utils
 from backends.python.worker.trioton_worker import device
-from backends.python.worker.trioton_worker.tensors import on_device, received_tensor
+from backends.python.worker.trioton_worker.tensors import on_device
 from protocol.datatypes import DataType
 from tests.backends.python import host_gpu
+from tests.backends.python.received import received_tensor
 
 HOST_GPU = Path(host_gpu.__file__)
 NAMES = ("torch", "cupy")
@@ -150,7 +151,7 @@ def test_a_failed_copy_says_which(library: Any) -> None:
 
 def received(number: int, array: Any) -> pb_utils.Tensor:
     memory = np.frombuffer(bytearray(array.tobytes()), np.uint8)
-    return received_tensor("x", number, list(array.shape), memory, 0, memory.nbytes)
+    return received_tensor("x", number, list(array.shape), memory)
 
 
 def test_a_received_tensor_is_copied_to_a_gpu(library: Any) -> None:
@@ -162,12 +163,12 @@ def test_a_received_tensor_is_copied_to_a_gpu(library: Any) -> None:
         assert library.machine.log[-2:] == [("synchronize", 4097), ("to_host", 1)]
     scalar = pb_utils.Tensor.from_dlpack("x", library.GpuArray(np.array(2.5), 0))
     assert (scalar.shape(), bytes(scalar._raw())) == ([], np.array(2.5).tobytes())
-    empty = on_device(received_tensor("x", 11, [0, 3], np.empty(0, np.uint8), 0, 0), 0)
+    empty = on_device(received_tensor("x", 11, [0, 3], np.empty(0, np.uint8)), 0)
     assert (empty.shape(), empty.is_cpu(), bytes(empty._raw())) == ([0, 3], False, b"")
 
 
 def test_strings_stay_on_the_host_and_a_gpu_that_is_not_there_is_named(library: Any) -> None:
-    strings = received_tensor("x", 13, [0], np.empty(0, np.uint8), 0, 0)
+    strings = received_tensor("x", 13, [0], np.empty(0, np.uint8))
     assert on_device(strings, 0) is strings
     with pytest.raises(
         pb_utils.TritonModelException,

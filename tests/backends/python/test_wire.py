@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -22,18 +23,30 @@ from backends.python.heads import (
     log_level_name,
 )
 from backends.python.wire import BrokenFrame, Frame, FrameReader, decode_head, encode
-from backends.python.worker.trioton_worker.frames import CALL, DONE, EXECUTE, EXECUTED, LOG, MAGIC, PREFIX, pack
+from backends.python.worker.trioton_worker.frames import (
+    CALL,
+    DONE,
+    EXECUTE,
+    EXECUTED,
+    LOG,
+    MAGIC,
+    PREFIX,
+    pack,
+    padding,
+)
 
 FIRST = pack(LOG, b'{"level":1,"message":"m","filename":"f","line":3}')
-SECOND = pack(EXECUTED, b'{"names":["OUT"]}', bytes(range(16)), 5) + b"12345"
+SECOND = pack(EXECUTED, b'{"wanted":7}', bytes(range(16)), b"[]", 5) + b"12345"
+
+Parts: TypeAlias = tuple[int, bytes, bytes, object, bytes]
 
 
-def parts(frame: Frame | None) -> tuple[int, bytes, object, bytes]:
+def parts(frame: Frame | None) -> Parts:
     assert frame is not None
-    return frame.kind, bytes(frame.column), json.loads(bytes(frame.head)), bytes(frame.body)
+    return frame.kind, bytes(frame.column), bytes(frame.forms), json.loads(bytes(frame.head)), bytes(frame.body)
 
 
-def read_all(*pieces: bytes) -> list[tuple[int, bytes, object, bytes]]:
+def read_all(*pieces: bytes) -> list[Parts]:
     reader = FrameReader()
     found = []
     for piece in pieces:
@@ -45,8 +58,8 @@ def read_all(*pieces: bytes) -> list[tuple[int, bytes, object, bytes]]:
 
 
 EXPECTED = [
-    (LOG, b"", {"level": 1, "message": "m", "filename": "f", "line": 3}, b""),
-    (EXECUTED, bytes(range(16)), {"names": ["OUT"]}, b"12345"),
+    (LOG, b"", b"", {"level": 1, "message": "m", "filename": "f", "line": 3}, b""),
+    (EXECUTED, bytes(range(16)), b"[]", {"wanted": 7}, b"12345"),
 ]
 
 
@@ -76,13 +89,14 @@ def test_the_body_is_aligned() -> None:
     "data",
     [
         b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
-        PREFIX.pack(b"none", DONE, 0, 0, 0),
-        PREFIX.pack(MAGIC, EXECUTE, 0, 0, 0),
-        PREFIX.pack(MAGIC, 99, 0, 0, 0),
-        PREFIX.pack(MAGIC, EXECUTED, 7, 0, 0),
-        PREFIX.pack(MAGIC, EXECUTED, 1 << 40, 0, 0),
-        PREFIX.pack(MAGIC, EXECUTED, 0, 1 << 40, 0),
-        PREFIX.pack(MAGIC, EXECUTED, 0, 0, 1 << 63),
+        PREFIX.pack(b"none", DONE, 0, 0, 0, 0),
+        PREFIX.pack(MAGIC, EXECUTE, 0, 0, 0, 0),
+        PREFIX.pack(MAGIC, 99, 0, 0, 0, 0),
+        PREFIX.pack(MAGIC, EXECUTED, 7, 0, 0, 0),
+        PREFIX.pack(MAGIC, EXECUTED, 1 << 40, 0, 0, 0),
+        PREFIX.pack(MAGIC, EXECUTED, 0, 1 << 31, 0, 0),
+        PREFIX.pack(MAGIC, EXECUTED, 0, 0, 1 << 31, 0),
+        PREFIX.pack(MAGIC, EXECUTED, 0, 0, 0, 1 << 63),
     ],
 )
 def test_what_is_no_frame_is_refused_at_its_prefix(data: bytes) -> None:
@@ -106,18 +120,16 @@ def head(data: bytes, form: type[Head]) -> object:
 
 
 def test_heads_are_typed() -> None:
-    assert head(b"{}", DoneHead) == DoneHead(None)
+    assert head(b"{}", DoneHead) == head(b"", DoneHead) == DoneHead(None)
     assert head(b'{"message":"no"}', FailedHead) == FailedHead("no", "")
-    executed = head(
-        b'{"batch":7,"names":["A"],"errors":[[1,2,"x"]],"parameters":[[0,{"a":true,"b":1,"c":"t"}]]}', ExecutedHead
-    )
-    assert executed == ExecutedHead(7, ["A"], [(1, 2, "x")], [(0, {"a": True, "b": 1, "c": "t"})])
+    executed = head(b'{"errors":[[1,2,"x"]],"parameters":[[0,{"a":true,"b":1,"c":"t"}]]}', ExecutedHead)
+    assert executed == ExecutedHead([(1, 2, "x")], [(0, {"a": True, "b": 1, "c": "t"})])
 
 
 @pytest.mark.parametrize(
     ("data", "form"),
     [
-        (b"", DoneHead),
+        (b"", FailedHead),
         (b"{", DoneHead),
         (b'{"config":1}', DoneHead),
         (b'{"extra":1}', DoneHead),
@@ -125,8 +137,8 @@ def test_heads_are_typed() -> None:
         (b"{}", FailedHead),
         (b'{"message":"\xff"}', FailedHead),
         (b'{"names":[]}', ExecutedHead),
-        (b'{"batch":1,"names":[1]}', ExecutedHead),
-        (b'{"batch":1,"parameters":[[0,{"a":[1]}]]}', ExecutedHead),
+        (b'{"errors":[1]}', ExecutedHead),
+        (b'{"parameters":[[0,{"a":[1]}]]}', ExecutedHead),
         (b"[" * 100000, ExecutedHead),
     ],
 )
@@ -180,6 +192,7 @@ def test_log_levels() -> None:
 
 def test_a_frame_to_the_worker() -> None:
     frame = encode(EXECUTE, {"a": "é"})
-    magic, kind, column, size, body = PREFIX.unpack_from(frame)
-    assert (magic, kind, column, body, len(frame)) == (MAGIC, EXECUTE, 0, 0, PREFIX.size + size)
-    assert json.loads(frame[PREFIX.size :]) == {"a": "é"}
+    magic, kind, column, forms, size, body = PREFIX.unpack_from(frame)
+    assert (magic, kind, column, forms, body) == (MAGIC, EXECUTE, 0, 0, 0)
+    assert json.loads(frame[PREFIX.size : PREFIX.size + size]) == {"a": "é"}
+    assert len(frame) == PREFIX.size + size + padding(size)

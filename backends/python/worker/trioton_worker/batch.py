@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from .connection import Buffer, Connection, Frame, Head
-from .frames import ERROR, INLINE_BYTE_SIZE, LATER, RESCHEDULED
-from .packing import Packing, unpack
+from .connection import Connection, Frame, Head
+from .forms import Forms
+from .frames import ERROR, IN_SEGMENT, INLINE_BYTE_SIZE, IS_BESIDE, LATER, RESCHEDULED
+from .packing import Packing, Parts, Unpacking
 from .requests import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
 from .responses import InferenceResponse
 from .session import LiveBatch, Session
@@ -46,14 +47,14 @@ class Batch:
     """The requests of an EXECUTE frame, and whether anything still holds their memory."""
 
     def __init__(self, frame: Frame, segments: Segments, session: Session, all_outputs: frozenset[str]) -> None:
-        head = frame.head
-        self.is_alone = "is_beside" not in head
-        self._is_shared = bool(head.get("in_segment"))
+        number, flags = frame.column[:2]
+        self.is_alone = not flags & IS_BESIDE
+        self._is_shared = bool(flags & IN_SEGMENT)
         memory = segments.input_memory() if self._is_shared else frame.body
         self._memory = weakref.ref(memory)
-        self.live = LiveBatch(session, head["batch"])
-        if "cancelled" in head:
-            self.live.cancelled.update(head["cancelled"])
+        self.live = LiveBatch(session, number)
+        if "cancelled" in frame.head:
+            self.live.cancelled.update(frame.head["cancelled"])
         self.requests = _decode_requests(frame, memory, all_outputs, self.live)
         if session.is_decoupled:
             for request in self.requests:
@@ -65,36 +66,33 @@ class Batch:
 
 
 def _decode_requests(frame: Frame, memory: Any, all_outputs: frozenset[str], live: LiveBatch) -> list[InferenceRequest]:
-    column = frame.column
-    names = frame.head["names"]
-    position = 0
     requests = []
-    for index, about in enumerate(frame.head["requests"]):
+    for index, inputs in enumerate(Unpacking(frame, live.session.forms, memory, skipped=2)):
         request = InferenceRequest.__new__(InferenceRequest)
-        request._inputs, position = unpack(column, position, names, memory)
-        request._model_name = ""
+        request._inputs = inputs
+        request._model_name = request._request_id = ""
         request._model_version = -1
         request._batch = live
         request._index = index
-        request._reply = None
-        request._preferred_memory = None
+        request._reply = request._preferred_memory = request._trace = None
         request._release_flags = RELEASE_ALL
-        if isinstance(about, str):  # most requests have nothing but an id
-            request._request_id = about
-            request._correlation_id = request._flags = request._timeout = 0
-            request._parameters = {}
-            request._requested_output_names = all_outputs
-            request._trace = None
-        else:
-            request._request_id = about["id"]
-            request._correlation_id = about["correlation_id"]
-            request._flags = about["flags"]
-            request._timeout = about["timeout"]
-            request._parameters = about["parameters"]
-            request._trace = about.get("trace")
-            requested = about["outputs"]
-            request._requested_output_names = all_outputs if requested is None else frozenset(requested)
+        request._correlation_id = request._flags = request._timeout = 0
+        request._parameters = {}
+        request._requested_output_names = all_outputs
         requests.append(request)
+    for index, about in frame.head.get("requests", ()):
+        request = requests[index]
+        if isinstance(about, str):  # nothing but an id
+            request._request_id = about
+            continue
+        request._request_id = about["id"]
+        request._correlation_id = about["correlation_id"]
+        request._flags = about["flags"]
+        request._timeout = about["timeout"]
+        request._parameters = about["parameters"]
+        request._trace = about.get("trace")
+        requested = about["outputs"]
+        request._requested_output_names = all_outputs if requested is None else frozenset(requested)
     return requests
 
 
@@ -130,38 +128,33 @@ def check_responses(responses: object, requests: Sequence[InferenceRequest]) -> 
 
 
 class Answer:
-    """The EXECUTED frame being made: columns, head, and the tensors' bytes still where the model left them."""
+    """The EXECUTED frame being made: runs, head, and the tensors' bytes still where the model left them."""
 
-    def __init__(self, responses: Sequence[InferenceResponse | None], requests: Sequence[InferenceRequest]) -> None:
+    def __init__(
+        self,
+        responses: Sequence[InferenceResponse | None],
+        requests: Sequence[InferenceRequest],
+        known: Forms,
+    ) -> None:
         self.head: Head = {}
-        self._packing = Packing()
+        self.packing = Packing(known)
         for index, (response, request) in enumerate(zip(responses, requests)):
             if response is None or request._reply is not None:
                 response = self._sent_otherwise(request, response)
             if response is not None:
                 self._add(index, response, request._requested_output_names)
-        self.head["names"] = self._packing.names
-
-    @property
-    def column(self) -> list[int]:
-        return self._packing.column
-
-    @property
-    def size(self) -> int:
-        """Of all outputs, in bytes."""
-        return self._packing.size
 
     def _sent_otherwise(
         self, request: InferenceRequest, response: InferenceResponse | None
     ) -> InferenceResponse | None:
         """Note a request that is not answered by what `execute` returned; the response of one that is."""
         if request._release_flags == RELEASE_RESCHEDULE:
-            self._packing.column.append(RESCHEDULED)
+            self.packing.add_other(RESCHEDULED)
             return None
         reply = request._open_reply()
         assert reply is not None  # the request came from the server
         if response is None or reply.sent_count:
-            self._packing.column.append(LATER)
+            self.packing.add_other(LATER)
             return None
         reply.close()
         return response
@@ -171,25 +164,34 @@ class Answer:
             self.head.setdefault("parameters", []).append([index, response._parameters])
         error = response._error
         if error is not None:
-            self._packing.column.append(ERROR)
+            self.packing.add_other(ERROR)
             self.head.setdefault("errors", []).append([index, int(error.code()), error.message()])
             return
-        self._packing.add([tensor for tensor in response._output_tensors if tensor._name in names])
+        self.packing.add([tensor for tensor in response._output_tensors if tensor._name in names])
 
-    def place(self, segments: Segments, *, can_share: bool) -> tuple[list[Buffer], int]:
-        """Copy the outputs into their segment, or return copies of them as the frame's body, with its size.
+    def place(self, segments: Segments, *, can_share: bool) -> Outgoing:
+        """Copy the outputs into their segment, or into the frame's body.
 
-        Copies, because outputs may be views of the batch's inputs, and would look like inputs that the model keeps.
+        Copied, because outputs may be views of the batch's inputs, and would look like inputs that the model keeps.
         """
-        size = self._packing.size
+        size = self.packing.size
+        shared = 0
         if size > INLINE_BYTE_SIZE and can_share:
             memory = segments.output_memory(size)
             if memory is not None:
-                self._packing.copy_to(memory)
-                self.head["shared"] = size
-                return [], 0
-            self.head["wanted"] = size
-        return self._packing.body(is_copied=True), size
+                self.packing.copy_to(memory)
+                shared = size
+            else:
+                self.head["wanted"] = size
+        return Outgoing(self.head, self.packing.parts_let_go(is_elsewhere=shared > 0), shared)
+
+
+class Outgoing(NamedTuple):
+    """What an EXECUTED frame says; `shared` bytes of outputs are in their segment."""
+
+    head: Head
+    parts: Parts = ([], b"", (), 0)
+    shared: int = 0
 
 
 def failed_batch(message: str, trace: str = "") -> Head:

@@ -36,7 +36,7 @@ def execute(request: Any, decoupled: bool) -> Any:
         call = _begin(request, decoupled)
         if decoupled:
             return ResponseIterator(call, device_id=_preferred_device(request))
-        return _response(call.wait(), _preferred_device(request))
+        return _response(call, call.wait(), _preferred_device(request))
     except ServerGone:
         return _gone(decoupled)
     except _NotSent as error:
@@ -61,7 +61,7 @@ def async_execute(request: Any, decoupled: bool) -> Any:
 
     def finish() -> None:
         if not result.done():
-            result.set_result(_response(call.take(), _preferred_device(request)))
+            result.set_result(_response(call, call.take(), _preferred_device(request)))
 
     def give_up(result: asyncio.Future[Any]) -> None:
         if result.cancelled():
@@ -85,8 +85,10 @@ def _news(call: Call) -> asyncio.Future[None]:
     return future
 
 
-def _response(frame: Frame | None, device_id: int | None) -> InferenceResponse:
-    return failed_response(_TRANSPORT_FAILED) if frame is None else _placed(unpack_response(frame), device_id)
+def _response(call: Call, frame: Frame | None, device_id: int | None) -> InferenceResponse:
+    if frame is None:
+        return failed_response(_TRANSPORT_FAILED)
+    return _placed(unpack_response(frame, call.calls.forms), device_id)
 
 
 def _preferred_device(request: Any) -> int | None:
@@ -122,14 +124,13 @@ def _begin(request: Any, decoupled: bool) -> Call:
     here = session()
     if here is None or not here.can_infer:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
-    packing = Packing()
+    packing = Packing(here.forms)
     packing.add(request._inputs)
     if packing.size > here.byte_limit:
         raise _NotSent(beyond_limit("The inputs of the BLS request take", packing.size, here.byte_limit))
     head: Head = {
         "model": request._model_name,
         "outputs": list(request._requested_output_names),
-        "names": packing.names,
     }
     _say_caller(head, here, request.trace())
     # Most calls leave out most of it, and a short head is a fast one.
@@ -147,7 +148,7 @@ def _begin(request: Any, decoupled: bool) -> Call:
         head["timeout"] = request._timeout
     if request._parameters:
         head["parameters"] = request._parameters
-    return here.calls.infer(head, packing.column, packing.body(), packing.size)
+    return here.calls.infer(head, packing)
 
 
 def _say_caller(head: Head, here: Session, trace: InferenceTrace) -> None:
@@ -229,7 +230,7 @@ class ResponseIterator:
         if self._untold == _TAKEN_AT_ONCE:
             call.count_taken(self._untold)
             self._untold = 0
-        return self._keep(_placed(unpack_response(frame), self._device_id))
+        return self._keep(_placed(unpack_response(frame, call.calls.forms), self._device_id))
 
     def _keep(self, response: InferenceResponse) -> InferenceResponse:
         self._responses.append(response)

@@ -8,10 +8,12 @@ import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import Any, Callable, Sequence
+from typing import Callable, Sequence
 
 from .connection import Buffer, Connection, Frame, Head
+from .forms import Forms
 from .frames import ALL, CALL, DEFAULT_CALLS, FORGET, INFER, RETURN, STREAM, TAKEN
+from .packing import Packing
 from .switchboard import Switchboard, Ticket
 
 
@@ -89,34 +91,35 @@ class Call:
 class Calls:
     """All calls of this worker. Of INFER, no more than `limit` are with the server at a time; the others wait here."""
 
-    def __init__(self, connection: Connection, switchboard: Switchboard) -> None:
+    def __init__(self, connection: Connection, switchboard: Switchboard, forms: Forms) -> None:
         self.connection = connection
+        self.forms = forms
         self.switchboard = switchboard
         self.lock = threading.Lock()
         self.limit = DEFAULT_CALLS
         self._ids = itertools.count(1)
         self._open: dict[int, Call] = {}
         self._limited: set[int] = set()
-        self._queued: deque[tuple[int, Head, Sequence[int], Sequence[Buffer], int]] = deque()
+        self._queued: deque[tuple[int, Head, Packing]] = deque()
         switchboard.handlers[RETURN] = self._returned
         switchboard.handlers[STREAM] = self._streamed
 
-    def infer(self, head: Head, column: Sequence[int], body: Sequence[Buffer], body_size: int) -> Call:
+    def infer(self, head: Head, inputs: Packing) -> Call:
         """Begin to run a model. Raises ServerGone."""
         call = self._open_call()
         head["call"] = call.id
         with self.lock:
             if len(self._limited) >= self.limit:
-                self._queued.append((call.id, head, column, body, body_size))
+                self._queued.append((call.id, head, inputs))
                 return call
             self._limited.add(call.id)
-        self._send(INFER, head, column, body, body_size)
+        self._send(INFER, head, *inputs.parts())
         return call
 
     def ask(self, head: Head, body: Sequence[Buffer] = (), body_size: int = 0) -> Frame:
         """Ask the server for something else, and wait for the answer. Raises ServerGone."""
         call = self._open_call()
-        self._send(CALL, {**head, "call": call.id}, (), body, body_size)
+        self._send(CALL, {**head, "call": call.id}, (), b"", body, body_size)
         frame = call.wait()
         assert frame is not None
         return frame
@@ -139,9 +142,11 @@ class Calls:
         self._open[call.id] = call
         return call
 
-    def _send(self, kind: int, head: Head, column: Any, body: Any, body_size: int) -> None:
+    def _send(
+        self, kind: int, head: Head, column: Sequence[int], forms: bytes, body: Sequence[Buffer], body_size: int
+    ) -> None:
         try:
-            self.connection.send(kind, head, column, body, body_size)
+            self.connection.send(kind, head, column, forms, body, body_size)
         except OSError:
             self._open.pop(head["call"], None)
             raise ServerGone from None
@@ -162,4 +167,4 @@ class Calls:
         call.put(frame, is_last=True)
         if following is not None:
             with suppress(ServerGone):
-                self._send(INFER, *following[1:])
+                self._send(INFER, following[1], *following[2].parts())

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Sequence, Union
 
 import numpy as np
 
-from .frames import MAGIC, PREFIX, pack
+from .frames import MAGIC, PREFIX, pack, padding
 
 Buffer = Union[bytes, bytearray, memoryview]
 Head = Dict[str, Any]
@@ -54,11 +54,12 @@ _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 class Frame:
     """`body` is memory of its own: arrays over it live as long as they are held."""
 
-    __slots__ = ("body", "column", "head", "kind")
+    __slots__ = ("body", "column", "forms", "head", "kind")
 
-    def __init__(self, kind: int, column: list[int], head: Head, body: np.ndarray[Any, Any]) -> None:
+    def __init__(self, kind: int, column: list[int], forms: bytes, head: Head, body: np.ndarray[Any, Any]) -> None:
         self.kind = kind
         self.column = column
+        self.forms = forms
         self.head = head
         self.body = body
 
@@ -120,10 +121,13 @@ class Connection:
             if not more:
                 return None
             data = data + more if data else more
-        magic, kind, column_size, head_size, body_size = PREFIX.unpack_from(data)
+        magic, kind, column_size, forms_size, head_size, body_size = PREFIX.unpack_from(data)
         if magic != MAGIC:
             raise ConnectionError("the server sent something that is no frame")
-        body_start = PREFIX.size + column_size + head_size
+        forms_start = PREFIX.size + column_size
+        head_start = forms_start + forms_size
+        head_end = head_start + head_size
+        body_start = head_end + padding(head_end - PREFIX.size)
         while len(data) < body_start:
             more = self._receive_some()
             if not more:
@@ -132,13 +136,12 @@ class Connection:
         body = np.empty(body_size, np.uint8)
         there = data[body_start : body_start + body_size]
         body[: len(there)] = np.frombuffer(there, np.uint8)
-        if not self._receive_into(body.data[len(there) :]):
+        if len(there) < body_size and not self._receive_into(body.data[len(there) :]):
             return None
         self._ahead = data[body_start + body_size :]
-        view = memoryview(data)
-        column = view[PREFIX.size : PREFIX.size + column_size].cast("q").tolist()
-        head = _decode_json(str(data[PREFIX.size + column_size : body_start], "utf-8"))[0]
-        return Frame(kind, column, head, body)
+        column = array.array("q", data[PREFIX.size : forms_start]).tolist()
+        head = _decode_json(str(data[head_start:head_end], "utf-8"))[0] if head_size else {}
+        return Frame(kind, column, data[forms_start:head_start], head, body)
 
     def next_segment(self) -> mmap.mmap:
         """Map the segment that came first of those not taken yet."""
@@ -149,12 +152,18 @@ class Connection:
             os.close(descriptor)
 
     def send(
-        self, kind: int, head: Head, column: Sequence[int] = (), body: Sequence[Buffer] = (), body_size: int = 0
+        self,
+        kind: int,
+        head: Head,
+        column: Sequence[int] = (),
+        forms: bytes = b"",
+        body: Sequence[Buffer] = (),
+        body_size: int = 0,
     ) -> None:
         """Send one frame; `body` holds `body_size` bytes in all. Raises OSError when the server has gone."""
         if not self.is_usable:
             raise OSError("a process that the model has forked cannot speak to the server")
-        start = pack(kind, encode_json(head), array.array("q", column).tobytes(), body_size)
+        start = pack(kind, encode_json(head) if head else b"", array.array("q", column).tobytes(), forms, body_size)
         with self._sending:
             if body_size <= _JOINED_SIZE:
                 self._socket.sendall(b"".join((start, *body)))

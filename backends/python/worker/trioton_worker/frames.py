@@ -1,9 +1,11 @@
 """What crosses the socket between server and worker. Both sides read this file; it does no I/O.
 
-    frame   = prefix, column, head, body
-    prefix    MAGIC, the kind, and the lengths of the other three in bytes
-    column    64-bit signed integers in the machine's byte order: tensors (JSON would be slow)
-    head      a JSON object in UTF-8, padded with spaces so that the body begins at a multiple of 16
+    frame   = prefix, column, forms, head, padding, body
+    prefix    MAGIC, the kind, and the lengths of the other four in bytes
+    column    64-bit signed integers in the machine's byte order: how many requests have which form
+    forms     what requests or responses have in common: JSON texts, one after the other
+    head      a JSON object in UTF-8, or nothing where it has no fields
+    padding   so that the body begins at a multiple of 16
     body      the tensors' bytes, where they do not cross in shared memory
 
 Either side may send at any time; frames are told apart by their kind, and by the numbers in their heads.
@@ -27,23 +29,28 @@ Either side may send at any time; frames are told apart by their kind, and by th
 Batches are numbered by the server, calls by the worker. Several batches may be in the worker, if it said so (DONE of
 INITIALIZE) or if their requests are answered by response senders.
 
-The column of EXECUTE holds for each request its number of inputs and then for each input
-`name index, datatype number, offset, byte size, rank, dimensions...`. That of EXECUTED holds for each request its
-number of outputs and then the same for each output, or ERROR where the head's `errors` has the request's own, LATER
-where its response sender answers, RESCHEDULED where it is to run again; for a decoupled model it is empty. RESPONSE,
-INFER, STREAM and RETURN describe one request or response in the same way. Offsets count from the begin of the body, or
-of the shared memory segment where the head says `in_segment` (EXECUTE) or `shared`, the number of bytes there
-(EXECUTED).
+A form is a list with `[name, datatype number, [dimensions...]]` for each tensor. Both sides know forms again by their
+text, so that a usual one is neither written nor parsed a second time. Requests or responses that follow each other and
+have the same form are a run. A run is in the column: the length of its form's text, their count, and for each of them
+the sizes of its BYTES tensors; others have the size that datatype and dimensions say. The tensors lie in this order in
+the body, or in a shared memory segment, each at the next multiple of ALIGNMENT.
+
+In front of its runs the column of EXECUTE has the batch's number and its flags: whether its inputs are in the segment
+(IN_SEGMENT), and whether other batches are in the worker (IS_BESIDE). That of EXECUTED has the batch's number, whether
+the model keeps inputs, and how many bytes of outputs are in the segment, 0 where they are in the body; in place of the
+length of a form it has ERROR where the head's `errors` has the request's own, LATER where its response sender answers,
+RESCHEDULED where it is to run again. For a decoupled model it has no runs. RESPONSE, INFER, STREAM and RETURN have one
+run of one request or response, or none where there is no response.
 
 Flow control: a response sender has at most UNTAKEN_RESPONSES responses, and about UNTAKEN_BYTES of them, on the way
 without a CREDIT, so that a slow client stops its own request's sender and nothing else. In the same way the server
 sends no more than UNTAKEN_RESPONSES frames of a stream without TAKEN.
 
 Shared memory: up to two segments, made and bounded by the server: one that only the server writes (inputs), one that
-only the worker writes (outputs). They belong to the only batch that is in the worker: EXECUTE says with `is_beside`
-that there are others. New segments come as file descriptors with an EXECUTE frame; its head's `segments` says which.
-The worker answers `kept` where the model holds on to inputs after `execute`; the server then never writes to that
-segment again. It answers `wanted` (bytes) where the outputs did not fit their segment and came in the body.
+only the worker writes (outputs). They belong to the only batch that is in the worker; IS_BESIDE says that there are
+others. New segments come as file descriptors with an EXECUTE frame; its head's `segments` says which.
+Where the model keeps inputs after `execute`, the server never writes to that segment again. The worker answers
+`wanted` (bytes) where the outputs did not fit their segment and came in the body.
 
 Whichever way they cross, the inputs in a worker are never more than the limit that INITIALIZE says in `byte_limit`, nor
 are the outputs of one EXECUTED, or the tensors of one RESPONSE, INFER, STREAM or RETURN.
@@ -54,12 +61,14 @@ from __future__ import annotations
 import struct
 
 MAGIC = b"TrWk"
-PREFIX = struct.Struct("=4sIQQQ")  # MAGIC, kind, column length, head length, body length
+PREFIX = struct.Struct("=4sIQIIQ")  # MAGIC, kind, lengths of column, forms, head and body
 
 INITIALIZE, COMPLETE, EXECUTE, FINALIZE, CANCEL, CREDIT, STREAM, RETURN, CHECK = range(1, 10)
 DONE, FAILED, EXECUTED, LOG, RESPONSE, INFER, TAKEN, FORGET, CALL, METRIC, CHECKED = range(16, 27)
 
-# In the column of EXECUTED in place of a number of outputs.
+# Flags in the column of EXECUTE.
+IN_SEGMENT, IS_BESIDE = 1, 2
+# In the column of EXECUTED in place of the length of a form.
 ERROR, LATER, RESCHEDULED = -1, -2, -3
 # What a RESPONSE says about those that follow it: there may be some, it is the last one, or the sender was dropped
 # without a last one.
@@ -96,13 +105,20 @@ METRIC_KINDS = ("counter", "gauge", "histogram")
 
 DATATYPE_BYTES = 13
 DATATYPE_BF16 = 14
+# The forms that either side remembers, and the longest text of one.
+MOST_FORMS = 1024
+LONGEST_KNOWN_FORM = 4096
 
 
-def pack(kind: int, head: bytes, column: bytes = b"", body_size: int = 0) -> bytes:
+def pack(kind: int, head: bytes, column: bytes = b"", forms: bytes = b"", body_size: int = 0) -> bytes:
     """The frame up to its body."""
-    padding = -(len(column) + len(head)) % 16  # the prefix is 32 bytes long
-    prefix = PREFIX.pack(MAGIC, kind, len(column), len(head) + padding, body_size)
-    return b"".join((prefix, column, head, b" " * padding))
+    prefix = PREFIX.pack(MAGIC, kind, len(column), len(forms), len(head), body_size)
+    return b"".join((prefix, column, forms, head, bytes(padding(len(column) + len(forms) + len(head)))))
+
+
+def padding(size: int) -> int:
+    """How many bytes follow so many, the prefix not counted, whose length is such a multiple."""
+    return -size % 16
 
 
 def beyond_limit(what: str, size: int, limit: int) -> str:

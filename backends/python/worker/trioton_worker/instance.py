@@ -6,11 +6,11 @@ import asyncio
 import inspect
 import os
 import threading
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Sequence
 
 from . import device
-from .batch import Answer, BadResult, Batch, Segments, check_responses, failed_batch
-from .connection import Buffer, Frame, Head
+from .batch import Answer, BadResult, Batch, Outgoing, Segments, check_responses, failed_batch
+from .connection import Frame, Head
 from .debugger import offer_breakpoints, wait_for_debugpy
 from .errors import TritonModelException, describe, format_traceback
 from .event_loop import BackgroundLoop
@@ -21,9 +21,6 @@ from .requests import RELEASE_RESCHEDULE, InferenceRequest
 from .responses import InferenceResponse, failed_response
 from .session import Session, set_executing
 from .tensors import on_device
-
-# An EXECUTED frame: head, column, body and the body's size.
-Outgoing = Tuple[Head, List[int], List[Buffer], int]
 
 
 class Instance:
@@ -130,21 +127,19 @@ class Instance:
                     f"Python model '{self._name}' is using the decoupled mode and the execute function must return "
                     "None."
                 )
-            return {"rescheduled": _rescheduled(requests)}, [], [], 0
-        answer = Answer(check_responses(result, requests), requests)
-        if answer.size > self._session.byte_limit:
+            return Outgoing({"rescheduled": _rescheduled(requests)})
+        answer = Answer(check_responses(result, requests), requests, self._session.forms)
+        if answer.packing.size > self._session.byte_limit:
             _answer_one_by_one(result, requests)
-            answer = Answer([None] * len(requests), requests)
-        body, body_size = answer.place(self._segments, can_share=self._can_share and batch.is_alone)
-        return answer.head, answer.column, body, body_size
+            answer = Answer([None] * len(requests), requests, self._session.forms)
+        return answer.place(self._segments, can_share=self._can_share and batch.is_alone)
 
     def _answer(self, batch: Batch, outgoing: Outgoing) -> None:
-        head, column, body, body_size = outgoing
-        head["batch"] = batch.live.number
-        del self._session.executing[batch.live.number]
-        if batch.is_kept():
-            head["kept"] = True
-        self._session.connection.send(EXECUTED, head, column, body, body_size)
+        head, (runs, forms, body, body_size), shared = outgoing
+        number = batch.live.number
+        del self._session.executing[number]
+        column = [number, int(batch.is_kept()), shared, *runs]
+        self._session.connection.send(EXECUTED, head, column, forms, body, body_size)
 
     def _usable(self, device_id: int | None) -> int | None:
         """The device, if the model's environment can use it; asked when the model has imported what it wants to."""
@@ -206,5 +201,5 @@ def _failed(batch: Batch, error: BaseException) -> Outgoing:
     for reply in list(batch.live.replies.values()) if batch.live.replies is not None else ():
         reply.close()
     if isinstance(error, BadResult):
-        return failed_batch(str(error)), [], [], 0
-    return failed_batch(describe(error), format_traceback(error)), [], [], 0
+        return Outgoing(failed_batch(str(error)))
+    return Outgoing(failed_batch(describe(error), format_traceback(error)))

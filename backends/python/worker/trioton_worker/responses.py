@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Sequence, Union
 
-from .connection import Buffer, Frame, Head
+from .connection import Frame, Head
 from .errors import TritonError, TritonErrorCode, TritonModelException
-from .packing import Packing, unpack
+from .forms import Forms
+from .packing import Packing, Unpacking
 from .tensors import Tensor
 
 Parameters = Dict[str, Union[bool, int, float, str]]
@@ -66,32 +67,27 @@ def checked_parameters(parameters: Parameters | None) -> Parameters:
     return dict(parameters)
 
 
-def pack_response(response: InferenceResponse, names: Any, head: Head) -> tuple[list[int], list[Buffer], int]:
-    """Put one response into a frame of its own: its head, column, body and the body's size. Outputs that are not in
-    `names` are left out."""
+def pack_response(response: InferenceResponse, names: Any, head: Head, known: Forms) -> Packing | None:
+    """Put one response into a frame of its own: into its head, and its tensors, but for outputs that are not in
+    `names`; None where it has an error in place of them."""
     if response._parameters:
         head["parameters"] = response._parameters
     if response._error is not None:
         head["error"] = [int(response._error.code()), response._error.message()]
-        return [], [], 0
-    packing = Packing()
-    packing.add(tensor for tensor in response._output_tensors if tensor._name in names)
-    head["names"] = packing.names
-    return packing.column, packing.body(), packing.size
+        return None
+    packing = Packing(known)
+    packing.add([tensor for tensor in response._output_tensors if tensor._name in names])
+    return packing
 
 
-def unpack_response(frame: Frame) -> InferenceResponse:
+def unpack_response(frame: Frame, known: Forms) -> InferenceResponse:
     """The response of a STREAM or RETURN frame."""
     head = frame.head
     response = InferenceResponse.__new__(InferenceResponse)
     response._parameters = head.get("parameters", {})
     error = head.get("error")
-    if error is None:
-        response._error = None
-        response._output_tensors = unpack(frame.column, 0, head["names"], frame.body)[0] if frame.column else []
-    else:
-        response._error = TritonError(error[1], TritonErrorCode(error[0]))
-        response._output_tensors = []
+    response._error = None if error is None else TritonError(error[1], TritonErrorCode(error[0]))
+    response._output_tensors = next(iter(Unpacking(frame, known, frame.body)), [])
     return response
 
 

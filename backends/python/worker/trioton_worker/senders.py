@@ -112,15 +112,17 @@ class Reply:
 
     def _send(self, response: InferenceResponse, end: int) -> None:
         head: Head = {"batch": self._batch.number, "index": self._index, "end": end}
-        column, body, size = pack_response(response, self._names, head)
-        limit = self._batch.session.byte_limit
+        session = self._batch.session
+        packing = pack_response(response, self._names, head, session.forms)
+        size = 0 if packing is None else packing.size
+        limit = session.byte_limit
         if size > limit:
             raise TritonModelException(beyond_limit("Unable to send response. It takes", size, limit))
         self.sent_count += 1
         self._untaken.append(size)
         self._sent_size += size
         try:
-            self._batch.session.connection.send(RESPONSE, head, column, body, size)
+            session.connection.send(RESPONSE, head, *(() if packing is None else packing.parts()))
         except OSError:
             raise _no_server() from None
 

@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 from .calls import Calls
 from .connection import Connection, Frame
+from .forms import Forms
 from .frames import CANCEL, CREDIT
 from .process_exit import exit_for, print_error
 from .switchboard import Switchboard
@@ -58,6 +59,7 @@ class Session:
         note_failure: Callable[[BaseException], None] = _ignore,
     ) -> None:
         self.connection = connection
+        self.forms = Forms()
         self.switchboard = Switchboard(connection, self.break_off)
         # The version directory, and the other folders from which the model's code comes.
         self.model_directory = ""
@@ -65,7 +67,7 @@ class Session:
         self.end_text = ""  # how the model has broken off, where that has not ended the process
         self.owns_process = owns_process
         self.note_failure = note_failure
-        self.calls = Calls(connection, self.switchboard)
+        self.calls = Calls(connection, self.switchboard, self.forms)
         self.can_infer = False  # between initialize and finalize
         self.is_decoupled = False
         self.logs_verbose = True

@@ -1,7 +1,7 @@
 """`Tensor`, and the datatypes as models see them.
 
 A received tensor is a view of the batch's memory: of the shared segment, or of the frame's body. Whoever holds the
-tensor or its array holds that memory; `batch.BatchMemory` tells the server when a model holds it after `execute`.
+tensor or its array holds that memory; `batch.Batch` tells the server when a model holds it after `execute`.
 """
 
 from __future__ import annotations
@@ -61,29 +61,25 @@ class Tensor:
     Received tensors may be written to in place (nobody else reads them), and may be kept after `execute`.
     """
 
-    __slots__ = ("_array", "_memory", "_name", "_number", "_offset", "_shape", "_size")
+    __slots__ = ("_array", "_encoded", "_name", "_number", "_shape")
 
-    # Of a received tensor: the whole batch's bytes, and where in them this one begins; None of one that a model made.
-    _memory: Array | None
+    # Of a received BYTES tensor: its raw layout, from which the array is made when it is asked for.
+    _encoded: Array | None
 
     def __init__(self, name: str, numpy_array: Array) -> None:
-        _check_name(name)
+        if type(name) is not str or not name:
+            _check_name(name)
         if not isinstance(numpy_array, np.ndarray):
             raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found type {type(numpy_array)}")
         dtype = numpy_array.dtype
         number = _NUMBERS.get(dtype, 0)
         if not number:
             number, dtype, numpy_array = _convertible(numpy_array)
-        self._set(name, number, np.asarray(numpy_array, dtype=dtype, order="C"))
-
-    def _set(self, name: str, number: int, array: Array) -> None:
         self._name = name
         self._number = number
-        self._shape = array.shape
-        self._memory = None
-        self._offset = 0
-        self._size = 0
-        self._array = array
+        self._shape = numpy_array.shape
+        self._encoded = None
+        self._array = np.asarray(numpy_array, dtype=dtype, order="C")
 
     def name(self) -> str:
         return self._name
@@ -105,18 +101,13 @@ class Tensor:
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
             )
         if self._array is None:
-            if self._number == DATATYPE_BYTES:
-                self._array = decode_elements(self._received_bytes()).reshape(self._shape)
-            else:
-                self._array = self._view(_DTYPES[self._number])
+            self._array = decode_elements(self._received_bytes()).reshape(self._shape)
         return self._array
 
     def to_dlpack(self) -> Any:
         """A DLPack capsule over the same memory, which it keeps alive."""
         if self._number == DATATYPE_BYTES:
             raise TritonModelException("DLPack does not have support for string tensors.")
-        if self._array is None:
-            self._array = self._view(_DTYPES.get(self._number, _BF16_STORAGE))
         capsule = self._array.__dlpack__()
         if self._number == DATATYPE_BF16:
             dlpack.relabel(capsule, dlpack.BFLOAT)
@@ -140,27 +131,16 @@ class Tensor:
         number = DATATYPE_BF16 if is_bfloat else _NUMBERS.get(array.dtype, 0)
         if not number:
             raise TritonModelException("NumPy dtype is not supported.")
-        made = Tensor.__new__(Tensor)
-        made._set(name, number, array)
-        return made
+        return viewed_tensor(name, number, array.shape, array)
 
     def _raw(self) -> Raw:
         """The protocol's raw layout of the elements; a view of them where a copy would cost."""
-        array = self._array
         if self._number == DATATYPE_BYTES:
-            return self._received_bytes() if self._memory is not None else encode_elements(array)
-        if array is None:
-            return self._received_bytes()
-        return _raw_of(array)
-
-    def _view(self, dtype: Any) -> Array:
-        if not self._size:
-            return np.empty(self._shape, dtype)
-        return np.ndarray(self._shape, dtype, self._memory, self._offset)
+            return encode_elements(self._array) if self._encoded is None else self._received_bytes()
+        return _raw_of(self._array)
 
     def _received_bytes(self) -> memoryview:
-        assert self._memory is not None
-        return memoryview(self._memory[self._offset : self._offset + self._size])
+        return memoryview(self._encoded)  # type: ignore[arg-type]  # of a received one
 
 
 class GpuTensor(Tensor):
@@ -175,7 +155,7 @@ class GpuTensor(Tensor):
         made = cls.__new__(cls)
         made._name = name
         made._number = number
-        made._shape = shape
+        made._shape = tuple(shape)
         made._device_memory = memory
         return made
 
@@ -206,21 +186,35 @@ def on_device(tensor: Tensor, device_id: int) -> Tensor:
     """A copy of a received tensor on that GPU; BYTES stay where they are. Raises TritonModelException."""
     if tensor._number == DATATYPE_BYTES:
         return tensor
-    array = tensor._view(_DTYPES.get(tensor._number, _BF16_HELD))
+    array = tensor._array.view(_BF16_HELD) if tensor._number == DATATYPE_BF16 else tensor._array
     memory = device.to_device(array, device_id, f"Tensor '{tensor._name}'")
     return GpuTensor._over(memory, tensor._name, tensor._number, tensor._shape)
 
 
-def received_tensor(name: str, number: int, shape: list[int], memory: Array, offset: int, size: int) -> Tensor:
-    """An input. The server has checked that its bytes are there, and as many as shape and datatype need."""
+def dtype_of(number: int) -> Any:
+    """The dtype of a datatype's arrays; BF16, which numpy does not have, lies in 16-bit integers."""
+    return _DTYPES.get(number, _BF16_STORAGE)
+
+
+def viewed_tensor(name: str, number: int, shape: tuple[int, ...], array: Array) -> Tensor:
+    """One over an array that has this shape, and the datatype's dtype."""
     tensor = Tensor.__new__(Tensor)
     tensor._name = name
     tensor._number = number
     tensor._shape = shape
-    tensor._memory = memory
-    tensor._offset = offset
-    tensor._size = size
-    tensor._array = None
+    tensor._encoded = None
+    tensor._array = array
+    return tensor
+
+
+def encoded_tensor(name: str, shape: tuple[int, ...], encoded: Array) -> Tensor:
+    """A received BYTES tensor. The server has checked that there are as many elements as the shape has."""
+    tensor = Tensor.__new__(Tensor)
+    tensor._name = name
+    tensor._number = DATATYPE_BYTES
+    tensor._shape = shape
+    tensor._encoded = encoded
+    tensor._array = None  # type: ignore[assignment]
     return tensor
 
 
