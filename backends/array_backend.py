@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from backends.array_batch import Arrays, BatchLayout
 from backends.instance_thread import InstanceThread
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource
-from backends.padding import Padding, pad_rows
+from backends.padding import Padding
 from backends.parameters import parse_int
 from backends.requirements import framework_missing
 from protocol.errors import Cancelled, ServerError
@@ -32,7 +32,7 @@ from repository.completion import (
     complete_from_model,
 )
 from repository.model_config import ModelConfig
-from repository.shape_rules import read_shape_rules
+from repository.shape_rules import DimRule, read_shape_rules
 
 # The inputs and the outputs of a model as its own file tells them.
 Signature: TypeAlias = tuple[Sequence[TensorSignature], Sequence[TensorSignature]]
@@ -51,6 +51,9 @@ class ArrayBackend(Backend):
     # BYTES inputs reach `run` as arrays of `str` instead of `bytes`; a request that is not UTF-8 fails alone.
     text_strings: ClassVar[bool] = False
 
+    # Large inputs that the server joins begin at a multiple of so many bytes; 0 where the framework does not care.
+    alignment: ClassVar[int] = 0
+
     # The inputs and outputs of states (`sequence_batching.state`) that the instance holds itself, set by `load_model`:
     # batches then go to `run_holding`.
     held_inputs: frozenset[str] = frozenset()
@@ -60,11 +63,16 @@ class ArrayBackend(Backend):
         super().__init__(spec)
         self._thread = InstanceThread(spec.name, spec.cpu_cores)
         self._layout = BatchLayout(
-            spec.config, version=spec.source.version, instance=spec.name, text_strings=self.text_strings
+            spec.config,
+            version=spec.source.version,
+            instance=spec.name,
+            text_strings=self.text_strings,
+            alignment=self.alignment,
         )
         rules = read_shape_rules(spec.config)
         self._padding = None if rules is None or not rules.inputs else Padding(rules, spec.config)
-        self._batch_rule = None if rules is None else rules.batch
+        ruled = None if rules is None else rules.batch
+        self._batch_rule = self.batch_rule(spec.config) if ruled is None else ruled
         self._is_loaded = False
         self._batches: list[_Batch] = []  # given to the thread, and not ended
         self._running: _Batch | None = None
@@ -113,6 +121,12 @@ class ArrayBackend(Backend):
 
     def close_model(self) -> None:
         """Free what `load_model` made. Called once, last, in the instance's thread; not if `load_model` failed."""
+
+    @classmethod
+    def batch_rule(cls, config: ModelConfig) -> DimRule | None:
+        """To which numbers of rows batches are filled up where the shape rules of the model do not say it; None to
+        leave them as they are. Raises ServerError where the configuration asks for something wrong."""
+        return None
 
     @classmethod
     def signature(cls, source: ModelSource) -> Signature | None:
@@ -227,7 +241,7 @@ class ArrayBackend(Backend):
                 continue
             found = [arrays[index] for index in group]
             rows = self._layout.rows(found)
-            inputs = self._joined(found, sum(rows))
+            inputs = self._layout.joined(found, self._missing(sum(rows)))
             inputs.update(self._layout.batch_inputs([padded[index] for index in group]))
             watch.lap("input")
             try:
@@ -259,11 +273,10 @@ class ArrayBackend(Backend):
         gone = Cancelled("the request was cancelled while its batch ran")
         return BatchResult([gone if result is None else result for result in results], watch.timing())
 
-    def _joined(self, arrays: Sequence[Arrays], rows: int) -> Arrays:
-        """One batch of the requests' arrays, filled up to the number of rows that the shape rules want."""
-        joined = self._layout.joined(arrays)
+    def _missing(self, rows: int) -> int:
+        """How many rows a batch is to be filled up with."""
         filled = None if self._batch_rule is None else self._batch_rule.padded(rows)
-        return joined if filled is None or filled == rows else pad_rows(joined, filled - rows)
+        return 0 if filled is None else filled - rows
 
 
 class _Batch:

@@ -23,6 +23,9 @@ from repository.sequence_tensors import hidden_outputs
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
+# From so many bytes on, where an array lies counts more than what it takes to put it there.
+_LARGE = 32768
+
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
@@ -42,11 +45,15 @@ class Reshape:
 class BatchLayout:
     """What one model's tensors look like on both sides: in requests and responses, and in the model's own arrays.
 
-    With `text_strings` the elements of BYTES inputs become `str`, else they stay `bytes`.
+    With `text_strings` the elements of BYTES inputs become `str`, else they stay `bytes`. Large joined arrays begin at
+    a multiple of `alignment` bytes; 0 for wherever numpy puts them.
     """
 
-    def __init__(self, config: ModelConfig, *, version: int, instance: str, text_strings: bool = False) -> None:
+    def __init__(
+        self, config: ModelConfig, *, version: int, instance: str, text_strings: bool = False, alignment: int = 0
+    ) -> None:
         self.config = config
+        self._alignment = alignment
         self._version = version
         self._instance = instance
         self._text_strings = text_strings
@@ -112,20 +119,34 @@ class BatchLayout:
             )
         return rows
 
-    def joined(self, arrays: Sequence[Arrays]) -> Arrays:
+    def joined(self, arrays: Sequence[Arrays], missing: int = 0) -> Arrays:
         """The requests' arrays one after the other along the batch dimension; a single request's stay views.
 
-        Ragged ones are joined element by element, to the shape [elements of all requests].
+        So many `missing` rows repeat the last one: values that the model can take for sure. Ragged ones are joined
+        element by element, to the shape [elements of all requests].
         """
         if self._ragged:
             arrays = [
                 {name: array.reshape(-1) if name in self._ragged else array for name, array in found.items()}
                 for found in arrays
             ]
-        if len(arrays) == 1:
+        if len(arrays) == 1 and not missing:
             # Received bodies put tensors at any offset; frameworks may assume that elements are aligned.
             return {name: array if array.flags.aligned else array.copy() for name, array in arrays[0].items()}
-        return {name: np.concatenate([found[name] for found in arrays]) for name in arrays[0]}
+        return {name: self._concatenated([found[name] for found in arrays], missing) for name in arrays[0]}
+
+    def _concatenated(self, parts: list[NDArray[Any]], missing: int) -> NDArray[Any]:
+        if missing:
+            parts += [parts[-1][-1:]] * missing
+        first = parts[0]
+        size = sum(part.nbytes for part in parts) if self._alignment else 0
+        if size < _LARGE or first.dtype.hasobject:
+            return np.concatenate(parts)
+        memory = np.empty(size + self._alignment, np.uint8)
+        start = -memory.ctypes.data % self._alignment
+        shape = (sum(len(part) for part in parts), *first.shape[1:])
+        found = memory[start : start + size].view(first.dtype).reshape(shape)
+        return np.concatenate(parts, out=found)
 
     def batch_inputs(self, requests: Sequence[InferenceRequest]) -> Arrays:
         """What the model gets beside the requests' own inputs (`batch_input`)."""

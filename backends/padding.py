@@ -95,11 +95,6 @@ class Padding:
         return tuple(target)
 
 
-def pad_rows(arrays: dict[str, NDArray[Any]], missing: int) -> dict[str, NDArray[Any]]:
-    """A batch with `missing` more rows, which repeat its last: values that the model can take for sure."""
-    return {name: np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) for name, array in arrays.items()}
-
-
 def _corner(leading: int, shape: Sequence[int]) -> tuple[slice, ...]:
     return (slice(None),) * leading + tuple(slice(size) for size in shape)
 

@@ -14,6 +14,7 @@ _INSTALL = {
         "the onnxruntime package: pip install 'trioton[cpu]' (or 'trioton[gpu]' for NVIDIA GPUs, never both)"
     ),
     "fil": "the treelite package: pip install 'trioton[forests]'",
+    "jax": "the jax and flatbuffers packages: pip install 'trioton[jax]'",
     "openvino": "the openvino package: pip install 'trioton[openvino]'",
     "pytorch": "the torch package: pip install 'trioton[torch]'",
 }

@@ -49,6 +49,7 @@ MODEL_FORMS = (
     ModelForm("pytorch", "pytorch_libtorch", "model.pt"),
     ModelForm("pytorch", "torch_aoti", "model.pt2"),
     ModelForm("pytorch", "torch_export", "model.pt2"),
+    ModelForm("jax", "", "model.jax"),
     ModelForm("python", "", "model.py"),
 )
 

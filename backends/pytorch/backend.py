@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from backends.array_backend import ArrayBackend, Signature
 from backends.interface import InstanceSpec, ModelSource
-from backends.pytorch.binding import Binding, all_outputs, bind, output_positions
+from backends.naming import Slot, all_outputs
+from backends.pytorch.binding import Binding, bind, output_positions
 from backends.pytorch.compiled import CompiledProgram
 from backends.pytorch.device import Device, device_of
 from backends.pytorch.errors import load_errors, run_errors
 from backends.pytorch.exported import ExportedProgram
 from backends.pytorch.model_file import FileKind, kind_of, model_path
-from backends.pytorch.naming import Slot
 from backends.pytorch.options import COMPILE, TorchOptions, read_options
 from backends.pytorch.process_settings import PROCESS_SETTINGS
 from backends.pytorch.program import Program, Results

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from backends.naming import Slot, all_inputs, all_outputs, positions, renamed
 from backends.pytorch.exported import ExportedProgram
-from backends.pytorch.naming import Slot, positions
 from backends.pytorch.program import Program
 from backends.pytorch.values import DTYPES
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
-from repository.completion import TensorSignature, check_against_model
-from repository.model_config import ModelConfig, ModelInput, ModelOutput
-from repository.sequence_tensors import control_inputs, hidden_outputs, state_inputs
-from repository.shape_rules import generated_inputs
+from repository.completion import check_against_model
+from repository.model_config import ModelConfig, ModelInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class Binding:
 
 def bind(config: ModelConfig, program: Program) -> Binding:
     """Raises InvalidArgument where configuration and model do not fit."""
-    inputs = _all_inputs(config)
+    inputs = all_inputs(config)
     names = [entry.name for entry in inputs]
     slots = program.input_slots(names)
     required = sum(not slot.is_optional for slot in slots)
@@ -50,21 +47,10 @@ def bind(config: ModelConfig, program: Program) -> Binding:
     return Binding(slots, dict(zip(names, found, strict=True)))
 
 
-def all_outputs(config: ModelConfig) -> tuple[ModelOutput, ...]:
-    """What is wanted of a run: for clients, and for the next step of a sequence."""
-    return (*config.output, *hidden_outputs(config))
-
-
 def output_positions(config: ModelConfig, program: Program, results: tuple[Slot, ...]) -> list[int]:
     """Where among a run's results the outputs are. Raises InvalidArgument."""
     names = [entry.name for entry in all_outputs(config)]
     return positions(names, results, model=config.name, which="output", allows_order=program.allows_order)
-
-
-def _all_inputs(config: ModelConfig) -> list[ModelInput]:
-    """What the model gets in a run: inputs of requests, of sequences, and those made for a batch."""
-    made = [ModelInput(name=name, data_type=kind, dims=(-1,)) for name, kind in generated_inputs(config).items()]
-    return [*config.input, *control_inputs(config), *state_inputs(config), *made]
 
 
 def _check_input(config: ModelConfig, entry: ModelInput, slot: Slot) -> None:
@@ -104,8 +90,4 @@ def _check_exported(config: ModelConfig, program: ExportedProgram, inputs: dict[
             strict=True,
         )
     )
-    check_against_model(config, _renamed(arguments, inputs), _renamed(results, outputs))
-
-
-def _renamed(tensors: Sequence[TensorSignature], names: dict[str, int]) -> list[TensorSignature]:
-    return [replace(tensors[position], name=name) for name, position in names.items()]
+    check_against_model(config, renamed(arguments, inputs), renamed(results, outputs))

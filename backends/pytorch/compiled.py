@@ -12,8 +12,8 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
+from backends.naming import Slot
 from backends.pytorch.exported import compiled_input_slots, output_slots
-from backends.pytorch.naming import Slot
 from backends.pytorch.program import Program, Results
 from backends.pytorch.values import Value
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from backends.array_backend import Signature
-from backends.pytorch.naming import Slot
+from backends.naming import Slot
 from backends.pytorch.program import Program, Results
 from backends.pytorch.values import DATA_TYPES, Value
 from protocol.datatypes import DataType

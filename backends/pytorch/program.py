@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from backends.array_backend import Signature
-from backends.pytorch.naming import Slot
+from backends.naming import Slot
 from backends.pytorch.values import Value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from backends.pytorch.naming import Slot
+from backends.naming import Slot
 from backends.pytorch.program import Program, Results
 from backends.pytorch.values import Value
 from protocol.errors import Internal

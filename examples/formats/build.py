@@ -18,6 +18,7 @@ from three_models import ANSWERS
 FORMATS = {
     "onnx": "onnx",
     "openvino": "openvino",
+    "jax": "jax flatbuffers",
     "python": "numpy",
     "pytorch": "torch",
     "torch_export": "torch",

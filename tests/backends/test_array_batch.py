@@ -25,10 +25,9 @@ output [ {{ name: "Y" data_type: {type} dims: {dims} }} ]
 """
 
 
-def layout_of(config: str, *, text_strings: bool = False) -> BatchLayout:
-    return BatchLayout(
-        parse_pbtxt(config, source="config.pbtxt"), version=3, instance="m_0_0", text_strings=text_strings
-    )
+def layout_of(config: str, *, text_strings: bool = False, alignment: int = 0) -> BatchLayout:
+    parsed = parse_pbtxt(config, source="config.pbtxt")
+    return BatchLayout(parsed, version=3, instance="m_0_0", text_strings=text_strings, alignment=alignment)
 
 
 def pair(data_type: str = "TYPE_FP32", dims: str = "[ -1 ]", batch: int = 8) -> BatchLayout:
@@ -78,6 +77,25 @@ def test_one_request_is_not_copied_on_either_side() -> None:
     assert np.shares_memory(joined["X"], array)
     response = layout.responses({"Y": joined["X"]}, [request], [2])[0]
     assert np.shares_memory(answer(response)["Y"], array)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_missing_rows_repeat_the_last_one(count: int) -> None:
+    arrays = [{"A": np.array([[1, 2], [3, 4]]), "B": objects(b"x", b"y").reshape(2, 1)}] * count
+    filled = pair().joined(arrays, missing=2)
+    assert filled["A"].tolist() == [[1, 2], [3, 4]] * count + [[3, 4], [3, 4]]
+    assert filled["B"].tolist() == [[b"x"], [b"y"]] * count + [[b"y"], [b"y"]]
+
+
+@pytest.mark.parametrize("datatype", [DataType.FP64, DataType.BF16, DataType.BOOL], ids=lambda datatype: datatype.name)
+def test_large_joined_arrays_lie_where_the_framework_wants_them(datatype: DataType) -> None:
+    layout = layout_of(PAIR.format(type=datatype.value, dims="[ -1 ]", batch=8), alignment=4096)
+    arrays = [{"X": filled(datatype, (rows, 70000))} for rows in (2, 1)]
+    joined = layout.joined(arrays, missing=1)["X"]
+    assert joined.ctypes.data % 4096 == 0
+    assert joined.flags.c_contiguous
+    expected = [found["X"] for found in arrays] + [arrays[-1]["X"][-1:]]
+    np.testing.assert_array_equal(joined, np.concatenate(expected))
 
 
 def test_responses_of_a_batch_are_views_of_the_models_array() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.padding import Padding, pad_rows
+from backends.padding import Padding
 from protocol.errors import Internal
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import ModelConfig, ModelParameter
@@ -119,9 +119,3 @@ def test_an_output_that_is_too_small_is_the_models_fault(shape: tuple[int, ...])
     response = InferenceResponse("m", 1, [Tensor.from_numpy("Y", np.zeros(shape, np.float32))])
     with pytest.raises(Internal, match="output 'Y': the shape rules trim dimension 0 to the 3 of input 'IDS'"):
         padding(TRIM).trim(request_of(("IDS", np.array([[1, 2, 3]]))), response)
-
-
-def test_rows_are_filled_up_with_the_last_one() -> None:
-    filled = pad_rows({"A": np.array([[1, 2], [3, 4]]), "B": objects(b"x", b"y").reshape(2, 1)}, 2)
-    assert filled["A"].tolist() == [[1, 2], [3, 4], [3, 4], [3, 4]]
-    assert filled["B"].tolist() == [[b"x"], [b"y"], [b"y"], [b"y"]]

@@ -37,6 +37,7 @@ def directory_with(root: Path, *files: str, name: str = "m") -> ModelDirectory:
         ("model.xml", "openvino", ""),
         ("model.pt", "pytorch", "pytorch_libtorch"),
         ("model.pt2", "pytorch", "torch_aoti"),
+        ("model.jax", "jax", ""),
         ("model.py", "python", ""),
     ],
 )

@@ -26,6 +26,8 @@ from trioton.flags import UsageError
 # Of a folder that has no version directories these belong to the model, not to its version.
 _OF_THE_MODEL = frozenset({CONFIG_FILE, CONFIGS_DIRECTORY, WARMUP_DIRECTORY, INITIAL_STATE_FOLDER})
 _SAVED_MODEL = "saved_model.pb"
+# Where weights lie in a file of the model file's own name.
+_WEIGHTS = {".xml": ".bin", ".jax": ".npz"}
 _FIRST_VERSION = 1
 
 
@@ -174,15 +176,16 @@ def _wished(config: ModelConfig, wishes: Wishes) -> ModelConfig:
 
 
 def _belongs_to(beside: Path, path: Path) -> bool:
-    """Whether a file carries the weights of the model file: `m.onnx.data`, `m.onnx_data`; `m.bin` of `m.xml`."""
-    if path.suffix == ".xml":
-        return beside.name == f"{path.stem}.bin"
+    """Whether a file carries the weights of the model file: `m.onnx.data`, `m.onnx_data`; `m.bin` of `m.xml`, `m.npz`
+    of `m.jax`."""
+    if path.suffix in _WEIGHTS:
+        return beside.name == f"{path.stem}{_WEIGHTS[path.suffix]}"
     return path.suffix == ".onnx" and beside.name in (f"{path.name}.data", f"{path.name}_data", f"{path.stem}.data")
 
 
 def _renamed(beside: Path, path: Path, filename: str) -> str:
-    """An ONNX file names its weights; OpenVINO looks for them by the model's own name."""
-    return f"{Path(filename).stem}.bin" if path.suffix == ".xml" else beside.name
+    """An ONNX file names its weights; the others are looked for by the model's own name."""
+    return f"{Path(filename).stem}{_WEIGHTS[path.suffix]}" if path.suffix in _WEIGHTS else beside.name
 
 
 def _name_of(path: Path) -> str:

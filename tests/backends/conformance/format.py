@@ -50,6 +50,8 @@ class Format(abc.ABC):
     # Datatypes that `identity` can have, and whether its inner dimensions may be of any size.
     datatypes: ClassVar[frozenset[DataType]] = frozenset()
     has_variable_dims: ClassVar[bool] = True
+    # Whether such a dimension may be 0.
+    has_empty_dims: ClassVar[bool] = True
     # What a load says of a model file that is not there, or that is none; regular expressions.
     missing: ClassVar[str] = "unable to find"
     broken: ClassVar[str]

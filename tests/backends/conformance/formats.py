@@ -14,6 +14,7 @@ from tests.backends.conformance.fil_format import (
     XgboostUbjFormat,
 )
 from tests.backends.conformance.format import Format
+from tests.backends.conformance.jax_format import JaxFormat
 from tests.backends.conformance.onnxruntime_format import OnnxFormat
 from tests.backends.conformance.openvino_format import OpenVinoFormat
 from tests.backends.conformance.python_format import PythonFormat
@@ -30,6 +31,7 @@ SLOW_SECONDS = 600
 FORMATS: tuple[Format, ...] = (
     OnnxFormat(),
     OpenVinoFormat(),
+    JaxFormat(),
     PythonFormat(),
     TorchScriptFormat(),
     ExportedFormat(),

@@ -49,7 +49,7 @@ async def test_every_datatype_goes_in_and_comes_out(form: Format, datatype: Data
     x, y = read(tmp_path / "m").input[0].name, read(tmp_path / "m").output[0].name
     random = np.random.default_rng(1)
     sizes = ((1, 4), (2, 4), (3, 4), (1, 1), (1, 0), (8, 5)) if form.has_variable_dims else ((1, 1), (3, 1), (8, 1))
-    requests = [{x: random_array(random, datatype, shape)} for shape in sizes]
+    requests = [{x: random_array(random, datatype, shape)} for shape in sizes if form.has_empty_dims or 0 not in shape]
     async with serving(tmp_path) as core:
         for given, found in zip(requests, await model_of(core).infer_many(requests), strict=True):
             assert not isinstance(found, Exception), found

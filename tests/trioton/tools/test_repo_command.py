@@ -222,6 +222,27 @@ def test_weights_in_a_file_of_their_own(file: Path, tmp_path: Path, repository: 
     assert tree(repository) == ["big/1/big.onnx.data", "big/1/model.onnx", "big/config.pbtxt"]
 
 
+def test_a_function_of_jax_with_its_weights(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which are looked for by the name of the model file, whatever that is."""
+    pytest.importorskip("jax")
+    from tests.backends.jax.jax_models import exported, spec
+
+    function = exported(lambda weights, x: x @ weights["kernel"], {"kernel": spec("3, 2")}, spec("rows, 3"))
+    (tmp_path / "dense.jax").write_bytes(function.serialize())
+    np.savez(tmp_path / "dense.npz", kernel=np.ones((3, 2), np.float32))
+    assert add(repository, tmp_path / "dense.jax") == 0
+    assert tree(repository) == ["dense/1/model.jax", "dense/1/model.npz", "dense/config.pbtxt"]
+    config = parse_pbtxt((repository / "dense" / "config.pbtxt").read_text(), source="written")
+    assert (config.backend, [entry.name for entry in config.input]) == ("jax", ["INPUT__0"])
+    assert main(["doctor", str(repository)]) == 0
+    np.savez(repository / "dense" / "1" / "model.npz", kernel=np.ones((2, 2), np.float32))
+    capsys.readouterr()
+    assert main(["doctor", str(repository)]) == 1
+    assert "the function expects float32[3, 2] as 'kernel'" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("backend_class")
 def test_a_backend_of_somebody_else(tmp_path: Path, repository: Path) -> None:
     """By the name that it has for its files; the configuration tells backend and file."""

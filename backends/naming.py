@@ -2,22 +2,28 @@
 
 Source: the naming conventions of Triton's pytorch backend, tried in order and for all names together:
 
-1. the model's own names, where its file has them: arguments of `forward`, keys of dictionaries, fields of named tuples,
-   and the paths that Triton has for compiled models (`ARGS[0]`, `KWARGS[x]`, `RESULT[y]`);
+1. the model's own names, where its file has them: arguments, keys of dictionaries, fields of named tuples, and paths
+   as Triton has them for compiled models (`ARGS[0]`, `KWARGS[x]`, `RESULT[y]`);
 2. `<name>__<index>`: the digits after the first double underscore are the position;
 3. the order of the configuration.
+
+For backends whose models have arguments and results without names of their own.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from protocol.errors import InvalidArgument
+from repository.completion import TensorSignature
+from repository.model_config import ModelConfig, ModelInput, ModelOutput
+from repository.sequence_tensors import control_inputs, hidden_outputs, state_inputs
+from repository.shape_rules import generated_inputs
 
-logger = logging.getLogger("trioton.pytorch")
+logger = logging.getLogger("trioton.naming")
 
 _INDEXED = re.compile(r".*?__(\d+)")
 
@@ -88,3 +94,19 @@ def _unexpected(names: Sequence[str], slots: Sequence[Slot], *, model: str, whic
         f"model '{model}': unexpected inference {which} '{wrong}', allowed {which}s are: {allowed}, or {which}s named "
         f"<name>__<index>"
     )
+
+
+def all_inputs(config: ModelConfig) -> tuple[ModelInput, ...]:
+    """What a model gets in a run: inputs of requests, of sequences, and those made for a batch."""
+    made = (ModelInput(name=name, data_type=kind, dims=(-1,)) for name, kind in generated_inputs(config).items())
+    return (*config.input, *control_inputs(config), *state_inputs(config), *made)
+
+
+def all_outputs(config: ModelConfig) -> tuple[ModelOutput, ...]:
+    """What is wanted of a run: for clients, and for the next step of a sequence."""
+    return (*config.output, *hidden_outputs(config))
+
+
+def renamed(tensors: Sequence[TensorSignature], names: Mapping[str, int]) -> list[TensorSignature]:
+    """Those at the positions that `names` has, called as the configuration calls them."""
+    return [replace(tensors[position], name=name) for name, position in names.items()]
