@@ -25,6 +25,7 @@ from actors.rate_limiter import RateLimiter
 from actors.residence import Residence, ResidenceSnapshot
 from actors.response_cache import ResponseCache
 from actors.statistics import VersionSnapshot
+from backends.devices.devices import Devices
 from backends.devices.machine import compute_capabilities
 from backends.registry import BackendRegistry
 from backends.services import BackendServices
@@ -41,6 +42,7 @@ from protocol.core import (
 from protocol.errors import NotFound, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from repository.agents.registry import AgentRegistry
+from repository.instance_groups import MINIMUM_COMPUTE_CAPABILITY
 from repository.json_form import to_json_form
 from repository.layout import Repository
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
@@ -90,6 +92,7 @@ class CoreSettings:
     # By device, and by the policy's name.
     model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
     host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
     latency_histograms: bool = True
     summary_quantiles: tuple[float, ...] = ()
     # None where the rate limiter is off.
@@ -106,6 +109,7 @@ class ServerCore:
         cache: ResponseCache | None = None,
         custom_metrics: CustomMetrics | None = None,
         agents: AgentRegistry | None = None,
+        devices: Devices | None = None,
     ) -> None:
         self._settings = settings
         self._cache = cache
@@ -114,6 +118,7 @@ class ServerCore:
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
         self._agents = agents if agents is not None else AgentRegistry()
+        self.devices = devices if devices is not None else Devices()
         self._manager: ModelManager | None = None
         self._is_unready = False
         self._is_stopping = False
@@ -125,9 +130,11 @@ class ServerCore:
         """Started when the start-up loads have ended, well or badly; returns when stopped, drained and unloaded."""
         settings = self._settings
         limiter = None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources)
+        capabilities = await trio.to_thread.run_sync(compute_capabilities)
+        self.devices.has_gpus = bool(capabilities)
         loader = ModelLoader(
             self._registry,
-            compute_capabilities=await trio.to_thread.run_sync(compute_capabilities),
+            compute_capabilities=capabilities,
             auto_complete_config=settings.auto_complete_config,
             config_name=settings.model_config_name,
             has_histograms=settings.latency_histograms,
@@ -139,6 +146,8 @@ class ServerCore:
             agent_registry=self._agents,
             host_policies=settings.host_policies,
             gpu_limits=settings.model_load_gpu_limits,
+            devices=self.devices,
+            min_compute_capability=settings.min_compute_capability,
         )
         manager = ModelManager(
             Repositories(

@@ -36,7 +36,7 @@ from repository.backend_fields import PYTHON_RUNTIME
 from repository.changes import LoadedFrom
 from repository.fingerprint import fingerprint
 from repository.initial_state import read_initial_states
-from repository.instance_groups import default_host_policy
+from repository.instance_groups import MINIMUM_COMPUTE_CAPABILITY, NO_GPUS, UsableGpus, default_host_policy
 from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
 from repository.loader import read_config
@@ -70,6 +70,11 @@ class ModelLoader:
     host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
     gpu_limits: Mapping[int, float] = field(default_factory=dict)
     devices: Devices = field(default_factory=Devices)
+    min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
+
+    @property
+    def gpus(self) -> UsableGpus:
+        return UsableGpus.among(self.compute_capabilities, self.min_compute_capability)
 
     def agents(self, directory: ModelDirectory, config: ModelConfig) -> ModelAgents:
         """The repository agents that the configuration names."""
@@ -146,7 +151,7 @@ class ModelLoader:
     async def _prepare_ensemble(
         self, directory: ModelDirectory, config: ModelConfig, find: FindModel
     ) -> tuple[Model, ...]:
-        config = normalise(config, gpu_count=0, backend_default_cpu_count=1, backend_prefers_gpu=False)
+        config = normalise(config, gpus=NO_GPUS, backend_default_cpu_count=1, backend_prefers_gpu=False)
         validate(config)
         available = await trio.to_thread.run_sync(version_directories, directory)
         versions = select_versions(config.version_policy, available, model=directory.name)
@@ -184,7 +189,7 @@ class ModelLoader:
     def _normalise(self, config: ModelConfig, backend: type[Backend]) -> ModelConfig:
         return normalise(
             config,
-            gpu_count=len(self.compute_capabilities),
+            gpus=self.gpus,
             backend_default_cpu_count=backend.default_cpu_instance_count,
             backend_prefers_gpu=backend.prefers_gpu,
         )

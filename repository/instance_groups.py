@@ -6,6 +6,7 @@ model actor to start. Source: Triton's `ModelInstanceGroup`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -16,6 +17,30 @@ from repository.model_config import InstanceKind, ModelConfig, ModelInstanceGrou
 # Far above any real model, far below what would exhaust the machine before the first instance has loaded.
 MAX_INSTANCES_PER_GROUP = 1024
 MINIMUM_COMPUTE_CAPABILITY = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class UsableGpus:
+    """The GPUs that instances may be on, by their ids: those with at least the minimum compute capability."""
+
+    ids: tuple[int, ...] = ()
+    minimum: float = MINIMUM_COMPUTE_CAPABILITY
+
+    @classmethod
+    def among(cls, compute_capabilities: Sequence[str], minimum: float) -> UsableGpus:
+        """`compute_capabilities` are those of all GPUs, `7.5`, by id."""
+        wanted = _version(str(minimum))
+        ids = tuple(index for index, each in enumerate(compute_capabilities) if _version(each) >= wanted)
+        return cls(ids, minimum)
+
+
+NO_GPUS = UsableGpus()
+
+
+def _version(text: str) -> tuple[int, int]:
+    """As a pair: 12.0 is more than 9.0, and so would 8.10 be than 8.9."""
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +58,12 @@ class InstancePlacement:
 
 
 def normalise_instance_groups(
-    config: ModelConfig, *, gpu_count: int, backend_default_cpu_count: int, backend_prefers_gpu: bool
+    config: ModelConfig, *, gpus: UsableGpus, backend_default_cpu_count: int, backend_prefers_gpu: bool
 ) -> tuple[ModelInstanceGroup, ...]:
     """The groups with name, kind, count and GPUs filled in; one group named after the model where there is none.
 
     KIND_AUTO goes to the GPUs if there are any, the group lists some or the backend prefers them, and all those
-    listed exist; else to the CPU.
+    listed can be used; else to the CPU.
 
     Raises:
         InvalidArgument: a group of KIND_GPU where there is no GPU, or none of the given number.
@@ -49,7 +74,7 @@ def normalise_instance_groups(
         kind = group.kind
         if kind is InstanceKind.AUTO:
             wants_gpu = backend_prefers_gpu or bool(group.gpus)
-            has_gpu = gpu_count > 0 and all(0 <= gpu < gpu_count for gpu in group.gpus)
+            has_gpu = bool(gpus.ids) and all(gpu in gpus.ids for gpu in group.gpus)
             kind = InstanceKind.GPU if wants_gpu and has_gpu else InstanceKind.CPU
         default_count = backend_default_cpu_count if kind is InstanceKind.CPU else 1
         group = msgspec.structs.replace(
@@ -59,8 +84,8 @@ def normalise_instance_groups(
             count=group.count if group.count > 0 else default_count,
         )
         if kind is InstanceKind.GPU:
-            _check_gpus(config, group, gpu_count)
-            group = msgspec.structs.replace(group, gpus=group.gpus or tuple(range(gpu_count)))
+            _check_gpus(config, group, gpus)
+            group = msgspec.structs.replace(group, gpus=group.gpus or gpus.ids)
         normal.append(group)
     return tuple(normal)
 
@@ -123,14 +148,14 @@ def default_host_policy(kind: InstanceKind, device_id: int) -> str:
     return f"{word}_{device_id}" if kind is InstanceKind.GPU else word
 
 
-def _check_gpus(config: ModelConfig, group: ModelInstanceGroup, gpu_count: int) -> None:
+def _check_gpus(config: ModelConfig, group: ModelInstanceGroup, gpus: UsableGpus) -> None:
     where = f"instance group {group.name} of model {config.name}"
-    if gpu_count == 0:
+    if not gpus.ids:
         raise InvalidArgument(f"{where} has kind KIND_GPU but no GPUs are available")
     for gpu in group.gpus:
-        if not 0 <= gpu < gpu_count:
-            available = ", ".join(map(str, range(gpu_count)))
+        if gpu not in gpus.ids:
+            available = ", ".join(map(str, gpus.ids))
             raise InvalidArgument(
                 f"{where} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
-                f"compute compatibility of {MINIMUM_COMPUTE_CAPABILITY:f} are: {available}"
+                f"compute compatibility of {gpus.minimum:f} are: {available}"
             )

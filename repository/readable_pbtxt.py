@@ -13,6 +13,7 @@ import msgspec
 
 from protocol.errors import ServerError
 from repository.backend_fields import fill_backend_fields
+from repository.instance_groups import NO_GPUS
 from repository.layout import ModelDirectory
 from repository.model_config import Message, ModelConfig
 from repository.validation import normalise
@@ -55,7 +56,7 @@ def _completed(config: ModelConfig, directory: ModelDirectory) -> ModelConfig:
     # Groups that are those of no configuration at all depend on the machine; any others stay as they are.
     is_automatic = len(groups) == 1 and groups[0].name == filled.name
     filled = _replace(filled, instance_group=() if is_automatic else groups)
-    return normalise(filled, gpu_count=0, backend_default_cpu_count=1, backend_prefers_gpu=False)
+    return normalise(filled, gpus=NO_GPUS, backend_default_cpu_count=1, backend_prefers_gpu=False)
 
 
 def _fields(message: Message, indent: str) -> Iterator[str]:

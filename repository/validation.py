@@ -15,6 +15,7 @@ from protocol.errors import InvalidArgument
 from repository.backend_fields import is_known_pair
 from repository.instance_groups import (
     InstancePlacement,
+    UsableGpus,
     normalise_instance_groups,
     resolve_instances,
     validate_instance_groups,
@@ -94,12 +95,12 @@ def validate_backend(config: ModelConfig) -> None:
 
 
 def normalise(
-    config: ModelConfig, *, gpu_count: int, backend_default_cpu_count: int, backend_prefers_gpu: bool
+    config: ModelConfig, *, gpus: UsableGpus, backend_default_cpu_count: int, backend_prefers_gpu: bool
 ) -> ModelConfig:
     """Write the server's defaults into a configuration; what is given stays. Doing it twice changes nothing more.
 
     Args:
-        gpu_count: GPUs that may be used; their ids are 0 to gpu_count - 1.
+        gpus: those that may be used.
         backend_default_cpu_count: instances of a group of KIND_CPU that gives no count.
         backend_prefers_gpu: whether a group of KIND_AUTO goes to the GPUs where there are any.
 
@@ -119,7 +120,7 @@ def normalise(
         optimization=_normal_optimization(config.optimization),
         instance_group=normalise_instance_groups(
             config,
-            gpu_count=gpu_count,
+            gpus=gpus,
             backend_default_cpu_count=backend_default_cpu_count,
             backend_prefers_gpu=backend_prefers_gpu,
         ),

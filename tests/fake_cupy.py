@@ -48,11 +48,21 @@ class FakeRuntime:
         self.allocated: dict[int, tuple[int, int]] = {}  # size and device by address
         self.pinned: dict[int, int] = {}
         self.streams: list[FakeStream] = []
+        self.peers: list[tuple[int | None, int]] = []
 
     def getDeviceCount(self) -> int:
         if not self.device_count:
             raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
         return self.device_count
+
+    def deviceCanAccessPeer(self, device: int, other: int) -> int:
+        return 1
+
+    def deviceEnablePeerAccess(self, other: int) -> None:
+        pair = (self.current_device, other)
+        if pair in self.peers:
+            raise CUDARuntimeError("cudaErrorPeerAccessAlreadyEnabled: peer access is already enabled")
+        self.peers.append(pair)
 
     def ipcOpenMemHandle(self, handle: bytes) -> int:
         self._check(handle == HANDLE and self.current_device == 0)

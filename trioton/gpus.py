@@ -10,6 +10,8 @@ from typing import Any
 
 import trio
 
+from backends.devices.machine import uuid_of, visible_handles
+
 logger = logging.getLogger(__name__)
 
 
@@ -74,9 +76,8 @@ class Gpus:
             return
         self._nvml = nvml
         try:
-            for index in range(nvml.nvmlDeviceGetCount()):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = nvml.nvmlDeviceGetUUID(handle)
+            for handle in visible_handles(nvml):
+                uuid = uuid_of(nvml, handle)
                 self._gpus.append(_Gpu(handle, uuid, self._ask("nvmlDeviceGetTotalEnergyConsumption", handle)))
         except nvml.NVMLError as error:
             logger.warning("not all GPUs are in the metrics: %s", error)

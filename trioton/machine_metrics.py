@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
+from backends.devices.devices import Devices
 from trioton.gpus import GpuReading, Gpus
 from trioton.machine import Machine
 
@@ -72,12 +73,17 @@ class GpuCollector(Collector):
                 yield metric
 
 
+@dataclass(frozen=True, slots=True)
 class PinnedMemoryCollector(Collector):
-    """This server keeps no pool of pinned memory: a pool of 0 bytes, for dashboards that ask."""
+    """The pool of pinned memory; of 0 bytes where there is no GPU to copy from and to."""
+
+    devices: Devices
 
     def collect(self) -> Iterator[Metric]:
-        yield _single("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0)
-        yield _single("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0)
+        pool = self.devices.pinned
+        total, used = (pool.limit, pool.used_bytes) if self.devices.has_gpus else (0, 0)
+        yield _single("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", total)
+        yield _single("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", used)
 
 
 def _single(name: str, help_text: str, value: float) -> Metric:

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from actors.custom_metrics import FamilyValues
 from actors.residence import ResidenceSnapshot
 from actors.statistics import FailureReason, VersionSnapshot
+from backends.devices.devices import Devices
 from protocol.limits import LimitCounter
 from trioton.custom_collector import CustomCollector, add_histogram
 from trioton.exposition import render_text
@@ -306,6 +307,7 @@ class Metrics:
         has_cpu: whether the machine's processors and memory are shown.
         gpus: the GPUs to show, if any; the caller runs them.
         residence: how the memory budget is used; None where there is none.
+        devices: whose pool of pinned memory is shown.
     """
 
     def __init__(
@@ -320,13 +322,14 @@ class Metrics:
         has_cpu: bool = True,
         gpus: Gpus | None = None,
         residence: Callable[[], ResidenceSnapshot | None] = lambda: None,
+        devices: Devices | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(ModelCollector(snapshots, has_counters, gpus))
         self.registry.register(LimitCollector(limits or LimitCounter()))
         self.registry.register(CustomCollector(custom))
         self.registry.register(TraceCollector(lost_traces))
-        self.registry.register(PinnedMemoryCollector())
+        self.registry.register(PinnedMemoryCollector(devices or Devices()))
         self.registry.register(ResidenceCollector(residence))
         if has_cpu:
             self.registry.register(CpuCollector(Machine(interval)))

@@ -28,6 +28,7 @@ from actors.model_table import EVICTED
 from actors.response_cache import ResponseCache
 from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
+from backends.devices.devices import Devices
 from backends.registry import BackendRegistry
 from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
@@ -83,7 +84,12 @@ class Server:
         custom = CustomMetrics(is_own_name, is_enabled=settings.allow_metrics)
         registry = BackendRegistry(directories=settings.backend_directory)
         self._stores = settings.stores(os.environ)
-        self.core = ServerCore(_core_settings(settings, self._stores), registry, self.cache, custom)
+        devices = Devices(
+            pinned_bytes=settings.pinned_memory_pool_byte_size,
+            cuda_pool_bytes={each.device_id: each.byte_size for each in settings.cuda_memory_pool_byte_size},
+            has_peer_access=settings.enable_peer_access,
+        )
+        self.core = ServerCore(_core_settings(settings, self._stores), registry, self.cache, custom, devices=devices)
         self.tracer = Tracer(settings.tracing(), self.core.is_model_ready)
         self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}
@@ -99,6 +105,7 @@ class Server:
             has_cpu=settings.allow_cpu_metrics,
             gpus=self._gpus,
             residence=self.core.residence,
+            devices=devices,
         )
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._ending = Ending(self.core, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs)
@@ -330,6 +337,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         model_memory_budget=settings.model_memory_budget,
         model_load_gpu_limits={limit.device_id: limit.fraction for limit in settings.model_load_gpu_limit},
         host_policies=settings.host_policies(),
+        min_compute_capability=settings.min_supported_compute_capability,
         latency_histograms=settings.shows_metrics("histogram_latencies"),
         summary_quantiles=settings.summary_quantiles(),
         rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,

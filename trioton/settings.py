@@ -17,6 +17,7 @@ from actors.tracing.settings import TracerSettings
 from repository.layout import ModelDirectory, Repository
 from repository.stores.store_repository import Stores
 from repository.stores.urls import StoreUrl
+from trioton.device_flags import DEVICES, DeviceFlags
 from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, seconds, switch
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.host_policies import resolve_host_policies
@@ -57,7 +58,7 @@ DEMO = "Demo"
 RUN = "Run"
 TOOLS = "Command"
 # In the order of the help text.
-GROUPS = (TOOLS, RUN, SERVER, STORES, LOADING, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
+GROUPS = (TOOLS, RUN, SERVER, STORES, LOADING, DEVICES, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ _TEXT = "<string>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(LoadingFlags, StoreFlags, HttpFlags, GrpcFlags):
+class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
     """A server's settings.
 
     Ports: 0 lets the system choose. An empty `metrics_address` means that of HTTP.
@@ -436,9 +437,7 @@ def _refuse_shared_ports(services: dict[str, Address]) -> None:
 # Flags of Triton's that are not built, each with what to use in its place.
 UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
     """
-    enable-peer-access
-    pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size
-    min-supported-compute-capability buffer-manager-thread-count
+    cuda-virtual-address-size buffer-manager-thread-count
     allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
     allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model
     """.split(),  # noqa: SIM905 (a word list reads better than fifty quoted strings)

@@ -6,7 +6,7 @@ Source: cupy's "Low-level CUDA support"; CUDA Runtime API, "Stream Management" a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -20,18 +20,29 @@ from protocol.errors import Unavailable
 
 class CudaRuntime(DeviceRuntime):
     """One GPU, with a pool of its memory that keeps at most `pool_bytes`; what is needed beyond that comes from the
-    driver each time, and goes back to it."""
+    driver each time, and goes back to it. With `has_peer_access` it copies from other GPUs directly, where it can."""
 
-    def __init__(self, device_id: int, pool_bytes: int) -> None:
+    def __init__(self, device_id: int, pool_bytes: int, has_peer_access: bool = True) -> None:
         self._cupy: Any = _cupy(f"GPU {device_id} cannot be used")
         self._device_id = device_id
         self._place = f"GPU {device_id}"
         self.memory = CudaMemory(self._cupy, device_id)
         self._pool: Any = None
+        if has_peer_access:
+            self._enable_peers()
         if pool_bytes:
             with device_errors(self._place), self._cupy.cuda.Device(device_id):
                 self._pool = self._cupy.cuda.MemoryPool()
                 self._pool.set_limit(size=pool_bytes)
+
+    def _enable_peers(self) -> None:
+        """Copies between GPUs that do not reach each other pass through the host, by the driver."""
+        runtime = self._cupy.cuda.runtime
+        with device_errors(self._place), self._cupy.cuda.Device(self._device_id):
+            for other in range(runtime.getDeviceCount()):
+                if other != self._device_id and runtime.deviceCanAccessPeer(self._device_id, other):
+                    with suppress(RuntimeError):  # it is already
+                        runtime.deviceEnablePeerAccess(other)
 
     def allocate(self, byte_size: int, stream: Any) -> DeviceBuffer:
         with device_errors(self._place), self._cupy.cuda.Device(self._device_id), stream:

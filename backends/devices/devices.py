@@ -15,29 +15,37 @@ DEFAULT_POOL_BYTES = 64 << 20
 
 
 class Devices:
-    """`cuda_pool_bytes` is by device, `DEFAULT_POOL_BYTES` for others. Nothing is touched before it is used."""
+    """`cuda_pool_bytes` is by device, `DEFAULT_POOL_BYTES` for others. Nothing is touched before it is used.
+    `has_gpus` is for who shows the pools."""
 
     def __init__(
         self,
         *,
         pinned_bytes: int = DEFAULT_PINNED_BYTES,
         cuda_pool_bytes: Mapping[int, int] | None = None,
-        new_runtime: Callable[[int, int], DeviceRuntime] = CudaRuntime,
+        has_peer_access: bool = True,
+        new_runtime: Callable[[int, int, bool], DeviceRuntime] = CudaRuntime,
         pin: Callable[[int], Pinned] = pin,
     ) -> None:
+        self.has_gpus = False
+        self._has_peer_access = has_peer_access
         self.pinned = PinnedPool(pinned_bytes, pin)
         self._pool_bytes = cuda_pool_bytes or {}
         self._new_runtime = new_runtime
         self._runtimes: dict[int, DeviceRuntime] = {}
         self._lock = threading.Lock()
 
+    def pool_bytes(self, device_id: int) -> int:
+        """How much of a GPU's memory the server keeps for tensors."""
+        return self._pool_bytes.get(device_id, DEFAULT_POOL_BYTES)
+
     def runtime(self, device_id: int) -> DeviceRuntime:
         """Raises Unavailable where there is no such GPU, or no cupy. Blocks while a first use prepares the device."""
         with self._lock:
             runtime = self._runtimes.get(device_id)
             if runtime is None:
-                pool_bytes = self._pool_bytes.get(device_id, DEFAULT_POOL_BYTES)
-                runtime = self._runtimes[device_id] = self._new_runtime(device_id, pool_bytes)
+                runtime = self._new_runtime(device_id, self.pool_bytes(device_id), self._has_peer_access)
+                self._runtimes[device_id] = runtime
             return runtime
 
     def stream(self, device_id: int, config: ModelConfig | None = None, *, priority: int = 0) -> DeviceStream:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from protocol.datatypes import DataType
+from repository.instance_groups import UsableGpus
 from repository.json_form import from_json_form, to_json_form
 from repository.layout import find_models
 from repository.loader import read_config
@@ -151,7 +152,7 @@ def test_is_valid_when_read_from_a_repository(text: str, tmp_path: Path) -> None
     (tmp_path / "m" / "config.pbtxt").write_text(text)
     config = read_config(find_models([tmp_path]).models["m"])
     assert config.name == "m"
-    validate(normalise(config, gpu_count=1, backend_default_cpu_count=2, backend_prefers_gpu=True))
+    validate(normalise(config, gpus=UsableGpus((0,)), backend_default_cpu_count=2, backend_prefers_gpu=True))
 
 
 @TEXTS

@@ -6,6 +6,7 @@ from hypothesis import given
 
 from protocol.errors import ServerError
 from repository.faults import all_faults
+from repository.instance_groups import NO_GPUS
 from repository.model_config import ModelConfig
 from repository.pbtxt import parse_on
 from repository.validation import normalise, validate
@@ -27,7 +28,7 @@ response_cache { enable: true }
 
 
 def normal(config: ModelConfig) -> ModelConfig:
-    return normalise(config, gpu_count=0, backend_default_cpu_count=1, backend_prefers_gpu=False)
+    return normalise(config, gpus=NO_GPUS, backend_default_cpu_count=1, backend_prefers_gpu=False)
 
 
 def read(text: str) -> tuple[ModelConfig, list[str]]:

@@ -8,6 +8,7 @@ import pytest
 from protocol.errors import InvalidArgument
 from repository.instance_groups import (
     InstancePlacement,
+    UsableGpus,
     normalise_instance_groups,
     resolve_instances,
     validate_instance_groups,
@@ -26,7 +27,7 @@ def normal(
 ) -> tuple[ModelInstanceGroup, ...]:
     return normalise_instance_groups(
         ModelConfig(name="m", instance_group=groups),
-        gpu_count=gpu_count,
+        gpus=UsableGpus(tuple(range(gpu_count))),
         backend_default_cpu_count=cpu_count,
         backend_prefers_gpu=prefers_gpu,
     )
@@ -97,6 +98,26 @@ def test_gpus_that_are_not_there(given: ModelInstanceGroup, gpu_count: int, mess
     with pytest.raises(InvalidArgument) as caught:
         normal(given, gpu_count=gpu_count)
     assert caught.value.message == message
+
+
+def test_gpus_below_the_minimum_are_not_there() -> None:
+    """Their numbers stay free: instances are on the others, and those that list one are refused."""
+    gpus = UsableGpus.among(("7.5", "5.2", "12.0", "9.0"), 7.5)
+    assert gpus == UsableGpus((0, 2, 3), 7.5)
+
+    def placed(*groups: ModelInstanceGroup) -> tuple[ModelInstanceGroup, ...]:
+        config = ModelConfig(name="m", instance_group=groups)
+        return normalise_instance_groups(config, gpus=gpus, backend_default_cpu_count=1, backend_prefers_gpu=True)
+
+    assert placed(group(GPU, 2)) == (group(GPU, 2, (0, 2, 3)),)
+    assert placed(group(AUTO, gpus=(1,))) == (group(CPU, gpus=(1,)),)
+    with pytest.raises(InvalidArgument) as caught:
+        placed(group(GPU, gpus=(1,)))
+    assert caught.value.message == (
+        "instance group m_0 of model m specifies invalid or unsupported gpu id 1. GPUs with at least the minimum "
+        "required CUDA compute compatibility of 7.500000 are: 0, 2, 3"
+    )
+    assert UsableGpus.among(("5.2",), 6.0).ids == ()
 
 
 def profiled(*profiles: str) -> ModelInstanceGroup:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hypothesis import given
 
+from repository.instance_groups import NO_GPUS
 from repository.layout import ModelDirectory
 from repository.loader import read_config
 from repository.model_config import ModelConfig
@@ -65,7 +66,7 @@ def test_what_a_server_fills_in_goes_without_saying(tmp_path: Path) -> None:
     directory.config_file.write_text("max_batch_size: 4 dynamic_batching {}")
 
     def completed() -> ModelConfig:
-        return normalise(read_config(directory), gpu_count=0, backend_default_cpu_count=2, backend_prefers_gpu=False)
+        return normalise(read_config(directory), gpus=NO_GPUS, backend_default_cpu_count=2, backend_prefers_gpu=False)
 
     config = completed()
     short = without_defaults(config, directory)

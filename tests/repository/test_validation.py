@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
+from repository.instance_groups import NO_GPUS
 from repository.model_config import (
     AllPolicy,
     HistogramOptions,
@@ -47,7 +48,7 @@ change = msgspec.structs.replace
 
 
 def normal(config: ModelConfig) -> ModelConfig:
-    return normalise(config, gpu_count=0, backend_default_cpu_count=1, backend_prefers_gpu=False)
+    return normalise(config, gpus=NO_GPUS, backend_default_cpu_count=1, backend_prefers_gpu=False)
 
 
 def test_a_good_configuration_passes() -> None:

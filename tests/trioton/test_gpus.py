@@ -11,6 +11,8 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
+from backends.devices.devices import Devices
+from tests.backends.devices.host_runtime import Pins
 from trioton.exposition import render_text
 from trioton.gpus import GpuReading, Gpus
 from trioton.machine_metrics import GpuCollector, PinnedMemoryCollector
@@ -114,9 +116,16 @@ async def test_without_a_driver_there_is_one_line_in_the_log(
     assert [record.getMessage() for record in caplog.records] == [f"GPU metrics are not shown: {reason}"]
 
 
-def test_there_is_no_pinned_memory() -> None:
+@pytest.mark.parametrize(("has_gpus", "total", "used"), [(False, 0, 0), (True, 65536, 8192)])
+def test_pinned_memory(has_gpus: bool, total: int, used: int) -> None:
+    """As much as there may be, where there is a GPU; and what is in use."""
+    devices = Devices(pinned_bytes=65536, pin=Pins())
+    devices.has_gpus = has_gpus
+    held = devices.pinned.take(5000)
+    assert held is not None
     registry = CollectorRegistry()
-    registry.register(PinnedMemoryCollector())
+    registry.register(PinnedMemoryCollector(devices))
     text = render_text(registry).decode()
-    for name in ("nv_pinned_memory_pool_total_bytes", "nv_pinned_memory_pool_used_bytes"):
-        assert f"# TYPE {name} gauge\n{name} 0" in text
+    for word, value in (("total", total), ("used", used)):
+        name = f"nv_pinned_memory_pool_{word}_bytes"
+        assert f"# TYPE {name} gauge\n{name} {value}" in text

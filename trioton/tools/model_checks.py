@@ -16,6 +16,7 @@ from protocol.errors import ServerError
 from repository.backend_fields import fill_backend_fields
 from repository.faults import all_faults
 from repository.initial_state import read_initial_states
+from repository.instance_groups import NO_GPUS
 from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
 from repository.loader import config_file
@@ -100,14 +101,14 @@ class ModelCheck:
         try:
             config = normalise(
                 config,
-                gpu_count=len(loader.compute_capabilities),
+                gpus=loader.gpus,
                 backend_default_cpu_count=1 if backend is None else backend.default_cpu_instance_count,
                 backend_prefers_gpu=False if backend is None else backend.prefers_gpu,
             )
         except ServerError as error:
             errors.append(error)
             config = _replace(config, instance_group=())
-            config = normalise(config, gpu_count=0, backend_default_cpu_count=1, backend_prefers_gpu=False)
+            config = normalise(config, gpus=NO_GPUS, backend_default_cpu_count=1, backend_prefers_gpu=False)
         faults = all_faults(config)
         errors += faults or _broken(_reading(self.directory, config))
         return [self._finding(error) for error in errors]

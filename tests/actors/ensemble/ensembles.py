@@ -17,6 +17,7 @@ from actors.model import Model
 from protocol.core import Respond
 from protocol.errors import NotFound, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from repository.instance_groups import NO_GPUS
 from repository.model_config import ModelConfig
 from repository.pbtxt import parse_pbtxt
 from repository.validation import normalise, validate
@@ -85,7 +86,7 @@ def ensemble_config(
         f"max_inflight_requests: {max_inflight_requests} }} {entries} {more}",
         source="test",
     )
-    config = normalise(config, gpu_count=0, backend_default_cpu_count=1, backend_prefers_gpu=False)
+    config = normalise(config, gpus=NO_GPUS, backend_default_cpu_count=1, backend_prefers_gpu=False)
     validate(config)
     return config
 

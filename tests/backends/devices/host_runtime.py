@@ -90,7 +90,9 @@ class HostStream:
 class HostRuntime(DeviceRuntime):
     """`free_bytes` is what can be allocated; `copied` has the size of each copy, `waits` how often it was waited."""
 
-    def __init__(self, device_id: int = 0, pool_bytes: int = 0, *, device_type: int = DeviceType.CUDA) -> None:
+    def __init__(
+        self, device_id: int = 0, pool_bytes: int = 0, has_peers: bool = True, *, device_type: int = DeviceType.CUDA
+    ) -> None:
         self.live: dict[int, int] = {}
         self.host = HostMemory((device_type, device_id), self.live)
         self.memory = self.host

@@ -70,6 +70,15 @@ def test_no_pool(cupy_runtime: FakeRuntime) -> None:
     assert not hasattr(cupy_runtime, "pool")
 
 
+def test_peers(cupy_runtime: FakeRuntime) -> None:
+    """Enabled once for each pair, by whomever; or not at all."""
+    Devices(has_peer_access=False).stream(0)
+    assert cupy_runtime.peers == []
+    for _ in range(2):
+        Devices().stream(0)
+    assert cupy_runtime.peers == [(0, 1)]
+
+
 def test_priorities(cupy_runtime: FakeRuntime) -> None:
     devices = Devices()
     devices.stream(0)

@@ -25,8 +25,8 @@ class Machine:
             pinned_bytes=pinned_bytes, cuda_pool_bytes={1: 77}, new_runtime=self.new_runtime, pin=self.pins
         )
 
-    def new_runtime(self, device_id: int, pool_bytes: int) -> HostRuntime:
-        made = self.runtimes[device_id] = HostRuntime(device_id, pool_bytes)
+    def new_runtime(self, device_id: int, pool_bytes: int, has_peers: bool) -> HostRuntime:
+        made = self.runtimes[device_id] = HostRuntime(device_id, pool_bytes, has_peers)
         return made
 
     def on_device(self, array: np.ndarray[tuple[int, ...], np.dtype[np.float32]], device_id: int = 0) -> DeviceTensor:
