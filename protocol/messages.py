@@ -93,6 +93,13 @@ class Tensor:
         return cls(name, datatype, array.shape, data)
 
 
+def flat(data: Buffer) -> Buffer:
+    """The same bytes in one dimension, so that they can be counted and cut."""
+    if isinstance(data, memoryview) and (data.format != "B" or data.ndim != 1):
+        return data.cast("B") if data.nbytes else b""
+    return data
+
+
 def decode_bytes_elements(data: Buffer) -> list[bytes]:
     """Split the raw layout of a BYTES tensor into its elements.
 

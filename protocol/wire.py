@@ -123,7 +123,7 @@ class PlainWire:
                         except BlockingIOError:
                             await trio.lowlevel.wait_writable(self._socket)
                         else:
-                            parts = without_first(parts, sent)
+                            parts = split(parts, sent)[1]
                             goal -= sent
                 if sending.cancelled_caught:
                     on_pause()
@@ -212,10 +212,14 @@ def wire_over(stream: trio.abc.Stream) -> Wire:
     return PlainWire(stream) if isinstance(stream, trio.SocketStream) else StreamWire(stream)
 
 
-def without_first(parts: Sequence[Buffer], size: int) -> list[Buffer]:
-    """The parts without their first `size` bytes."""
+def split(parts: Sequence[Buffer], size: int) -> tuple[list[Buffer], list[Buffer]]:
+    """The first `size` bytes of the parts, and the others."""
+    left = size
     for number, part in enumerate(parts):
-        if size < len(part):
-            return [memoryview(part)[size:] if size else part, *parts[number + 1 :]]
-        size -= len(part)
-    return []
+        if left < len(part):
+            if not left:
+                return [*parts[:number]], [*parts[number:]]
+            view = memoryview(part)
+            return [*parts[:number], view[:left]], [view[left:], *parts[number + 1 :]]
+        left -= len(part)
+    return [*parts], []

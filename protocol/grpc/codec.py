@@ -1,8 +1,8 @@
 """Messages to bytes and back, in grpclib's codec interface.
 
-A handler says by its types which kind of message it takes and gives. `memoryview` and `bytes`: serialized messages,
-for the infer path, which has a codec of its own. Google protobuf's classes (upb, from `protocol.proto`): messages that
-carry bulk. betterproto2's dataclasses: all others.
+A handler says by its types which kind of message it takes and gives. `memoryview` and `bytes`: serialized messages
+(the latter also as a list of parts), for the infer path, which has a codec of its own. Google protobuf's classes (upb,
+from `protocol.proto`): messages that carry bulk. betterproto2's dataclasses: all others.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class Codec(CodecBase):
 
     __content_subtype__ = "proto"
 
-    def encode(self, message: Any, message_type: Any) -> bytes:
-        if isinstance(message, bytes):
+    def encode(self, message: Any, message_type: Any) -> Any:
+        """The bytes, or those of an infer message in the parts that it was given in."""
+        if isinstance(message, (bytes, list)):
             return message
         if not isinstance(message, message_type):
             raise TypeError(f"expected a message of type {message_type.__name__}, got {type(message).__name__}")

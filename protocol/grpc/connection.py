@@ -28,7 +28,7 @@ from protocol.grpc.call_tasks import CallTasks
 from protocol.grpc.codec import Codec
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
 from protocol.grpc.http2 import events
-from protocol.grpc.http2.connection import MAX_FRAME_SIZE, ServerConnection
+from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.http2.request_headers import Headers
 from protocol.grpc.keepalive import Due, Lifetime, PingPolice
 from protocol.grpc.outgoing import Outgoing
@@ -45,7 +45,7 @@ from protocol.wire import wire_over
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 65536
-MAX_RECEIVE_SIZE = 4 * MAX_FRAME_SIZE
+MAX_RECEIVE_SIZE = 524288
 # Of a frame that is under way: fewer bytes are read together with what follows them.
 _IN_PLACE_FROM = 32768
 # How long a peer has to take the last bytes and to close its end.

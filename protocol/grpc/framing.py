@@ -5,7 +5,8 @@ Source: "gRPC over HTTP2", section Length-Prefixed-Message.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from protocol.errors import InvalidArgument, PayloadTooLarge, ServerError
 from protocol.messages import Buffer
 
 PREFIX_LENGTH = 5
+
+# A serialized message, whole or in parts.
+Message: TypeAlias = bytes | Sequence[Buffer]
 
 # Chunks below so many bytes are gathered: one object for each byte would cost forty times the memory.
 _SMALL = 1024
@@ -146,7 +150,9 @@ def message_too_large(size: int, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"the message of {size} bytes is larger than the server's limit of {limit} bytes")
 
 
-def frame(message: bytes, *, is_compressed: bool = False) -> tuple[bytes, ...]:
-    """The message behind its prefix: joined, where that costs less than to send them apart."""
-    prefix = (b"\1" if is_compressed else b"\0") + len(message).to_bytes(4, "big")
-    return (prefix + message,) if len(message) < _LARGE else (prefix, message)
+def frame(message: Message, *, is_compressed: bool = False) -> list[Buffer]:
+    """The message behind its prefix: joined, where that costs less than to send its parts from where they are."""
+    parts = [message] if isinstance(message, bytes) else message
+    size = sum(map(len, parts))
+    prefix = (b"\1" if is_compressed else b"\0") + size.to_bytes(4, "big")
+    return [b"".join((prefix, *parts))] if size < _LARGE else [prefix, *parts]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from protocol.access.forwarding import put_over
 from protocol.errors import Unsupported
+from protocol.grpc.framing import Message
 from protocol.grpc.infer_codec import DecodedRequest, encode_response
 from protocol.grpc.request_forms import ReadRequest, RequestForms
 from protocol.grpc.stream import Stream
@@ -85,7 +86,7 @@ async def model_infer(services: EdgeServices, forms: RequestForms, stream: Strea
         trace.end()
 
 
-async def _answer(services: EdgeServices, decoded: DecodedRequest) -> bytes:
+async def _answer(services: EdgeServices, decoded: DecodedRequest) -> Message:
     request, placement, _ = decoded
     core = services.core
     if core.is_decoupled(request.model_name, request.model_version):
@@ -97,7 +98,7 @@ async def _answer(services: EdgeServices, decoded: DecodedRequest) -> bytes:
         return encode_response(await placed.deliver(await core.infer(request)))
 
 
-async def send_traced(stream: Stream, response: bytes, trace: Trace) -> None:
+async def send_traced(stream: Stream, response: Message, trace: Trace) -> None:
     """Send a response that is there; times between its encoding and the end of sending are GRPC_SEND."""
     trace.stamp("INFER_RESPONSE_COMPLETE")
     trace.stamp("GRPC_SEND_START")

@@ -1,7 +1,7 @@
 """The infer messages: ModelInferRequest to InferenceRequest, InferenceResponse to ModelInferResponse.
 
 Pure functions over bytes. What can be known without the model's configuration is checked here; the core checks the
-rest. Large raw contents stay views of the received bytes, and outputs are copied once, into the serialized response.
+rest. Large raw contents stay views of the received bytes, and outputs views of the backend's memory.
 Source: KServe v2 over gRPC with Triton's extensions; the error texts are Triton's where it has one.
 """
 
@@ -18,7 +18,7 @@ from protocol.grpc.codec import parse
 from protocol.grpc.contents import encode_contents
 from protocol.grpc.parameters import class_count, decode_request_parameters, memory_reference
 from protocol.grpc.wire import cut_field, encode_varint, field_parts
-from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor, flat
 from protocol.placement import MemoryReference, Placement
 from protocol.proto import message_class
 from protocol.shapes import MAX_INT64, expected_byte_size
@@ -196,22 +196,22 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
     return inputs, references
 
 
-def encode_response(response: InferenceResponse) -> bytes:
-    """A serialized ModelInferResponse.
+def encode_response(response: InferenceResponse) -> list[Buffer]:
+    """The parts of a serialized ModelInferResponse; its tensors stay where they are.
 
     Raises:
         InvalidArgument: it would be larger than gRPC's limit.
     """
-    return b"".join(_response_parts(response, is_final=None))
+    return _response_parts(response, is_final=None)
 
 
-def encode_stream_response(response: InferenceResponse) -> bytes:
-    """A serialized ModelStreamInferResponse, which says whether it is the last one of its request.
+def encode_stream_response(response: InferenceResponse) -> list[Buffer]:
+    """As `encode_response`, a ModelStreamInferResponse, which says whether it is the last one of its request.
 
     Raises:
         InvalidArgument: it would be larger than gRPC's limit.
     """
-    return b"".join(field_parts(_INFER_RESPONSE, *_response_parts(response, is_final=response.is_final)))
+    return field_parts(_INFER_RESPONSE, *_response_parts(response, is_final=response.is_final))
 
 
 def encode_empty_final(request: RequestNames) -> bytes:
@@ -250,8 +250,8 @@ def _response_parts(response: InferenceResponse, *, is_final: bool | None) -> li
         parts += field_parts(_RESPONSE_ID, response.id.encode())
     size = sum(map(len, parts))
     for tensor in response.outputs:
-        data = tensor.data
-        length = data.nbytes if isinstance(data, memoryview) else len(data)
+        data = flat(tensor.data)
+        length = len(data)
         before = _raw_field_start(length)
         size += len(before) + length
         parts += (before, data)

@@ -18,7 +18,8 @@ from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.settings import PROGRESS
 from protocol.grpc.writer import Writer
 from protocol.limits import LimitCounter
-from protocol.wire import Wire
+from protocol.messages import Buffer
+from protocol.wire import Wire, split
 
 # No more response data than this waits for the socket; calls wait instead.
 MAX_BACKLOG = 1 << 20
@@ -108,27 +109,30 @@ class Outgoing:
             raise StreamTerminatedError(str(error)) from None
         self.has_sent_data = True
 
-    async def send_data(self, stream_id: int, data: bytes) -> None:
+    async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
         """No checkpoint where nothing has to be waited for. A stream whose window stays shut is reset."""
         self.has_sent_data = True
-        self.window_updates += _UPDATES_PER_MESSAGE + len(data) // _BYTES_PER_UPDATE
+        size = sum(map(len, parts))
+        self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
         try:
-            if len(data) <= self._h2.sendable(stream_id) and self._writer.backlog < MAX_BACKLOG:
-                self._h2.send_data(stream_id, data)
+            if size <= self._h2.sendable(stream_id) and self._writer.backlog < MAX_BACKLOG:
+                self._h2.send_data(stream_id, parts)
             else:
-                await self._send_in_parts(stream_id, memoryview(data))
+                await self._send_in_frames(stream_id, parts, size)
         except ProtocolError as error:
             raise StreamTerminatedError(str(error)) from None
 
-    async def _send_in_parts(self, stream_id: int, view: memoryview) -> None:
+    async def _send_in_frames(self, stream_id: int, parts: Sequence[Buffer], left: int) -> None:
         connection = self._h2
         deadline, progress = trio.current_time() + self._send_timeout, 0
-        while view:
-            size = min(len(view), connection.sendable(stream_id))
+        while left:
+            size = min(left, connection.sendable(stream_id))
             if size > 0 and self._writer.backlog < MAX_BACKLOG:
-                connection.send_data(stream_id, view[:size])
-                view = view[size:]
-                self.flush()
+                first, parts = split(parts, size)
+                connection.send_data(stream_id, first)
+                left -= size
+                if left:
+                    self.flush()
                 progress += size
                 if progress >= PROGRESS:
                     deadline, progress = trio.current_time() + self._send_timeout, 0

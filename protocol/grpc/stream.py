@@ -17,7 +17,7 @@ from grpclib.stream import StreamIterator
 from protocol.errors import DeadlineExceeded, InvalidArgument, PayloadTooLarge, ServerError, Unavailable
 from protocol.grpc.codec import Codec
 from protocol.grpc.compression import choose_encoding, compress, decompress
-from protocol.grpc.framing import PREFIX_LENGTH, Frame, MessageDeframer, frame
+from protocol.grpc.framing import PREFIX_LENGTH, Frame, Message, MessageDeframer, frame
 from protocol.grpc.headers import RESPONSE_HEADERS, Header
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_head import RequestHead
@@ -41,7 +41,7 @@ class Output(Protocol):
 
     def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None: ...
 
-    async def send_data(self, stream_id: int, data: bytes) -> None:
+    async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
         """Returns when all of it is on its way to the writer; waits while the peer reads slowly."""
 
     def flush(self) -> None: ...
@@ -165,7 +165,8 @@ class Stream(StreamIterator[Any]):
         self._memory.give(size)
 
     async def send_message(self, message: Any) -> None:
-        """Send a response message, the headers before the first one. Waits while the client reads slowly.
+        """Send a response message, the headers before the first one. Waits while the client reads slowly. What a large
+        one is made of must not change any more.
 
         Raises:
             grpclib.exceptions.StreamTerminatedError: the client has gone, and the call is being cancelled.
@@ -176,8 +177,7 @@ class Stream(StreamIterator[Any]):
             if not self.has_sent_headers:
                 self.has_sent_headers = True
                 self._output.send_headers(self.id, self._response_headers())
-            for part in parts:
-                await self._output.send_data(self.id, part)
+            await self._output.send_data(self.id, parts)
         except StreamTerminatedError:
             self.terminate()
             raise
@@ -338,9 +338,10 @@ class Stream(StreamIterator[Any]):
 
     # Sending.
 
-    async def _compressed_frame(self, message: bytes) -> tuple[bytes, ...]:
+    async def _compressed_frame(self, parts: Message) -> list[Buffer]:
         encoding, level = self._response_encoding, self._compression_level
         assert encoding is not None
+        message = parts if isinstance(parts, bytes) else b"".join(parts)
         if len(message) <= _COMPRESS_IN_THREAD_ABOVE:
             compressed = compress(message, encoding, level)
         else:

@@ -15,6 +15,7 @@ import trio
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
+from protocol.grpc.framing import Message
 from protocol.grpc.in_order import AnswerOrder, StartOrder
 from protocol.grpc.infer import InferCall, send_traced
 from protocol.grpc.infer_codec import (
@@ -52,7 +53,7 @@ class _Request:
     placed: PlacedRequest | None = None
     has_answered: bool = False
     memory: int = 0
-    response: bytes = b""
+    response: Message = b""
     ending: Exception | None = None
 
     def close(self) -> None:
@@ -223,7 +224,7 @@ class StreamInfer:
         self._stream.release(request.memory)
         self._in_flight.release()
 
-    async def _send(self, request: _Request, response: bytes) -> None:
+    async def _send(self, request: _Request, response: Message) -> None:
         """Whole: a large message takes several frames."""
         try:
             self._sending.acquire_nowait()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from protocol.messages import Buffer
-from protocol.wire import Wire, without_first
+from protocol.wire import Wire, split
 
 # Fewer bytes than this are joined for a write; more leave from where they are.
 _JOINED_SIZE = 65536
@@ -42,7 +42,7 @@ class Writer:
     def _write_at_once(self) -> None:
         sent = self._wire.send_at_once(self._output)
         if sent:
-            self._output = without_first(self._output, sent)
+            self._output = split(self._output, sent)[1]
             self.backlog -= sent
             self._on_progress()
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.wire import SEND_SIZE, PlainWire, wire_over, without_first
+from protocol.wire import SEND_SIZE, PlainWire, split, wire_over
 
 
 @asynccontextmanager
@@ -125,10 +125,11 @@ async def test_parts_for_a_client_that_reads_nothing(autojump_clock: trio.testin
     assert told == [pytest.approx(7, abs=0.1)]
 
 
-@pytest.mark.parametrize("size", range(8))
-def test_what_is_left_of_parts(size: int) -> None:
-    parts = [b"ab", b"", b"cde", b"fg"]
-    assert b"".join(without_first(parts, size)) == b"abcdefg"[size:]
+@pytest.mark.parametrize("size", range(9))
+def test_parts_are_split_at_any_byte(size: int) -> None:
+    first, rest = split([b"ab", b"", b"cde", b"fg"], size)
+    assert b"".join(first) == b"abcdefg"[:size]
+    assert b"".join(rest) == b"abcdefg"[size:]
 
 
 async def test_over_any_stream() -> None:

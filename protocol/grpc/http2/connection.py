@@ -48,7 +48,8 @@ from protocol.grpc.http2.request_headers import Headers, RequestHeaders
 from protocol.grpc.http2.response_headers import ResponseHeaders
 from protocol.messages import Buffer
 
-MAX_FRAME_SIZE = 131072
+# Of DATA, either way: fewer and larger frames cost less. Those of a large message are given in pieces as they come.
+MAX_FRAME_SIZE = 1 << 20
 
 # Streams that were reset, for which frames may still be on their way. Those forgotten are a connection error.
 _REMEMBERED_RESETS = 4096
@@ -384,15 +385,15 @@ class ServerConnection:
             if stream.has_ended:
                 del self._streams[stream_id]
 
-    def send_data(self, stream_id: int, data: Buffer) -> None:
-        """Of no more than `sendable` bytes. The data is not copied."""
+    def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
+        """A frame of no more than `sendable` bytes, which are not copied."""
         stream = self._open(stream_id)
-        size = len(data)
+        size = sum(map(len, parts))
         if size > min(stream.window, self._window):
             raise FlowControlError(f"Cannot send {size} bytes, flow control window is {stream.window}")
         stream.window -= size
         self._window -= size
-        self._output += (frame_header(size, DATA, 0, stream_id), data)
+        self._output += (frame_header(size, DATA, 0, stream_id), *parts)
 
     def sendable(self, stream_id: int) -> int:
         """How many bytes a DATA frame may have now; 0, or less, where the client has to open a window first."""

@@ -26,6 +26,8 @@ HEADER_SIZE = 9
 # Of a peer that has said nothing else; nothing that we send in frames of our own choice has to be larger.
 DEFAULT_MAX_FRAME_SIZE = 16384
 
+# A frame that is held until it is whole; DATA without padding may be larger.
+MAX_WHOLE_FRAME = 131072
 # A DATA frame of more is given in pieces as they come. What is smaller is worth waiting for.
 _SPLIT_ABOVE = 8192
 
@@ -68,7 +70,7 @@ class FrameReader:
 
         Raises:
             ProtocolError: the client does not greet with HTTP/2's preface.
-            FrameTooLargeError: it announces a frame that is larger than it was told.
+            FrameTooLargeError: it announces a frame that is larger than it was told, or than is held of its kind.
         """
         if self._preface:
             data = self._without_preface(data)
@@ -90,6 +92,8 @@ class FrameReader:
             size = high << 16 | low
             if size > self._max_frame_size:
                 raise FrameTooLargeError(f"Received overlong frame: length {size}, max {self._max_frame_size}")
+            if size > MAX_WHOLE_FRAME and (kind != DATA or flags & IS_PADDED):
+                raise FrameTooLargeError(f"Received a frame of kind {kind} of {size} bytes, max {MAX_WHOLE_FRAME}")
             stream_id &= 0x7FFFFFFF
             start = position + HEADER_SIZE
             position = start + size

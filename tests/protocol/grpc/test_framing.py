@@ -93,7 +93,7 @@ def test_small_chunks_are_gathered() -> None:
 
 @given(st.binary(max_size=1000))
 def test_what_is_framed_can_be_deframed(message: bytes) -> None:
-    assert deframe(frame(message)) == ([(False, message)], 0)
+    assert deframe([b"".join(frame(message))]) == ([(False, message)], 0)
 
 
 LARGE = bytes(range(256)) * 300

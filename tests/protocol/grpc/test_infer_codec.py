@@ -322,7 +322,7 @@ def test_a_whole_response() -> None:
         Tensor("e", DataType.FP32, (0, 2), memoryview(b"")),
     ]
     parameters = {"bool": True, "int64": -1, "uint64": 2**64 - 1, "double": 0.5, "string": "text"}
-    encoded = encode_response(response_of(*tensors, id="7", parameters=parameters))
+    encoded = b"".join(encode_response(response_of(*tensors, id="7", parameters=parameters)))
     message = service_pb2.ModelInferResponse.FromString(encoded)
     assert (message.model_name, message.model_version, message.id) == ("m", "3", "7")
     outputs = [(output.name, output.datatype, list(output.shape)) for output in message.outputs]
@@ -337,9 +337,9 @@ def test_a_whole_response() -> None:
 def test_responses_come_out_as_they_went_in(raw: list[bytes], request_id: str) -> None:
     tensors = [Tensor(f"y{index}", DataType.UINT8, (len(data),), data) for index, data in enumerate(raw)]
     response = response_of(*tensors, id=request_id)
-    message = service_pb2.ModelInferResponse.FromString(encode_response(response))
+    message = service_pb2.ModelInferResponse.FromString(b"".join(encode_response(response)))
     assert (list(message.raw_output_contents), message.id) == (raw, request_id)
-    stream = service_pb2.ModelStreamInferResponse.FromString(encode_stream_response(response))
+    stream = service_pb2.ModelStreamInferResponse.FromString(b"".join(encode_stream_response(response)))
     assert stream.infer_response.parameters["triton_final_response"].bool_param is True
     del stream.infer_response.parameters["triton_final_response"]
     assert stream.infer_response == message

@@ -15,7 +15,7 @@ from hyperframe.frame import GoAwayFrame, RstStreamFrame, WindowUpdateFrame
 from protocol.grpc.http2 import events, frames
 from protocol.grpc.http2.client_settings import pack_settings
 from protocol.grpc.http2.connection import MAX_FRAME_SIZE, ServerConnection
-from protocol.grpc.http2.frames import frame
+from protocol.grpc.http2.frames import MAX_WHOLE_FRAME, frame
 from tests.protocol.grpc.http2.reference import parsed
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "x")]
@@ -70,7 +70,7 @@ def test_after_the_clients_goaway_open_streams_finish() -> None:
     server.send_headers(1, [(b":status", b"200")])
     client.close_connection()
     server.receive_data(client.data_to_send())
-    server.send_data(1, b"answer")
+    server.send_data(1, [b"answer"])
     sent = b"".join(server.data_to_send())
     assert sent[3] == 1  # HEADERS
     assert sent.endswith(b"answer")
@@ -137,6 +137,8 @@ ERRORS: dict[str, tuple[bytes, ErrorCodes]] = {
     "padding without its length": (OPEN + frame(frames.DATA, frames.IS_PADDED, 1), FRAME_SIZE),
     "more data than the window": (OPEN + frame(frames.DATA, 0, 1, bytes(60_000)) * 2, FLOW_CONTROL),
     "a frame that is too large": (frames.frame_header(MAX_FRAME_SIZE + 1, frames.DATA, 0, 1), FRAME_SIZE),
+    "headers that are too large": (frames.frame_header(MAX_WHOLE_FRAME + 1, frames.HEADERS, 0, 1), FRAME_SIZE),
+    "too much with padding": (frames.frame_header(MAX_WHOLE_FRAME + 1, frames.DATA, frames.IS_PADDED, 1), FRAME_SIZE),
 }
 
 
@@ -182,7 +184,7 @@ def test_a_stream_that_both_have_ended_is_forgotten() -> None:
         server.receive_data(frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream, BLOCK))
         server.send_headers(stream, [(b":status", b"200")], end_stream=True)
         with pytest.raises(StreamClosedError):
-            server.send_data(stream, b"more")
+            server.send_data(stream, [b"more"])
     assert not server._streams
 
 
@@ -227,10 +229,10 @@ def test_no_more_is_sent_than_the_windows_allow() -> None:
     server.send_headers(1, [(b":status", b"200")])
     assert server.sendable(1) == 16_384  # a frame
     for _ in range(3):
-        server.send_data(1, bytes(16_384))
+        server.send_data(1, [bytes(16_384)])
     assert server.sendable(1) == 65_535 - 3 * 16_384
     with pytest.raises(FlowControlError):
-        server.send_data(1, bytes(16_384))
+        server.send_data(1, [bytes(16_384)])
 
 
 def test_settings_widen_the_windows_of_open_streams() -> None:
@@ -239,7 +241,7 @@ def test_settings_widen_the_windows_of_open_streams() -> None:
     server.receive_data(frame(frames.SETTINGS, 0, 0, pack_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})))
     assert server.sendable(1) == 10
     server.send_headers(1, [(b":status", b"200")])
-    server.send_data(1, bytes(10))
+    server.send_data(1, [bytes(10)])
     server.receive_data(frame(frames.SETTINGS, 0, 0, pack_settings({SettingCodes.INITIAL_WINDOW_SIZE: 4})))
     assert server.sendable(1) == -6
     server.receive_data(frame(frames.WINDOW_UPDATE, 0, 1, b"\0\0\0\7"))
