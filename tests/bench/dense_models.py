@@ -7,10 +7,13 @@ weights, so that what counts is computing and not memory. All formats have the s
 from __future__ import annotations
 
 import abc
-from functools import partial
+import json
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+import jax
+import jax.export
 import numpy as np
 import onnx
 import onnxruntime
@@ -174,4 +177,38 @@ class DenseOpenVino(DenseFormat):
         return lambda rows: request.infer([rows], share_inputs=True)[0]
 
 
-FORMATS: tuple[DenseFormat, ...] = (DenseOnnx(), DenseTorchScript(), DenseExported(), DenseOpenVino())
+class DenseJax(DenseFormat):
+    """XLA has no number of threads for a model, but can leave its pool alone."""
+
+    name = "jax"
+    options: ClassVar[dict[str, Any]] = {"xla_cpu_multi_thread_eigen": False}
+    config = (
+        f'backend: "jax"{CONFIG}'
+        f"parameters {{ key: \"COMPILER_OPTIONS\" value {{ string_value: '{json.dumps(options)}' }} }}\n"
+    )
+
+    def save(self, folder: Path) -> None:
+        weights = Weights()
+
+        def function(*, X: jax.Array) -> dict[str, jax.Array]:  # noqa: N803 (the input's name)
+            x = X[:, None] + weights.positions
+            for array in weights.layers:
+                x = jax.nn.relu(x @ array)
+            return {"Y": x.mean(axis=1)}
+
+        rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape(f"rows, {WIDTH}"), np.float32)
+        (folder / "model.jax").write_bytes(jax.export.export(jax.jit(function))(X=rows).serialize())
+
+    def open(self, repository: Path) -> Any:
+        path = repository / self.name / "1" / "model.jax"
+        function = jax.jit(jax.export.deserialize(bytearray(path.read_bytes())).call)
+
+        @cache
+        def compiled(rows: int) -> Any:
+            shape = jax.ShapeDtypeStruct((rows, WIDTH), np.float32)
+            return function.lower(X=shape).compile(compiler_options=self.options)
+
+        return lambda rows: np.asarray(compiled(len(rows))(X=rows)["Y"])
+
+
+FORMATS: tuple[DenseFormat, ...] = (DenseOnnx(), DenseTorchScript(), DenseExported(), DenseOpenVino(), DenseJax())
