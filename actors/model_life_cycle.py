@@ -62,6 +62,7 @@ class ModelLifeCycle:
         self._lingering: set[VersionEntry] = set()
         self._retries = retries
         self._residence = residence
+        self._is_ending = False
 
     async def replace(
         self,
@@ -261,7 +262,8 @@ class ModelLifeCycle:
         entry = self._table.entry(name)
         if self._residence is not None and not entry.ready_versions:
             self._residence.note_gone(entry)
-        await trio.to_thread.run_sync(return_free_memory, abandon_on_cancel=True)
+        if not self._is_ending:  # the process has no use for the memory then
+            await trio.to_thread.run_sync(return_free_memory, abandon_on_cancel=True)
 
     def _let_sequences_end(self, replaced: Iterable[VersionEntry], new: Mapping[int, VersionEntry]) -> None:
         """Open sequences go on where they began; their requests come to the version that serves now."""
@@ -287,7 +289,8 @@ class ModelLifeCycle:
                 version.model.drain()
 
     async def retire_all(self) -> None:
-        """Let everything finish, each ensemble before the models that its requests still need."""
+        """Let everything finish, each ensemble before the models that its requests still need; the end of all."""
+        self._is_ending = True
         for version in self._lingering:
             if version.model is not None:
                 version.model.drain()

@@ -29,6 +29,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from tests.marked_processes import MARK
+
 JSON = {"Content-Type": "application/json"}
 KINDS = ("s3", "gs", "as")
 ROOT = Path(__file__).parent.parent
@@ -96,10 +98,6 @@ class GoogleStore(Store):
         _request("PUT", f"{self.address}/storage/v1/b/{self.bucket}/iam", JSON, json.dumps(policy).encode())
 
 
-# In the environment of those that serve a whole test run, so that they are not taken for what a test has left behind.
-EMULATOR_MARK = "TRIOTON_TESTS_EMULATOR"
-
-
 @contextmanager
 def running(command: list[str], pattern: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """A server that names its address in a line of its output; killed at the end."""
@@ -108,7 +106,7 @@ def running(command: list[str], pattern: str, environment: Mapping[str, str] | N
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, **(environment or {}), EMULATOR_MARK: "1"},
+        env={**os.environ, **(environment or {}), **MARK},
     )
     assert process.stdout is not None
     reader: threading.Thread | None = None

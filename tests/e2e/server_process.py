@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
+from tests.marked_processes import MARK
+
 # Generous: nothing waits so long unless something is broken.
 TIMEOUT_SECONDS = 60.0
 LOCAL = "127.0.0.1"
@@ -43,7 +45,7 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **(environment or {}), **MARK},
         )
         self._lines: list[str] = []
         self._has_ended = False

@@ -65,6 +65,8 @@ class Format(abc.ABC):
     is_slow: ClassVar[bool] = False
     # Whether it makes models with large weights, which the server's own process holds.
     has_heavy: ClassVar[bool] = False
+    # Where models may lie that are made once for all tests; the processes of a test run have it in common.
+    run_folder: Path
     # How far answers may be from the direct ones: other batches may be summed up in another order.
     tolerance: ClassVar[float] = 1e-5
 

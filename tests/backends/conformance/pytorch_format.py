@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -143,7 +141,7 @@ class CompiledFormat(PyTorchFormat):
         self.example_model("add_sub", folder)
 
     def example_model(self, model: str, folder: Path) -> None:
-        shutil.copytree(compiled(model), folder)
+        shutil.copytree(compiled(model, self.run_folder), folder)
 
 
 class ModuleFormat(PyTorchFormat):
@@ -176,20 +174,26 @@ torch._inductor.aoti_compile_and_package(torch.export.load(path), package_path=p
 """
 
 
-@cache
-def compiled(model: str) -> Path:
+def compiled(model: str, run_folder: Path) -> Path:
     """The folder of an example's model, compiled; its arguments are known by their positions only."""
     if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("models of AOTInductor are made with a C++ compiler, and none is installed")
-    folder = Path(tempfile.mkdtemp()) / "m"
-    atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+    folder = run_folder / f"torch_aoti_{model}"
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            compile_example(model, Path(f"{folder}.unfinished"))
+            Path(f"{folder}.unfinished").rename(folder)
+    return folder
+
+
+def compile_example(model: str, folder: Path) -> None:
     getattr(load_example("formats/torch_export_format"), model)(folder)
     config = folder / "config.pbtxt"
     config.write_text(config.read_text().replace("INPUT0", "ARGS[0]").replace("INPUT1", "ARGS[1]"))
     subprocess.run(
         [sys.executable, "-c", COMPILE, str(folder / "1" / "model.pt2")], check=True, capture_output=True, text=True
     )
-    return folder
 
 
 def _value(array: Any) -> Any:

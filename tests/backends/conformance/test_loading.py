@@ -157,7 +157,7 @@ async def test_loading_and_unloading_leaves_nothing_behind(form: Format, tmp_pat
     inputs = sample(config, 2)
     expected = direct(inputs)
     async with serving(tmp_path, backends={form.backend: watched}, load=()) as core:
-        for turn in range(6):
+        for turn in range(4):
             await core.load_model("m")
             assert_same(await model_of(core).infer(inputs), expected, form.tolerance)
             await core.unload_model("m")
@@ -176,7 +176,7 @@ async def test_the_memory_of_a_model_is_free_when_it_is_unloaded(form: Format, t
     config = read(tmp_path / "m")
     held: list[int] = []
     async with serving(tmp_path, load=()) as core:
-        for _ in range(8):
+        for _ in range(6):
             await core.load_model("m")
             await model_of(core).infer(sample(config, 1))
             await core.unload_model("m")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from tests.emulators import EMULATOR_MARK
+from tests.marked_processes import is_marked
 
 
 def open_descriptors() -> int:
@@ -17,18 +17,14 @@ def open_descriptors() -> int:
 
 def children() -> list[int]:
     """The processes that this one has started and not reaped, but for Python's own helper of `multiprocessing`, and for
-    emulators of other tests."""
+    servers and emulators that tests share."""
     found = [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
     return [pid for pid in found if not _is_of_another(pid)]
 
 
 def _is_of_another(pid: int) -> bool:
-    process = Path(f"/proc/{pid}")
     try:
-        return (
-            b"resource_tracker" in (process / "cmdline").read_bytes()
-            or EMULATOR_MARK.encode() in (process / "environ").read_bytes()
-        )
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes() or is_marked(pid)
     except ProcessLookupError:  # it has ended, and waits to be reaped
         return False
 
