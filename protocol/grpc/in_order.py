@@ -1,8 +1,4 @@
-"""Order among the requests of a stream, at no more cost than it takes: they start in it, and their answers leave in it.
-
-No request waits for a task switch of another one's, as long as Trio runs the tasks that are ready in their order. It
-may as well run them in the other direction: then all wait for the first one, and try again.
-"""
+"""Order among the answers of a stream, at no more cost than it takes: those that are ready leave in one go."""
 
 from __future__ import annotations
 
@@ -10,25 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Generic, TypeVar
 
-import trio
-
 T = TypeVar("T")
-
-
-class StartOrder:
-    """Tasks that begin in the order of their numbers, from 0 on."""
-
-    def __init__(self) -> None:
-        self._next = 0
-        self._waiting = trio.lowlevel.ParkingLot()
-
-    async def wait(self, number: int) -> None:
-        """Returns when all before have returned from here, and have then come to their next checkpoint."""
-        while number != self._next:
-            await self._waiting.park()
-        self._next += 1
-        if self._waiting:
-            self._waiting.unpark_all()
 
 
 class AnswerOrder(Generic[T]):

@@ -7,7 +7,6 @@ that fails is answered with its error message, and the stream goes on. Source: T
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from grpclib.exceptions import StreamTerminatedError
 
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.grpc.framing import Message
-from protocol.grpc.in_order import AnswerOrder, StartOrder
+from protocol.grpc.in_order import AnswerOrder
 from protocol.grpc.infer import InferCall, send_traced
 from protocol.grpc.infer_codec import (
     DecodedRequest,
@@ -25,7 +24,8 @@ from protocol.grpc.infer_codec import (
     encode_stream_error,
     encode_stream_response,
 )
-from protocol.grpc.request_forms import RequestForms
+from protocol.grpc.request_forms import ReadRequest, RequestForms
+from protocol.grpc.request_tasks import RequestTasks
 from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
 from protocol.messages import InferenceResponse
@@ -44,7 +44,7 @@ class _Request:
     one, `ending` the error that ends the stream in its place.
     """
 
-    names: RequestNames | None = None
+    read: ReadRequest | None = None
     decoded: DecodedRequest | None = None
     is_decoupled: bool = False
     failure: Exception | None = None
@@ -55,6 +55,10 @@ class _Request:
     memory: int = 0
     response: Message = b""
     ending: Exception | None = None
+
+    @property
+    def names(self) -> RequestNames | None:
+        return None if self.read is None else self.read.names
 
     def close(self) -> None:
         if self.lease is not None:
@@ -73,7 +77,6 @@ class StreamInfer:
         self._forms = forms
         self._call = InferCall(services, forms, stream)
         self._in_flight = trio.Semaphore(max_in_flight)
-        self._starts = StartOrder()
         self._answers = AnswerOrder(self._send_answer)
         self._sending = trio.Lock()
         self._ends_on_error = stream.header("triton_grpc_error") == "true"
@@ -90,16 +93,20 @@ class StreamInfer:
         try:
             async with trio.open_nursery() as nursery:
                 self._requests = nursery.cancel_scope
-                await self._read(nursery)
+                tasks = RequestTasks(nursery, self._answer)
+                try:
+                    await self._read(tasks)
+                finally:
+                    tasks.end()
         finally:
             for request in self._answers:  # their tasks have gone, and nobody takes the answers
                 request.close()
         if self._ending is not None:
             raise self._ending
 
-    async def _read(self, nursery: trio.Nursery) -> None:
+    async def _read(self, tasks: RequestTasks[_Request]) -> None:
         """All requests that are there are read without a checkpoint between them, so they can share a batch."""
-        for number in itertools.count():
+        while True:
             try:
                 self._in_flight.acquire_nowait()
             except trio.WouldBlock:
@@ -115,7 +122,7 @@ class StreamInfer:
             request = await self._prepare(data, waiting)
             if not request.is_decoupled:
                 self._answers.expect(request)
-            nursery.start_soon(self._answer, number, request)
+            tasks.start(request)
 
     async def _prepare(self, data: memoryview, waiting_ns: int) -> _Request:
         """Everything up to the core. Not in the request's task, since it must not change the order of requests."""
@@ -131,11 +138,10 @@ class StreamInfer:
         return request
 
     async def _fill(self, request: _Request, data: memoryview, waiting_ns: int) -> None:
-        read = self._forms.read(data)
-        request.names = read.names
+        read = request.read = self._forms.read(data)
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
-        request.trace = self._call.trace(request.names.model_name, waiting_ns, time.monotonic_ns())
+        request.trace = self._call.trace(read.model_name, waiting_ns, time.monotonic_ns())
         request.decoded = self._call.decode(read, data, request.trace)
         inference, placement, _ = request.decoded
         request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
@@ -145,19 +151,18 @@ class StreamInfer:
 
     # One request, in a task of its own.
 
-    async def _answer(self, number: int, request: _Request) -> None:
+    async def _answer(self, request: _Request) -> None:
         try:
             if request.is_decoupled:
-                await self._run_decoupled(number, request)
+                await self._run_decoupled(request)
             else:
-                await self._run(number, request)
+                await self._run(request)
                 await self._answers.complete(request)
         except StreamTerminatedError:  # and the call is being cancelled
             return
 
-    async def _run(self, number: int, request: _Request) -> None:
+    async def _run(self, request: _Request) -> None:
         """The response, or what takes its place."""
-        await self._starts.wait(number)
         try:
             if request.failure is not None:
                 raise request.failure
@@ -177,9 +182,9 @@ class StreamInfer:
             await self._send(request, request.response)
             self._finish(request)
 
-    async def _run_decoupled(self, number: int, request: _Request) -> None:
+    async def _run_decoupled(self, request: _Request) -> None:
         assert request.decoded is not None
-        assert request.names is not None
+        assert request.read is not None
 
         async def respond(response: InferenceResponse) -> None:
             if request.placed is not None:
@@ -187,11 +192,10 @@ class StreamInfer:
             await self._send(request, encode_stream_response(response))
 
         try:
-            await self._starts.wait(number)
             try:
                 was_told = await self._core.infer_stream(request.decoded.request, respond)
                 if not was_told and request.decoded.wants_empty_final:
-                    await self._send(request, encode_empty_final(request.names))
+                    await self._send(request, encode_empty_final(request.read.names))
             except StreamTerminatedError:
                 raise
             except Exception as error:

@@ -28,7 +28,7 @@ def encode_varint(value: int) -> bytes:
 
 def field_parts(number: int, *values: Buffer) -> list[Buffer]:
     """What to append to a serialized message so that its length-delimited field holds the joined values."""
-    size = sum(value.nbytes if isinstance(value, memoryview) else len(value) for value in values)
+    size = sum([value.nbytes if isinstance(value, memoryview) else len(value) for value in values])
     return [encode_varint(number << 3 | 2) + encode_varint(size), *values]
 
 

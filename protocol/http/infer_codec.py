@@ -171,7 +171,8 @@ def decode_infer_request(
     for item in message.inputs:
         if item.parameters is not None and (reference := item.parameters.memory_reference()) is not None:
             in_memory[len(request.inputs)] = reference
-        size, tensor = _read_input(item, model_name, tail[position:], header_length is not None, max_input_size)
+        rest = tail[position:] if position else tail
+        size, tensor = _read_input(item, model_name, rest, header_length is not None, max_input_size)
         position += size
         request.inputs.append(tensor)
     if position < len(tail):
@@ -186,13 +187,16 @@ def decode_infer_request(
 
 
 def _check_counts(message: InferBody) -> None:
-    for what, items in (
-        ("inputs", message.inputs),
-        ("requested outputs", message.outputs),
-        ("parameters", message.parameters),
-    ):
-        if items and len(items) > MAX_TENSORS:
-            raise InvalidArgument(f"the request has {len(items)} {what}, expected at most {MAX_TENSORS}")
+    _check_count("inputs", len(message.inputs))
+    if message.outputs:
+        _check_count("requested outputs", len(message.outputs))
+    if message.parameters:
+        _check_count("parameters", len(message.parameters))
+
+
+def _check_count(what: str, count: int) -> None:
+    if count > MAX_TENSORS:
+        raise InvalidArgument(f"the request has {count} {what}, expected at most {MAX_TENSORS}")
 
 
 def _with_outputs(

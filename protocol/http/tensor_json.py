@@ -35,8 +35,25 @@ _TYPE_CODES = {
     DataType.FP32: "f",
     DataType.FP64: "d",
 }
+_OUTPUT_CODES: dict[DataType, Any] = {**_TYPE_CODES, DataType.BOOL: "?"}
 _FLOATS = frozenset({DataType.FP16, DataType.BF16, DataType.FP32, DataType.FP64})
 _HALF_FLOATS = frozenset({DataType.FP16, DataType.BF16})
+
+
+def _allowed(datatype: DataType) -> tuple[frozenset[type], str]:
+    if datatype is DataType.BYTES:
+        return frozenset({str}), "attempt to access JSON non-string as string"
+    if datatype is DataType.BOOL:
+        return frozenset({bool}), "attempt to access JSON non-boolean as boolean"
+    if datatype in _FLOATS:
+        return frozenset({int, float}), "attempt to access JSON non-number as double"
+    if datatype.name.startswith("U"):
+        return frozenset({int}), "attempt to access JSON non-unsigned-integer as unsigned-integer"
+    return frozenset({int}), "attempt to access JSON non-signed-integer as signed-integer"
+
+
+# The types of a datatype's elements as JSON has them, and what to say of others.
+_ALLOWED = {datatype: _allowed(datatype) for datatype in DataType}
 
 
 def decode_data(name: str, datatype: DataType, shape: tuple[int, ...], data: Any, *, max_size: int) -> Buffer:
@@ -80,6 +97,19 @@ def encode_data(tensor: Tensor) -> list[Any] | msgspec.Raw:
         InvalidArgument: a BYTES element is not valid UTF-8, so only the binary format can carry it.
         Internal: the data is not what shape and datatype say; the model made it.
     """
+    datatype = tensor.datatype
+    code = _OUTPUT_CODES.get(datatype)
+    if code is not None and 0 < tensor.byte_size == tensor.element_count * datatype.itemsize:
+        values: list[Any] = memoryview(tensor.data).cast("B").cast(code).tolist()
+    else:
+        values = _elements(tensor)
+    # One that is not finite leaves no finite sum; a sum may also be past the range, and is then looked at closely.
+    if datatype not in _FLOATS or math.isfinite(sum(values)) or all(map(math.isfinite, values)):
+        return values
+    return write_non_finite(values)
+
+
+def _elements(tensor: Tensor) -> list[Any]:
     try:
         flat = tensor.as_numpy().reshape(-1)
     except InvalidArgument as exc:
@@ -89,13 +119,10 @@ def encode_data(tensor: Tensor) -> list[Any] | msgspec.Raw:
         ) from None
     if tensor.datatype is DataType.BYTES:
         return [_text(tensor.name, index, element) for index, element in enumerate(flat)]
-    if tensor.datatype not in _FLOATS:
-        return flat.tolist()
     if tensor.datatype in _HALF_FLOATS:
         with np.errstate(invalid="ignore"):  # a signalling NaN
             flat = flat.astype(np.float32)
-    values: list[Any] = flat.tolist()
-    return values if np.isfinite(flat).all() else write_non_finite(values)
+    return flat.tolist()
 
 
 def _text(name: str, index: int, element: bytes) -> str:
@@ -148,17 +175,7 @@ def _check_depth(depth: int) -> None:
 
 
 def _check_types(name: str, datatype: DataType, types: set[type]) -> None:
-    allowed: set[type]
-    if datatype is DataType.BYTES:
-        allowed, text = {str}, "attempt to access JSON non-string as string"
-    elif datatype is DataType.BOOL:
-        allowed, text = {bool}, "attempt to access JSON non-boolean as boolean"
-    elif datatype in _FLOATS:
-        allowed, text = {int, float}, "attempt to access JSON non-number as double"
-    elif datatype.name.startswith("U"):
-        allowed, text = {int}, "attempt to access JSON non-unsigned-integer as unsigned-integer"
-    else:
-        allowed, text = {int}, "attempt to access JSON non-signed-integer as signed-integer"
+    allowed, text = _ALLOWED[datatype]
     if wrong := types - allowed:
         found = ", ".join(sorted(map(_json_type, wrong)))
         raise InvalidArgument(

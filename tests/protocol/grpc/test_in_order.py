@@ -1,4 +1,4 @@
-"""Whatever order tasks run in: they start in the right one, and their answers leave in it."""
+"""Whatever order requests are done in: their answers leave in the right one."""
 
 from __future__ import annotations
 
@@ -10,27 +10,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.grpc.in_order import AnswerOrder, StartOrder
-
-
-@given(st.permutations(range(20)), st.integers(0, 3))
-def test_tasks_start_in_the_order_of_their_numbers(spawned: list[int], checkpoints: int) -> None:
-    order = StartOrder()
-    started: list[int] = []
-
-    async def begin(number: int) -> None:
-        for _ in range(number % (checkpoints + 1)):
-            await trio.lowlevel.checkpoint()
-        await order.wait(number)
-        started.append(number)
-
-    async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            for number in spawned:
-                nursery.start_soon(begin, number)
-
-    trio.run(run)
-    assert started == list(range(20))
+from protocol.grpc.in_order import AnswerOrder
 
 
 @given(st.permutations(range(12)), st.sets(st.integers(0, 11)))

@@ -178,3 +178,20 @@ def test_floats_are_written_exactly() -> None:
     """An FP32 value is written as the double that it is."""
     tensor = Tensor.from_numpy("x", np.array([0.1, 1e-45], np.float32))
     assert encode_data(tensor) == [float(np.float32(0.1)), float(np.float32(1e-45))]
+
+
+def test_words_that_json_lacks_are_written_as_words() -> None:
+    values = np.array([1.5, np.nan, -np.inf, np.inf, -0.0], np.float32)
+    written = encode_data(Tensor.from_numpy("OUT", values))
+    assert isinstance(written, msgspec.Raw)
+    assert bytes(written) == b"[1.5,NaN,-Infinity,Infinity,-0.0]"
+
+
+def test_numbers_whose_sum_is_none_are_numbers_all_the_same() -> None:
+    largest = np.finfo(np.float64).max
+    assert encode_data(Tensor.from_numpy("OUT", np.array([largest, largest]))) == [largest, largest]
+
+
+@pytest.mark.parametrize("datatype", [each for each in DataType if each.name != "INVALID"])
+def test_an_output_without_elements_is_an_empty_list(datatype: DataType) -> None:
+    assert encode_data(Tensor("OUT", datatype, (0, 3), memoryview(b""))) == []
