@@ -281,7 +281,11 @@ class ServerCore:
         model = manager.find(request.model_name, request.model_version)
         residence = manager.residence
         call = model.infer(request) if residence is None else self._leased(residence, request, Model.infer, request)
-        return await self._run_accepted(request, model.version, call)
+        key = self._accept(request, model.version)
+        try:
+            return await (self._in_flight.run(request, model.version, call) if request.id else call)
+        finally:
+            self._answered(key)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         manager = self._taking(request)
@@ -292,7 +296,11 @@ class ServerCore:
             if residence is None
             else self._leased(residence, request, Model.infer_stream, request, respond)
         )
-        return await self._run_accepted(request, model.version, call)
+        key = self._accept(request, model.version)
+        try:
+            return await (self._in_flight.run(request, model.version, call) if request.id else call)
+        finally:
+            self._answered(key)
 
     def _taking(self, request: InferenceRequest) -> ModelManager:
         """The models, if they take this request: while the server stops, only those of open sequences are taken.
@@ -319,16 +327,19 @@ class ServerCore:
         async with residence.lease(request):
             return await call(self._find(request.model_name, request.model_version), *arguments)
 
-    async def _run_accepted(self, request: InferenceRequest, version: int, call: Awaitable[T]) -> T:
-        """While it runs, the server does not end; by its id, if it has one, it can be cancelled."""
-        accepted, key = self._accepted, (request.model_name, version)
-        accepted[key] = accepted.get(key, 0) + 1
-        try:
-            return await (self._in_flight.run(request, version, call) if request.id else call)
-        finally:
-            accepted[key] -= 1
-            if not accepted[key]:
-                del accepted[key]
+    def _accept(self, request: InferenceRequest, version: int) -> tuple[str, int]:
+        """Until `_answered` is called with what this gives, the server does not end."""
+        key = (request.model_name, version)
+        self._accepted[key] = self._accepted.get(key, 0) + 1
+        return key
+
+    def _answered(self, key: tuple[str, int]) -> None:
+        left = self._accepted[key] - 1
+        if left:
+            self._accepted[key] = left
+        else:
+            del self._accepted[key]
+        if self._is_stopping:
             self._stop_if_done()
 
     def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:

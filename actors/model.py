@@ -48,7 +48,7 @@ from backends.padded import PaddedBackend
 from backends.padding import Padding
 from protocol.core import MemoryUsage, Respond
 from protocol.device_tensor import bring_to_host
-from protocol.errors import Internal, ServerError, Unavailable, Unsupported
+from protocol.errors import Decoupled, Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
 from repository.shape_rules import read_shape_rules
@@ -238,7 +238,7 @@ class Model:
         if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
             return await before.infer(request)
         if self.is_decoupled:
-            raise Unsupported(f"model '{self.config.name}' is decoupled: it answers streaming requests only")
+            raise Decoupled(f"model '{self.config.name}' is decoupled: it answers streaming requests only")
         if request.has_device_inputs and not self.takes_device_tensors:
             await trio.to_thread.run_sync(bring_to_host, request)
         # What lies on a device is not cached, as in Triton: only the host could read it.

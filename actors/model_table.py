@@ -218,7 +218,7 @@ class ModelTable:
             Unavailable: the version is known, but does not serve now.
             InvalidArgument: models of several namespaces have this name.
         """
-        entry = self.find_entry(name)
+        entry = self.entries.get(name) or self.find_entry(name)
         if entry is None or not (entry.versions or entry.failure):
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if version == LATEST_VERSION:

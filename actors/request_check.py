@@ -16,6 +16,9 @@ from protocol.messages import InferenceRequest, Tensor
 from repository.model_config import ModelConfig, ModelInput
 from repository.shape_rules import read_shape_rules
 
+# Forms of requests that a model remembers; who sends more of them is checked each time anew.
+_MOST_KNOWN = 256
+
 BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
     "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
@@ -46,6 +49,9 @@ class RequestChecker:
         self._rules = read_shape_rules(config)
         # Requests for a model with fixed shapes and no optional input always fit each other.
         self._has_one_shape = all((-1 not in t.dims or t.allow_ragged_batch) and not t.optional for t in config.input)
+        # Elements of BYTES are looked at in every request, so no form of a request tells that they are right.
+        self._knows_forms = all(tensor.data_type is not DataType.BYTES for tensor in config.input)
+        self._known: dict[object, CheckedRequest] = {}
 
     def check(self, request: InferenceRequest) -> CheckedRequest:
         """Bring the request's inputs into the configuration's order and judge them.
@@ -53,20 +59,30 @@ class RequestChecker:
         Raises:
             InvalidArgument: with what was expected and what was received.
         """
+        form = request.form
+        known = self._known.get(form)
+        if known is not None:
+            return known
         for name in request.requested_outputs:
             if name not in self._outputs:
                 raise InvalidArgument(f"unexpected inference output '{name}' for model '{self._model}'")
-        self._check_names(request)
+        is_in_order = self._check_names(request)
         batch_size = self._check_batch(request)
         for tensor in request.inputs:
             self._check_tensor(request, self._inputs[tensor.name], tensor)
-        return CheckedRequest(batch_size, None if self._has_one_shape else self._shape_key(request))
+        checked = CheckedRequest(batch_size, None if self._has_one_shape else self._shape_key(request))
+        if form is not None and is_in_order and self._knows_forms:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[form] = checked
+        return checked
 
-    def _check_names(self, request: InferenceRequest) -> None:
+    def _check_names(self, request: InferenceRequest) -> bool:
+        """Returns whether the inputs were in the configuration's order, as they are now."""
         inputs = request.inputs
         given = [tensor.name for tensor in inputs]
         if given == list(self._order):  # the usual case: all inputs, in order
-            return
+            return True
         for name in given:
             if name not in self._inputs:
                 raise InvalidArgument(f"unexpected inference input '{name}' for model '{self._model}'")
@@ -88,6 +104,7 @@ class RequestChecker:
                 "Please provide all required input(s).",
             )
         inputs.sort(key=lambda tensor: self._order[tensor.name])
+        return given == [tensor.name for tensor in inputs]
 
     def _check_batch(self, request: InferenceRequest) -> int:
         if not self._max_batch_size:

@@ -196,7 +196,7 @@ class InferenceCore(Protocol):
         """The labels of an output's classes by index; empty where the configuration gives no label file."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Run a request on a model that gives exactly one response."""
+        """Run a request on a model that gives exactly one response. Raises Decoupled for any other."""
 
     def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
         """Stop the requests of this model that have this id and are under way; returns how many were stopped.

@@ -50,8 +50,7 @@ class DataType(enum.Enum):
         member.dtype = np.dtype(dtype)
         return member
 
-    def __hash__(self) -> int:  # the default hashes the name anew each time; members are singletons
-        return id(self)
+    __hash__ = object.__hash__  # the default hashes the name anew each time; members are singletons
 
 
 # The protocol's names; INVALID is a value of the configuration only.

@@ -59,6 +59,10 @@ class Unsupported(ServerError):
     label = "Unsupported"
 
 
+class Decoupled(Unsupported):
+    """The model answers streaming requests only; each edge says so in its own words."""
+
+
 class AlreadyExists(ServerError):
     kind = "ALREADY_EXISTS"
     label = "Already exists"

@@ -153,7 +153,9 @@ class InferenceRequest:
     `parameters` are the client's own; those with a meaning to the server have fields of their own here.
     `model_version` is -1 for the latest ready version. `timeout_microseconds` 0 means none. `sequence_id` 0 (or
     the empty string) means that the request is no part of a sequence. `trace` is there if the request is traced; its
-    edge ends it. `caller` is there if a model has made the request, or an ensemble to answer such a one.
+    edge ends it. `caller` is there if a model has made the request, or an ensemble to answer such a one. Requests with
+    the same `form` are alike in all but their id, parameters and the bytes of their tensors: what is found of the
+    names, datatypes, shapes and sizes of one holds for all. An edge that does not know has none.
     `has_device_inputs` where some of its inputs may lie on a device; of its outputs those in `device_outputs` may come
     so, and no others.
     """
@@ -173,6 +175,7 @@ class InferenceRequest:
     caller: Caller | None = None
     has_device_inputs: bool = False
     device_outputs: frozenset[str] = frozenset()
+    form: object | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -53,7 +53,7 @@ class RequestMemory:
 
 
 class RequestShare:
-    """What one request holds; all of it is given back at the end of the `with` block."""
+    """What one request holds; all of it is given back by `end`, or at the end of a `with` block."""
 
     __slots__ = ("_memory", "_on_refusal", "size")
 
@@ -68,7 +68,7 @@ class RequestShare:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.give(self.size)
+        self.end()
 
     def take(self, size: int) -> None:
         """Count bytes that come, or will.
@@ -77,12 +77,17 @@ class RequestShare:
             PayloadTooLarge: this request alone is over the limit.
             Overloaded: all requests together are.
         """
-        if size > self._memory.left:
+        memory = self._memory
+        if size > memory.limit - memory.held:
             self._on_refusal()
-            raise self._memory.refusal(self.size + size)
-        self._memory.take(size)
+            raise memory.refusal(self.size + size)
+        memory.held += size
         self.size += size
 
     def give(self, size: int) -> None:
-        self._memory.give(size)
+        self._memory.held -= size
         self.size -= size
+
+    def end(self) -> None:
+        self._memory.held -= self.size
+        self.size = 0

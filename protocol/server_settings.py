@@ -123,6 +123,10 @@ class TraceControl(Protocol):
     """Which requests are traced, and where to."""
 
     @property
+    def is_sampling(self) -> bool:
+        """Whether any request may be traced: the one question that every request asks."""
+
+    @property
     def follows_context(self) -> bool:
         """Whether `sample` wants to see the headers `traceparent` and `tracestate`; else an edge need not look."""
 

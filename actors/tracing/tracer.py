@@ -51,7 +51,7 @@ class Tracer:
         # Models with settings of their own, and which of them are (fields of TraceSettings); the others follow.
         self._models: dict[str, TraceSampling] = {}
         self._own: dict[str, frozenset[str]] = {}
-        self._is_sampling = False
+        self.is_sampling = False
         self._last_id = 0
         self._budget = TensorBudget(TENSOR_BYTES)
         # A write that was given up still holds it, so that writes never overlap and no more than one thread hangs.
@@ -83,7 +83,7 @@ class Tracer:
 
     @property
     def follows_context(self) -> bool:
-        return self._is_sampling and self._settings.start.mode == "opentelemetry"
+        return self.is_sampling and self._settings.start.mode == "opentelemetry"
 
     def settings(self, model: str = "") -> TraceSettings:
         if model:
@@ -110,7 +110,7 @@ class Tracer:
         return self._models.get(model, self._global).settings
 
     def sample(self, model: str, *, traceparent: str = "", tracestate: str = "") -> Trace | None:
-        if not self._is_sampling:
+        if not self.is_sampling:
             return None
         sampling = self._models.get(model, self._global)
         is_forced = bool(traceparent) and self.follows_context
@@ -134,8 +134,7 @@ class Tracer:
             self._own.pop(name, None)
 
     def _look_again(self) -> None:
-        """Whether there is anything to sample: the one question that every request asks."""
-        self._is_sampling = self._finished is not None and any(
+        self.is_sampling = self._finished is not None and any(
             sampling.is_active for sampling in (self._global, *self._models.values())
         )
 

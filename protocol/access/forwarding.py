@@ -34,17 +34,14 @@ class HeaderForwarding:
         ValueError: the pattern is none of RE2's, or RE2 is not installed.
     """
 
-    __slots__ = ("_decisions", "_matches", "pattern")
+    __slots__ = ("_decisions", "_matches", "is_empty", "pattern")
 
     def __init__(self, pattern: str = "") -> None:
         self.pattern = pattern
         self._matches = _compiled(pattern) if pattern else None
+        # No header is ever forwarded; an edge then need not decode them.
+        self.is_empty = self._matches is None
         self._decisions: dict[str, bool] = {}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no header is ever forwarded; an edge then need not decode them."""
-        return self._matches is None
 
     def parameters(self, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
         """The parameters that these headers make, by the names as they were sent.

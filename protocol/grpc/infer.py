@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from protocol.access.forwarding import put_over
-from protocol.errors import Unsupported
+from protocol.errors import Decoupled, Unsupported
 from protocol.grpc.framing import Message
 from protocol.grpc.infer_codec import DecodedRequest, encode_response
 from protocol.grpc.request_forms import ReadRequest, RequestForms
@@ -89,13 +89,14 @@ async def model_infer(services: EdgeServices, forms: RequestForms, stream: Strea
 async def _answer(services: EdgeServices, decoded: DecodedRequest) -> Message:
     request, placement, _ = decoded
     core = services.core
-    if core.is_decoupled(request.model_name, request.model_version):
-        raise Unsupported(NOT_DECOUPLED)
-    if placement is None:
-        return encode_response(await core.infer(request))
-    with services.shared_memory.lease() as lease:
-        placed = await PlacedRequest.fetch(request, placement, lease, core)
-        return encode_response(await placed.deliver(await core.infer(request)))
+    try:
+        if placement is None:
+            return encode_response(await core.infer(request))
+        with services.shared_memory.lease() as lease:
+            placed = await PlacedRequest.fetch(request, placement, lease, core)
+            return encode_response(await placed.deliver(await core.infer(request)))
+    except Decoupled:
+        raise Unsupported(NOT_DECOUPLED) from None
 
 
 async def send_traced(stream: Stream, response: Message, trace: Trace) -> None:

@@ -129,6 +129,7 @@ class RequestForm:
             known.sequence_end,
             known.priority,
             known.timeout_microseconds,
+            form=self,
         )
         return DecodedRequest(request, placement, decoded.wants_empty_final)
 

@@ -51,48 +51,59 @@ class HttpApp:
         put("_count_overload", partial(self.services.limits.count, "http", LIMIT_NAME))
 
     async def __call__(self, exchange: Exchange) -> None:
-        with self.services.memory.share(self._count_overload) as share:
-            await self._exchange(exchange, share)
-
-    async def _exchange(self, exchange: Exchange, share: RequestShare) -> None:
         headers = exchange.headers
         trace: Trace | None = None
+        route: Route | None = None
+        request: HttpRequest | None = None
+        share = self.services.memory.share(self._count_overload)
         try:
             try:
                 route, parameters = self._find(exchange)
-                trace = self._sample(route, parameters, headers)
+                if route.is_inference:
+                    trace = self._sample(parameters, headers)
                 encoding = content_encoding(headers, allowed=route.takes_codings)
                 limit = self._body_limit(route, headers, encoding)
-                timeout = self.settings.body_timeout
+                body = await exchange.read_body(limit, share, pause_seconds=self.settings.body_timeout)
                 request = HttpRequest(
                     self.services,
                     self.settings,
                     parameters,
                     headers,
-                    await exchange.read_body(limit, share, pause_seconds=timeout),
+                    body,
                     exchange,
                     self._forms,
                     exchange.sent_headers,
                     trace,
                 )
+                if trace is not None:
+                    trace.stamp("HTTP_RECV_END")
+                if encoding != IDENTITY:
+                    await self._inflate(request, encoding, share)
+                call = exchange.run(route.handler, request) if route.is_inference else route.handler(request)
+                reply = await call
             except ClientGone:
                 return
             except ServerError as exc:
-                await self._refuse(exc, exchange)
-                return
-            if trace is not None:
-                trace.stamp("HTTP_RECV_END")
-            try:
-                reply = await self._answer(exchange, route, request, encoding, share)
-                if reply is not None:
-                    if trace is not None:
-                        trace.stamp("HTTP_SEND_START")
-                    await exchange.reply(reply)
-                    if trace is not None:
-                        trace.stamp("HTTP_SEND_END")
-            finally:
-                request.end()
+                reply = self._error_reply(exc)
+                if request is None:
+                    await self._refuse(reply, exchange)
+                    return
+            except Exception as exc:
+                logger.exception(
+                    "%s %s failed", exchange.method, "the search for a path" if route is None else route.path
+                )
+                # Where a part of the answer has been sent, its body ends without its end: all that can still be said.
+                reply = None if exchange.has_started else _internal(exc)
+            if reply is not None:
+                if trace is not None:
+                    trace.stamp("HTTP_SEND_START")
+                await exchange.reply(reply)
+                if trace is not None:
+                    trace.stamp("HTTP_SEND_END")
         finally:
+            if request is not None:
+                request.end()
+            share.end()
             if trace is not None:
                 trace.end()
 
@@ -104,11 +115,11 @@ class HttpApp:
             access.check(endpoint.category, lambda name: header_text(exchange.headers, name))
         return endpoint.route(exchange.method), parameters
 
-    def _sample(self, route: Route, parameters: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Trace | None:
-        if not route.is_inference:
+    def _sample(self, parameters: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Trace | None:
+        control = self.services.trace
+        if not control.is_sampling:
             return None
         start = time.monotonic_ns()
-        control = self.services.trace
         if control.follows_context:
             parent, state = (header_text(headers, name) or "" for name in ("traceparent", "tracestate"))
             trace = control.sample(parameters["model_name"], traceparent=parent, tracestate=state)
@@ -124,31 +135,12 @@ class HttpApp:
             return self._binary_limit
         return self._json_limit
 
-    async def _refuse(self, error: ServerError, exchange: Exchange) -> None:
+    async def _refuse(self, reply: Reply, exchange: Exchange) -> None:
         """Answer a request whose body has not been read whole."""
-        reply = self._error_reply(error)
         if exchange.may_have_body:
             await exchange.reply_early(reply, linger=self.settings.linger)
         else:
             await exchange.reply(reply)
-
-    async def _answer(
-        self, exchange: Exchange, route: Route, request: HttpRequest, encoding: str, share: RequestShare
-    ) -> Reply | None:
-        """The reply; None where the handler has sent one, or where the client left before there was one."""
-        try:
-            if encoding != IDENTITY:
-                await self._inflate(request, encoding, share)
-            if route.is_inference:
-                return await exchange.run(route.handler, request)
-            return await route.handler(request)
-        except ServerError as exc:
-            return self._error_reply(exc)
-        except Exception as exc:
-            logger.exception("%s %s failed", route.method, route.path)
-            if request.writer.has_started:
-                return None  # the body ends without its end, which is all that can still be said
-            return error_reply(Internal(f"internal error: {type(exc).__name__}: {exc}"))
 
     async def _inflate(self, request: HttpRequest, encoding: str, share: RequestShare) -> None:
         size, limit = len(request.body), self.settings.max_input_size
@@ -161,6 +153,10 @@ class HttpApp:
         if isinstance(error, LimitError):
             self.services.limits.count("http", error.limit)
         return error_reply(error)
+
+
+def _internal(error: Exception) -> Reply:
+    return error_reply(Internal(f"internal error: {type(error).__name__}: {error}"))
 
 
 def _body_too_large(size: int, limit: int) -> BodyTooLarge:

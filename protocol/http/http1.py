@@ -78,14 +78,16 @@ class Http1:
         self._running: trio.CancelScope | None = None  # all
         self._deadline = math.inf  # of the wait for a request, or for its head
         self._is_timing_head = False
+        self._is_stopped = False  # the wait for a request is cancelled
         self._has_ended = False  # no request comes after the present one
         self._is_gone = False  # the client has left, or takes nothing any more
         self._is_draining = False
         self._has_unread = False  # the client may still be sending what nobody will read
         self._linger = GOODBYE_SECONDS
         self._change: ChangeToHttp2 | None = None
-        # The watcher's: which request ran already when it was last looked at, and what has come behind it.
-        self._seen = 0
+        # Which request ran, or was the last one, when the connection was last looked at.
+        self._seen = -1
+        # The watcher's; what has come behind the present request.
         self._is_watched = False
         self._ahead = b""
         self._watching = Wakeup()
@@ -96,7 +98,6 @@ class Http1:
         async with trio.open_nursery() as nursery:
             self._running = nursery.cancel_scope
             nursery.start_soon(self._watch)
-            self._note_idle()
             last: Http1Exchange | None = None
             with self._reading, suppress(ClientGone):
                 last = await self._serve()
@@ -112,19 +113,28 @@ class Http1:
 
     def check_time(self, now: float) -> None:
         """Called every now and then: a scope with a deadline, or a watcher, for each request would cost more."""
-        if now >= self._deadline:
-            self._reading.cancel()
-        if self._exchange is not None and not self._has_unread:
-            if self._seen == self._served:
+        is_new = self._seen != self._served
+        self._seen = self._served
+        if self._exchange is None:
+            if is_new or self._deadline == math.inf:
+                self._deadline = now + self.limits.idle_timeout
+            elif now >= self._deadline:
+                self._stop_reading()
+        else:
+            self._deadline = math.inf
+            if not is_new and not self._has_unread:
                 self._watching.wake()
-            self._seen = self._served
 
     async def drain(self) -> None:
         """Finish what is in flight, take no more, and let `run` return."""
         self._is_draining = True
         if self._exchange is None:
             self._has_ended = True
-            self._reading.cancel()
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        self._is_stopped = True
+        self._reading.cancel()
 
     @property
     def closes(self) -> bool:
@@ -146,10 +156,9 @@ class Http1:
             self._served += 1
             if self._served == self._most_served:
                 self.on_limit("max_requests_per_connection")
-            self._deadline = math.inf
             self._is_timing_head = False
             self._exchange = exchange = Http1Exchange(self, head)
-            if self._reading.cancel_called:
+            if self._is_stopped:
                 exchange.closes = True
                 return exchange
             await self._run(exchange)
@@ -158,7 +167,6 @@ class Http1:
                 self._has_ended = True
                 self._has_unread = self._has_unread or self.has_more
                 return None
-            self._note_idle()
 
     async def _run(self, exchange: Http1Exchange) -> None:
         try:
@@ -194,7 +202,8 @@ class Http1:
                     return None
                 if searched and not self._is_timing_head:
                     self._is_timing_head = True
-                    self._deadline = min(self._deadline, trio.current_time() + self.limits.header_timeout)
+                    self._seen = self._served
+                    self._deadline = trio.current_time() + self.limits.header_timeout
             self._buffer += await self.receive()
 
     async def _take_head(self, end: int) -> Head | None:
@@ -278,10 +287,6 @@ class Http1:
             if not self._ahead:
                 self._lose()
             self._arrived.wake()
-
-    def _note_idle(self) -> None:
-        self._is_timing_head = False
-        self._deadline = trio.current_time() + self.limits.idle_timeout
 
     # Ends.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable
+from functools import lru_cache
 from typing import Protocol
 
 from protocol.http.body import BodyLimit
@@ -58,7 +59,7 @@ class Connection(Protocol):
 
 def response_head(
     status: int,
-    headers: Iterable[tuple[bytes, bytes]],
+    headers: Headers,
     date: DateHeader,
     *,
     length: int | None = None,
@@ -66,8 +67,7 @@ def response_head(
     is_chunked: bool = False,
     is_http_1_0: bool = False,
 ) -> bytes:
-    lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-    lines += [b"%b: %b\r\n" % header for header in headers]
+    lines = [_first_lines(status, headers)]
     if length is not None:
         lines.append(b"content-length: %d\r\n" % length)
     if is_chunked:
@@ -80,34 +80,40 @@ def response_head(
     return b"".join(lines)
 
 
+# A server's responses have few different headers.
+@lru_cache(maxsize=256)
+def _first_lines(status: int, headers: Headers) -> bytes:
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    return line + b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
 class Http1Exchange:
     """Implements `exchange.Exchange`."""
 
-    __slots__ = ("_connection", "_head", "_is_chunked", "closes", "has_started", "is_complete")
+    __slots__ = (
+        "_connection",
+        "_head",
+        "_is_chunked",
+        "closes",
+        "has_started",
+        "headers",
+        "is_complete",
+        "method",
+        "raw_path",
+        "sent_headers",
+    )
 
     def __init__(self, connection: Connection, head: Head) -> None:
         self._connection = connection
         self._head = head
         self._is_chunked = False
+        self.method = head.method
+        self.raw_path = head.raw_path
+        self.headers = head.headers
+        self.sent_headers = head.sent_headers
         self.closes = not head.keeps_alive
         self.has_started = False
         self.is_complete = False
-
-    @property
-    def method(self) -> str:
-        return self._head.method
-
-    @property
-    def raw_path(self) -> bytes:
-        return self._head.raw_path
-
-    @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        return self._head.headers
-
-    @property
-    def sent_headers(self) -> Iterable[tuple[bytes, bytes]]:
-        return self._head.sent_headers
 
     @property
     def may_have_body(self) -> bool:

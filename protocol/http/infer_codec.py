@@ -107,6 +107,12 @@ class OutputEncoding:
     default_binary: bool = False
     binary: Mapping[str, bool] = field(default_factory=dict)
     elsewhere: Collection[str] = ()
+    # Nothing goes as JSON, whatever the outputs are; where some are named there are no others.
+    is_all_binary: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_all_binary = all(self.binary.values()) if self.binary else self.default_binary
+        object.__setattr__(self, "is_all_binary", is_all_binary)
 
     def is_binary(self, output: str) -> bool:
         return self.binary.get(output, self.default_binary)
@@ -133,6 +139,14 @@ def parse_header_length(value: bytes | None, body_size: int) -> int | None:
     """
     if value is None:
         return None
+    length = _number(value)
+    if not 0 <= length <= body_size:
+        raise InvalidArgument(f"inference header size should be in range (0, {body_size}), got: {length}")
+    return length
+
+
+@lru_cache(maxsize=256)
+def _number(value: bytes) -> int:
     text = value.decode("latin-1").strip()
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
@@ -143,10 +157,7 @@ def parse_header_length(value: bytes | None, body_size: int) -> int | None:
             f"Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], "
             f"got: {text}"
         )
-    length = int(text)
-    if not 0 <= length <= body_size:
-        raise InvalidArgument(f"inference header size should be in range (0, {body_size}), got: {text}")
-    return length
+    return int(text)
 
 
 def decode_infer_request(
@@ -242,14 +253,15 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
         InvalidArgument: a BYTES output that is no text is wanted as JSON.
         Internal: an output's data is not what its shape says.
     """
-    if not (response.id or response.parameters or encoding.elsewhere) and all(
-        encoding.is_binary(tensor.name) for tensor in response.outputs
-    ):
-        described = tuple([(each.name, each.datatype, each.shape, each.byte_size) for each in response.outputs])
-        text, headers = _usual_text(response.model_name, response.model_version, described)
-        return headers, [text, *[tensor.data for tensor in response.outputs if tensor.byte_size]]
-    parts: list[Buffer] = []
+    if encoding.is_all_binary and not (response.id or response.parameters or encoding.elsewhere):
+        described, parts = [], []
+        for tensor in response.outputs:
+            described.append((tensor.name, tensor.datatype, tensor.shape, tensor.byte_size))
+            parts.append(tensor.data)
+        text, headers = _usual_text(response.model_name, response.model_version, tuple(described))
+        return headers, [text, *parts]
     outputs: list[OutputBody] = []
+    parts = []
     for tensor in response.outputs:
         output = OutputBody(tensor.name, tensor.datatype.name, tensor.shape)
         if tensor.name in encoding.elsewhere:

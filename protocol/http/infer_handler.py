@@ -10,12 +10,13 @@ from functools import partial
 import trio
 
 from protocol.access.forwarding import put_over
-from protocol.errors import Unsupported
+from protocol.errors import Decoupled, Unsupported
 from protocol.http.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.infer_codec import (
     HEADER_LENGTH,
     DecodedRequest,
+    OutputEncoding,
     encode_infer_response,
     parse_header_length,
 )
@@ -24,37 +25,50 @@ from protocol.http.reply import Reply
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.placement import PlacedRequest, Placement
 
+_IS_DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
+
 
 async def infer(request: HttpRequest) -> Reply:
     """Cancelled when the client leaves, and `InferenceCore.infer` with it."""
-    core = request.core
-    if core.is_decoupled(request.model_name, request.model_version):
-        raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-    inference, encoding, placement = await _decode(request)
+    body, name, version = request.body, request.model_name, request.model_version
+    header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(body))
+    known = request.forms.find(body, header_length, model_name=name, model_version=version)
+    inference, encoding, placement = known or await _decode(request, header_length)
     inference.trace = request.trace
-    _forward_headers(request, inference)
-    if placement is None:
-        response = await core.infer(inference)
-    else:
-        response = await _infer_placed(request, inference, placement)
-    in_json = sum(tensor.byte_size for tensor in response.outputs if not encoding.is_binary(tensor.name))
-    if in_json > JSON_IN_THREAD_ABOVE:
+    if not request.services.forwarding.is_empty:
+        _forward_headers(request, inference)
+    try:
+        if placement is None:
+            response = await request.services.core.infer(inference)
+        else:
+            response = await _infer_placed(request, inference, placement)
+    except Decoupled:
+        raise Unsupported(_IS_DECOUPLED) from None
+    if not encoding.is_all_binary and _json_size(response, encoding) > JSON_IN_THREAD_ABOVE:
         headers, parts = await trio.to_thread.run_sync(encode_infer_response, response, encoding)
     else:
         headers, parts = encode_infer_response(response, encoding)
     # One write of one buffer costs less than several of views: the transport copies each part anyway.
     body = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
-    coding = choose_encoding(request.headers.get(b"accept-encoding"))
-    if coding != IDENTITY and len(body) >= MIN_COMPRESSED_SIZE:
-        body = await trio.to_thread.run_sync(compress, body, coding)
-        headers = (*headers, (b"content-encoding", coding.encode()))
-    return Reply(headers=headers, body=body)
+    accepted = request.headers.get(b"accept-encoding")
+    if accepted is not None and len(body) >= MIN_COMPRESSED_SIZE:
+        coding = choose_encoding(accepted)
+        if coding != IDENTITY:
+            body = await trio.to_thread.run_sync(compress, body, coding)
+            headers = (*headers, (b"content-encoding", coding.encode()))
+    return Reply(200, headers, body)
 
 
-async def _decode(request: HttpRequest) -> DecodedRequest:
+def _json_size(response: InferenceResponse, encoding: OutputEncoding) -> int:
+    """Bytes of tensors that go as JSON."""
+    return sum(tensor.byte_size for tensor in response.outputs if not encoding.is_binary(tensor.name))
+
+
+async def _decode(request: HttpRequest, header_length: int | None) -> DecodedRequest:
     body = request.body
-    header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(body))
     model_name, model_version = request.model_name, request.model_version
+    if request.core.is_decoupled(model_name, model_version):  # said also where the request is wrong
+        raise Unsupported(_IS_DECOUPLED)
     max_input_size = request.settings.max_input_size
     if header_length == 0 or not body:
         return decode_raw_request(
@@ -77,10 +91,8 @@ async def _decode(request: HttpRequest) -> DecodedRequest:
 
 
 def _forward_headers(request: HttpRequest, inference: InferenceRequest) -> None:
-    forwarding = request.services.forwarding
-    if not forwarding.is_empty:
-        headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.sent_headers)
-        put_over(inference.parameters, forwarding.parameters(headers))
+    headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.sent_headers)
+    put_over(inference.parameters, request.services.forwarding.parameters(headers))
 
 
 async def _infer_placed(request: HttpRequest, inference: InferenceRequest, placement: Placement) -> InferenceResponse:

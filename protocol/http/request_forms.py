@@ -7,7 +7,7 @@ much data behind them, means the same, so it is not parsed and checked again. Wh
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from protocol.datatypes import DataType
 from protocol.http.infer_codec import DecodedRequest, OutputEncoding, decode_infer_request
@@ -18,7 +18,8 @@ MAX_JSON = 2048
 MAX_FORMS = 256
 
 
-class RequestForm(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestForm:
     """What the JSON says. Each input has its size in bytes; all of them lie behind the JSON in this order."""
 
     inputs: tuple[tuple[str, DataType, tuple[int, ...], int], ...]
@@ -45,6 +46,7 @@ class RequestForm(NamedTuple):
             self.parameters.copy(),
             priority=self.priority,
             timeout_microseconds=self.timeout_microseconds,
+            form=self,
         )
         return DecodedRequest(request, self.encoding)
 
@@ -57,22 +59,28 @@ class RequestForms:
     def __init__(self) -> None:
         self._known: dict[bytes, RequestForm] = {}
 
+    def find(
+        self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int
+    ) -> DecodedRequest | None:
+        """The request, if it is of a known form."""
+        if header_length is None or header_length > MAX_JSON:
+            return None
+        view = memoryview(body)
+        form = self._known.get(bytes(view[:header_length]))
+        if form is None or len(view) - header_length != form.data_size:
+            return None
+        data = view[header_length:].toreadonly()
+        return form.decode(data, model_name=model_name, model_version=model_version)
+
     def decode(
         self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int, max_input_size: int
     ) -> DecodedRequest:
-        """As `infer_codec.decode_infer_request`."""
-        if header_length is not None and header_length <= MAX_JSON:
-            view = memoryview(body)
-            text = bytes(view[:header_length])
-            form = self._known.get(text)
-            if form is not None and len(view) - header_length == form.data_size:
-                data = view[header_length:].toreadonly()
-                return form.decode(data, model_name=model_name, model_version=model_version)
+        """As `infer_codec.decode_infer_request`, whose form is then known."""
         decoded = decode_infer_request(
             body, header_length, model_name=model_name, model_version=model_version, max_input_size=max_input_size
         )
         if header_length is not None and header_length <= min(MAX_JSON, max_input_size):
-            self._learn(text, decoded, len(body) - header_length)
+            self._learn(bytes(body[:header_length]), decoded, len(body) - header_length)
         return decoded
 
     def _learn(self, text: bytes, decoded: DecodedRequest, data_size: int) -> None:

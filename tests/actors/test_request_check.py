@@ -202,3 +202,40 @@ def test_shapes_that_are_padded_to_the_same_have_one_key() -> None:
     assert caught.value.message == (
         "[request id: r7] dimension 0 of input 'A' is 9, but the shape rules of its model allow at most 8 (model 'm')"
     )
+
+
+class TestForms:
+    def test_one_of_a_known_form_is_found_to_be_what_the_first_was(self) -> None:
+        checker, form = RequestChecker(BATCHING), object()
+        first = InferenceRequest("m", [fp32("A", 2, 3, 2), int32("B", 2, 1)], form=form)
+        second = InferenceRequest("m", [fp32("A", 2, 3, 2), int32("B", 2, 1)], form=form)
+        assert checker.check(second) is not checker.check(InferenceRequest("m", list(second.inputs)))
+        assert checker.check(first) is checker.check(second)
+        assert checker.check(first).batch_size == 2
+        assert checker.check(first).shape_key == ((3, 2), (1,))
+
+    def test_a_refused_one_is_refused_each_time(self) -> None:
+        checker, form = RequestChecker(BATCHING), object()
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match="missing required input"):
+                checker.check(InferenceRequest("m", [fp32("A", 2, 3, 2)], form=form))
+
+    def test_inputs_in_another_order_are_sorted_each_time(self) -> None:
+        checker, form = RequestChecker(BATCHING), object()
+        for _ in range(2):
+            request = InferenceRequest("m", [int32("B", 2, 1), fp32("A", 2, 3, 2)], form=form)
+            checker.check(request)
+            assert [tensor.name for tensor in request.inputs] == ["A", "B"]
+
+    def test_elements_of_bytes_are_looked_at_each_time(self) -> None:
+        checker, form = RequestChecker(PLAIN), object()
+        checker.check(InferenceRequest("p", [text(b"\x01\0\0\0a", 1)], form=form))
+        with pytest.raises(InvalidArgument, match="incomplete string data"):
+            checker.check(InferenceRequest("p", [text(b"\x02\0\0\0a", 1)], form=form))
+
+    def test_more_forms_than_are_kept(self) -> None:
+        checker = RequestChecker(BATCHING)
+        for rows in (1, 2, 3) * 300:
+            request = InferenceRequest("m", [fp32("A", rows, 3, 2), int32("B", rows, 1)], form=object())
+            assert checker.check(request).batch_size == rows
+        assert len(checker._known) <= 256

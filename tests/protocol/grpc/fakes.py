@@ -22,7 +22,7 @@ from protocol.core import (
     StatisticDuration,
     TensorMetadata,
 )
-from protocol.errors import InvalidArgument, NotFound, Unavailable
+from protocol.errors import Decoupled, InvalidArgument, NotFound, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 
 CONFIG: dict[str, Any] = {
@@ -137,6 +137,8 @@ class FakeCore:
         self.registered = [each for each in self.registered if each.path != path]
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        if self.is_decoupled(request.model_name, request.model_version):
+            raise Decoupled("many answers")
         self.requests.append(request)
         self.came.set()
         self.in_flight += 1

@@ -62,6 +62,7 @@ class FakeTrace(Trace):
 
 @dataclass
 class FakeTraceControl:
+    is_sampling = True
     """Traces every request while `is_on`; knows the model `echo` only."""
 
     is_on: bool = False

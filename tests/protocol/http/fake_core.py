@@ -18,7 +18,7 @@ from protocol.core import (
     ServerMetadata,
     TensorMetadata,
 )
-from protocol.errors import NotFound, ServerError, Unavailable
+from protocol.errors import Decoupled, NotFound, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
 
 DEFAULT_PARAMETERS = LoadParameters()
@@ -114,7 +114,7 @@ class FakeCore:
         return self.class_labels
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
-        response = await self.infer(request)
+        response = await self._answer(request)
         for index in range(self.answers if request.model_name == "many" else 1):
             response.parameters = {**response.parameters, "index": index} if request.model_name == "many" else {}
             await respond(response)
@@ -136,6 +136,11 @@ class FakeCore:
         return 2
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        if self.is_decoupled(request.model_name, request.model_version):
+            raise Decoupled("many answers")
+        return await self._answer(request)
+
+    async def _answer(self, request: InferenceRequest) -> InferenceResponse:
         self._check(request.model_name, request.model_version)
         self.requests.append(request)
         self.started.set()

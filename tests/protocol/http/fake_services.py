@@ -61,6 +61,7 @@ class FakeTrace:
 
 @dataclass
 class FakeTraceControl:
+    is_sampling = True
     """A TraceControl for the models `echo` and those in `overrides`; it traces every request while `is_on`."""
 
     is_on: bool = False

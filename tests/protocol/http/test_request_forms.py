@@ -22,7 +22,9 @@ def sized(**members: Any) -> dict[str, Any]:
 
 def read(forms: RequestForms, members: dict[str, Any], data: bytes, *, version: int = -1) -> DecodedRequest:
     text = json.dumps(members).encode()
-    return forms.decode(text + data, len(text), model_name="m", model_version=version, max_input_size=10_000)
+    body = text + data
+    known = forms.find(body, len(text), model_name="m", model_version=version)
+    return known or forms.decode(body, len(text), model_name="m", model_version=version, max_input_size=10_000)
 
 
 def described(decoded: DecodedRequest) -> Any:
