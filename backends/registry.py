@@ -42,6 +42,13 @@ _NOT_BUILT = frozenset(
         "vllm",
     }
 )
+# Those that Triton once had, and the way out for their models.
+_GONE = {
+    "caffe2": (
+        "Caffe2 is no longer maintained, and Triton has dropped it with release 2.5: convert the model to ONNX, with "
+        "the command convert-caffe2-to-onnx of a PyTorch 1.x, and serve that with backend 'onnxruntime'."
+    ),
+}
 
 
 class BackendRegistry:
@@ -109,6 +116,8 @@ class BackendRegistry:
         )
         if name in _NOT_BUILT:
             return f"{text} '{name}' is a backend of Triton that this server does not have yet."
+        if name in _GONE:
+            return f"{text} {_GONE[name]}"
         nearest = difflib.get_close_matches(name, self.names, n=1)
         return f"{text} Did you mean '{nearest[0]}'?" if nearest else text
 

@@ -50,6 +50,7 @@ MODEL_FORMS = (
     ModelForm("pytorch", "torch_aoti", "model.pt2"),
     ModelForm("pytorch", "torch_export", "model.pt2"),
     ModelForm("jax", "", "model.jax"),
+    ModelForm("caffe2", "caffe2_netdef", "model.netdef"),
     ModelForm("python", "", "model.py"),
 )
 

@@ -11,6 +11,9 @@ from backends.interface import Backend
 from backends.onnxruntime import OnnxRuntimeBackend
 from backends.registry import BackendRegistry
 from protocol.errors import Internal, InvalidArgument, Unavailable
+from repository.backend_fields import fill_backend_fields
+from repository.layout import ModelDirectory
+from repository.model_config import ModelConfig
 
 
 def install(directory: Path, package: str, entry_point: str, module: str = "") -> None:
@@ -74,6 +77,20 @@ def test_nothing_near_is_no_suggestion() -> None:
 def test_a_backend_of_triton_that_is_not_here_yet_is_said_to_be_so(name: str) -> None:
     with pytest.raises(InvalidArgument, match="is a backend of Triton that this server does not have yet"):
         BackendRegistry().find(name, model="m")
+
+
+@pytest.mark.parametrize(
+    "config", [ModelConfig(platform="caffe2_netdef"), ModelConfig(backend="caffe2"), ModelConfig()]
+)
+async def test_a_model_of_caffe2_is_told_the_way_through_onnx(config: ModelConfig, tmp_path: Path) -> None:
+    """However it says what it is: by its platform, its backend or the name of its file."""
+    path = tmp_path / "m" / "1" / "model.netdef"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    filled = fill_backend_fields(config, ModelDirectory("m", tmp_path / "m", tmp_path))
+    assert (filled.backend, filled.default_model_filename) == ("caffe2", "model.netdef")
+    with pytest.raises(InvalidArgument, match=r"Model 'm' asks for it.* convert the model to ONNX, .*'onnxruntime'"):
+        BackendRegistry().find(filled.backend, model="m")
 
 
 def test_a_missing_framework_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

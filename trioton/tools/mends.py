@@ -55,7 +55,14 @@ _MENDS = tuple(
         (r"No module named '(.+?)'", "install {0} into the server's environment, or give the model its own "
          "(EXECUTION_ENV_PATH)"),
         (r"pip install ('.+?')", "pip install {0}"),
+        (r"convert the model to ONNX", 'convert it, put it there as model.onnx, and write `backend: "onnxruntime"`'),
         (r"try specifying runtime", "correct `backend`, or install the package that offers it"),
+        (r"cannot be read as a function of jax.export", "write into the file what `exported.serialize()` returns"),
+        (
+            r"leaves of the function's first positional argument",
+            "save exactly the leaves of that argument, or take the file away where it is an input",
+        ),
+        (r"among the first dimensions of its tensors", "set max_batch_size: 0, or leave it out"),
         (r"failed to read label file", "put the file into the model's directory, or correct label_filename"),
         (r"label file path .* is outside", "name a file in the model's directory"),
         (r"Failed to get the canonical path", "put the environment there, or correct EXECUTION_ENV_PATH"),

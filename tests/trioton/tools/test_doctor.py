@@ -185,6 +185,16 @@ def decoupled_onnx(repository: Path) -> None:
     (repository / "m" / "config.pbtxt").write_text("model_transaction_policy { decoupled: true }")
 
 
+def caffe2(repository: Path) -> None:
+    (repository / "m" / "1").mkdir(parents=True)
+    (repository / "m" / "1" / "model.netdef").touch()
+
+
+def not_jax(repository: Path) -> None:
+    (repository / "m" / "1").mkdir(parents=True)
+    (repository / "m" / "1" / "model.jax").write_text("not a model")
+
+
 # What is wrong, and what must be said about it: the level, words of the text, words of the mend.
 FAULTS = [
     (no_version, "error", "there is no version directory", "with the model file 'model.py'"),
@@ -204,6 +214,8 @@ FAULTS = [
     (wrong_dims, "error", "tensor 'INPUT0': the model expects 2 dimensions", "make `dims` what the model has"),
     (not_onnx, "error", "model.onnx", ""),
     (decoupled_onnx, "error", "which backend 'onnxruntime' does not support", "remove it, or"),
+    (caffe2, "error", "Caffe2 is no longer maintained", "put it there as model.onnx"),
+    (not_jax, "error", "cannot be read as a function of jax.export", "what `exported.serialize()` returns"),
     (unknown_agent, "error", "repository agent 'checksums'", "correct the agent's name"),
 ]
 
