@@ -281,6 +281,8 @@ class Http1:
             await self._watching.wait()
             if self._ahead or self._buffer:  # enough for now
                 continue
+            if self._exchange is None or self._has_unread:  # meanwhile, and the wire is read already
+                continue
             self._is_watched = True
             self._ahead = await self.wire.receive(RECEIVE_SIZE)
             self._is_watched = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import trio
@@ -11,8 +13,14 @@ import trio.testing
 
 from protocol.access.control import AccessControl
 from protocol.access.restricted import HTTP_API, RestrictedApis
+from protocol.http.date import DateHeader
+from protocol.http.exchange import Exchange
+from protocol.http.http1 import Http1
 from protocol.http.http1_chunks import MAX_CHUNKS
+from protocol.http.reply import Reply
 from protocol.http.server import HttpSettings
+from protocol.http.settings import ConnectionLimits
+from protocol.wire import Wire
 from tests.protocol.http.conftest import Serve, Served
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
@@ -400,3 +408,43 @@ async def test_a_client_that_leaves_behind_pipelined_requests(serve: Serve) -> N
     server.stop.set()
     with trio.fail_after(10):
         await server.ended.wait()
+
+
+class OneReader:
+    """A wire on which one task reads at a time, as on a socket; there is nothing but what is put into `incoming`."""
+
+    def __init__(self) -> None:
+        self.to_wire, self.incoming = trio.open_memory_channel[bytes](10)
+        self.sent = b""
+        self.readers = 0
+
+    async def receive(self, size: int) -> bytes:
+        assert not self.readers, "another task is already reading"
+        self.readers += 1
+        try:
+            return await self.incoming.receive()
+        finally:
+            self.readers -= 1
+
+    async def send(self, data: bytes, pause_seconds: float, on_pause: Callable[[], None]) -> bool:
+        self.sent += data
+        return True
+
+
+async def test_a_request_that_ends_when_its_client_is_to_be_watched(nursery: trio.Nursery) -> None:
+    """The wire is read for the next request then."""
+    wire = OneReader()
+
+    async def answer(exchange: Exchange) -> None:
+        now = trio.current_time()
+        http1.check_time(now)
+        http1.check_time(now)  # it has taken long enough to be watched
+        await exchange.reply(Reply(body=b"answer"))
+
+    http1 = Http1(answer, cast(Wire, wire), ConnectionLimits(), lambda limit: None, DateHeader())
+    nursery.start_soon(http1.run)
+    for number in range(1, 4):
+        wire.to_wire.send_nowait(head("/", method="GET"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.sent.count(b"answer") == number
+    nursery.cancel_scope.cancel()
