@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import trio
 
+from trioton.allocator import keep_freed_memory
 from trioton.ending import ExitTimeoutExpired
 from trioton.log import ServerLog, logging_to
 from trioton.server import Server, StartError
@@ -33,6 +34,7 @@ GARBAGE_THRESHOLDS = (5_000, 10, 10)
 
 def run_process(settings: Settings) -> int:
     """Serve until a signal; answers the exit code. Ends the process itself where an orderly end is not to be had."""
+    keep_freed_memory()
     try:
         with logging_to(settings) as log:
             return trio.run(_serve, settings, log)
