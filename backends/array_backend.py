@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, ClassVar, TypeAlias
 
@@ -18,6 +19,8 @@ import trio
 from numpy.typing import NDArray
 
 from backends.array_batch import Arrays, BatchLayout
+from backends.devices.batch import DeviceBatchLayout
+from backends.devices.stream import DeviceStream
 from backends.instance_thread import InstanceThread
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource
 from backends.padding import Padding
@@ -58,6 +61,11 @@ class ArrayBackend(Backend):
     # batches then go to `run_holding`.
     held_inputs: frozenset[str] = frozenset()
     held_outputs: frozenset[str] = frozenset()
+
+    # The stream of an instance that computes on a device, set by `load_model`: `run` then gets and gives device tensors
+    # in place of arrays of numbers, and what it gives may be incomplete until the stream has been waited for. Its class
+    # should say `takes_device_tensors`.
+    device_stream: DeviceStream | None = None
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
@@ -175,6 +183,14 @@ class ArrayBackend(Backend):
         except ImportError as error:
             raise framework_missing(self.spec.config.backend, model=self.spec.source.name, error=error) from error
         self._is_loaded = True
+        if self.device_stream is not None:
+            self._layout = DeviceBatchLayout(
+                self.spec.config,
+                self.device_stream,
+                version=self.spec.source.version,
+                instance=self.spec.name,
+                text_strings=self.text_strings,
+            )
         if self.held_inputs:
             self._layout.leave_out(self.held_inputs, self.held_outputs)
 
@@ -241,11 +257,13 @@ class ArrayBackend(Backend):
                 continue
             found = [arrays[index] for index in group]
             rows = self._layout.rows(found)
-            inputs = self._layout.joined(found, self._missing(sum(rows)))
-            inputs.update(self._layout.batch_inputs([padded[index] for index in group]))
-            watch.lap("input")
+            inputs: Arrays = {}
+            outputs: Mapping[str, NDArray[Any]] = {}
+            states: Sequence[Sequence[Tensor]] = ()
             try:
-                states: Sequence[Sequence[Tensor]] = ()
+                inputs = self._layout.joined(found, self._missing(sum(rows)))
+                inputs.update(self._layout.batch_inputs([padded[index] for index in group]))
+                watch.lap("input")
                 if self.held_inputs:
                     outputs, states = self.run_holding(inputs, [padded[index] for index in group])
                 else:
@@ -254,6 +272,8 @@ class ArrayBackend(Backend):
                 raise
             except Exception as error:
                 watch.lap("infer")
+                inputs = {}  # before the next attempt needs the memory
+                self._settle()
                 if batch.is_unwanted:
                     continue
                 if not isinstance(error, ServerError):
@@ -261,7 +281,7 @@ class ArrayBackend(Backend):
                 if len(group) > 1:
                     groups.extend([index] for index in group)
                 else:
-                    results[group[0]] = error
+                    results[group[0]] = error.with_traceback(None)  # which would keep what this call knows
                 continue
             watch.lap("infer")
             responses = self._layout.responses(outputs, [padded[index] for index in group], rows)
@@ -272,6 +292,12 @@ class ArrayBackend(Backend):
             watch.lap("output")
         gone = Cancelled("the request was cancelled while its batch ran")
         return BatchResult([gone if result is None else result for result in results], watch.timing())
+
+    def _settle(self) -> None:
+        """A run has failed: wait for what it has enqueued, so that its memory can go."""
+        if self.device_stream is not None:
+            with suppress(ServerError):
+                self.device_stream.synchronize()
 
     def _missing(self, rows: int) -> int:
         """How many rows a batch is to be filled up with."""

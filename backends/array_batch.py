@@ -36,10 +36,12 @@ class Reshape:
 
     def apply(self, array: NDArray[Any], leading: int) -> NDArray[Any]:
         """The array with every dimension after the first `leading` ones changed from `source` to `target`."""
-        actual = array.shape[leading:]
-        variable = iter([size for size, dim in zip(actual, self.source, strict=True) if dim == -1])
-        shape = tuple(next(variable) if dim == -1 else dim for dim in self.target)
-        return array.reshape(array.shape[:leading] + shape)
+        return array.reshape(self.shape(array.shape, leading))
+
+    def shape(self, shape: tuple[int, ...], leading: int) -> tuple[int, ...]:
+        """What becomes of such a shape."""
+        variable = iter([size for size, dim in zip(shape[leading:], self.source, strict=True) if dim == -1])
+        return shape[:leading] + tuple(next(variable) if dim == -1 else dim for dim in self.target)
 
 
 class BatchLayout:
@@ -168,15 +170,24 @@ class BatchLayout:
             wanted = [not request.requested_outputs or entry.name in request.requested_outputs for request in requests]
             if not any(wanted):
                 continue
-            if self._batch_outputs is not None and entry.name in self._batch_outputs.names:
-                array = self._of_datatype(entry, outputs)
-                parts = self._batch_outputs.scatter(entry, array, requests)
-            else:
-                parts = self._split(entry, self._checked(entry, outputs, sum(rows)), rows)
+            parts = self._parts(entry, outputs, requests, rows)
             for response, is_wanted, tensor in zip(responses, wanted, parts, strict=True):
                 if is_wanted:
                     response.outputs.append(tensor)
         return responses
+
+    def _parts(
+        self,
+        entry: ModelOutput,
+        outputs: Mapping[str, NDArray[Any]],
+        requests: Sequence[InferenceRequest],
+        rows: Sequence[int],
+    ) -> list[Tensor]:
+        """An output's part for each request."""
+        if self._batch_outputs is not None and entry.name in self._batch_outputs.names:
+            array = self._of_datatype(entry, outputs)
+            return self._batch_outputs.scatter(entry, array, requests)
+        return self._split(entry, self._checked(entry, outputs, sum(rows)), rows)
 
     def _of_datatype(self, entry: ModelOutput, outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """The model's array for one output, which is there and has the right datatype."""
@@ -194,23 +205,26 @@ class BatchLayout:
     def _checked(self, entry: ModelOutput, outputs: Mapping[str, NDArray[Any]], rows: int) -> NDArray[Any]:
         """The model's array for one output, C-contiguous and in the response's shape."""
         array = self._of_datatype(entry, outputs)
-        dims = entry.dims if entry.reshape is None else entry.reshape.shape
-        if array.ndim != self._leading + len(dims) or not _matches(array.shape[self._leading :], dims):
-            expected = [-1] * self._leading + list(dims)
-            raise Internal(
-                f"model '{self.config.name}', output '{entry.name}': the configuration expects shape {expected}, the "
-                f"model gave {list(array.shape)}"
-            )
-        if self.config.is_batching and array.shape[0] < rows:
-            raise Unsupported(
-                f"failed to split the output tensor '{entry.name}' in responses: expected batch size of at least "
-                f"{rows} in model output, got {array.shape[0]}"
-            )
+        self._check_shape(entry, array.shape, rows)
         if array.dtype.kind not in "OSU":
             array = np.asarray(array, dtype=entry.data_type.dtype.newbyteorder("<"), order="C")
         if entry.reshape is None:
             return array
         return Reshape(entry.reshape.shape, entry.dims).apply(array, self._leading)
+
+    def _check_shape(self, entry: ModelOutput, shape: tuple[int, ...], rows: int) -> None:
+        dims = entry.dims if entry.reshape is None else entry.reshape.shape
+        if len(shape) != self._leading + len(dims) or not _matches(shape[self._leading :], dims):
+            expected = [-1] * self._leading + list(dims)
+            raise Internal(
+                f"model '{self.config.name}', output '{entry.name}': the configuration expects shape {expected}, the "
+                f"model gave {list(shape)}"
+            )
+        if self.config.is_batching and shape[0] < rows:
+            raise Unsupported(
+                f"failed to split the output tensor '{entry.name}' in responses: expected batch size of at least "
+                f"{rows} in model output, got {shape[0]}"
+            )
 
     def _split(self, entry: ModelOutput, array: NDArray[Any], rows: Sequence[int]) -> list[Tensor]:
         name, datatype = entry.name, entry.data_type

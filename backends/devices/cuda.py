@@ -10,6 +10,9 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from backends.devices.errors import device_errors
 from backends.devices.pinned import Pinned
 from backends.devices.runtime import DeviceRuntime
@@ -79,7 +82,16 @@ class CudaRuntime(DeviceRuntime):
     def stream_number(self, stream: Any) -> int:
         return int(stream.ptr)
 
-    def copy(self, target: int, source: int, byte_size: int, stream: Any) -> None:
+    def to_device(self, target: DeviceBuffer, source: NDArray[np.uint8], stream: Any) -> None:
+        self._copy(target.address, source.ctypes.data, source.nbytes, stream)
+
+    def to_host(self, target: NDArray[np.uint8], source: DeviceBuffer, stream: Any) -> None:
+        self._copy(target.ctypes.data, source.address, source.byte_size, stream)
+
+    def copy(self, target: DeviceBuffer, source: DeviceBuffer, stream: Any) -> None:
+        self._copy(target.address, source.address, source.byte_size, stream)
+
+    def _copy(self, target: int, source: int, byte_size: int, stream: Any) -> None:
         runtime = self._cupy.cuda.runtime
         with device_errors(self._place), self._cupy.cuda.Device(self._device_id):
             runtime.memcpyAsync(target, source, byte_size, runtime.memcpyDefault, stream.ptr)

@@ -9,6 +9,9 @@ import abc
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from protocol.device_tensor import DeviceBuffer, DeviceMemory
 
 # A stream, as the runtime that has made it knows it.
@@ -38,9 +41,17 @@ class DeviceRuntime(abc.ABC):
         """Its `cudaStream_t`, for libraries that are told a stream."""
 
     @abc.abstractmethod
-    def copy(self, target: int, source: int, byte_size: int, stream: Stream) -> None:
-        """Enqueue a copy between addresses of the host, of this device, of others. Both sides must stay until the
-        stream was waited for."""
+    def to_device(self, target: DeviceBuffer, source: NDArray[np.uint8], stream: Stream) -> None:
+        """Enqueue a copy of as many bytes from the host. Both sides of any copy must stay until the stream was waited
+        for."""
+
+    @abc.abstractmethod
+    def to_host(self, target: NDArray[np.uint8], source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy to the host."""
+
+    @abc.abstractmethod
+    def copy(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy from this device, or another, to this device."""
 
     @abc.abstractmethod
     def synchronize(self, stream: Stream) -> None:

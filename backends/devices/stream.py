@@ -111,7 +111,7 @@ class DeviceStream:
         """Enqueue a copy to this device, of the source's size, from any."""
         self.hold(target, source)
         if source.byte_size:
-            self._runtime.copy(target.address, source.address, source.byte_size, self._stream)
+            self._runtime.copy(target, source, self._stream)
 
     def _write(self, target: DeviceBuffer, parts: Sequence[Buffer]) -> None:
         if not target.byte_size:
@@ -128,7 +128,7 @@ class DeviceStream:
                 staged[offset : offset + data.size] = data
                 offset += data.size
         self.hold(staged)
-        self._runtime.copy(target.address, staged.ctypes.data, target.byte_size, self._stream)
+        self._runtime.to_device(target, staged, self._stream)
 
     def to_host(self, buffers: Iterable[DeviceBuffer]) -> list[memoryview]:
         """The bytes of buffers on the host; waits for all that is enqueued. They may be sent as they are: pinned memory
@@ -140,7 +140,7 @@ class DeviceStream:
                 array = np.empty(buffer.byte_size, np.uint8)
             if buffer.byte_size:
                 self.hold(buffer, array)
-                self._runtime.copy(array.ctypes.data, buffer.address, buffer.byte_size, self._stream)
+                self._runtime.to_host(array, buffer, self._stream)
             found.append(array.data)
         self.synchronize()
         return found

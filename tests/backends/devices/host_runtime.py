@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from backends.devices.pinned import Pinned
@@ -88,7 +89,8 @@ class HostStream:
 
 
 class HostRuntime(DeviceRuntime):
-    """`free_bytes` is what can be allocated; `copied` has the size of each copy, `waits` how often it was waited."""
+    """`free_bytes` is what can be allocated; `copied` has the size of each copy, `waits` how often it was waited. One
+    that `is_eager` copies at once: for libraries that compute on the host, and know no streams."""
 
     def __init__(
         self, device_id: int = 0, pool_bytes: int = 0, has_peers: bool = True, *, device_type: int = DeviceType.CUDA
@@ -100,6 +102,7 @@ class HostRuntime(DeviceRuntime):
         self.free_bytes = 1 << 30
         self.copied: list[int] = []
         self.waits = 0
+        self.is_eager = False
         self.is_lost = False
         self.current_in: dict[int, HostStream] = {}
 
@@ -115,9 +118,24 @@ class HostRuntime(DeviceRuntime):
     def stream_number(self, stream: HostStream) -> int:
         return id(stream)
 
-    def copy(self, target: int, source: int, byte_size: int, stream: HostStream) -> None:
+    def to_device(self, target: DeviceBuffer, source: NDArray[np.uint8], stream: HostStream) -> None:
+        self.host.check(target.address, source.nbytes)
+        self._enqueue(target.address, source.ctypes.data, source.nbytes, stream)
+
+    def to_host(self, target: NDArray[np.uint8], source: DeviceBuffer, stream: HostStream) -> None:
+        self.host.check(source.address, source.byte_size)
+        self._enqueue(target.ctypes.data, source.address, source.byte_size, stream)
+
+    def copy(self, target: DeviceBuffer, source: DeviceBuffer, stream: HostStream) -> None:
+        self.host.check(target.address, source.byte_size)
+        self._enqueue(target.address, source.address, source.byte_size, stream)
+
+    def _enqueue(self, target: int, source: int, byte_size: int, stream: HostStream) -> None:
         self.copied.append(byte_size)
-        stream.copies.append((target, source, byte_size))
+        if self.is_eager:
+            ctypes.memmove(target, source, byte_size)
+        else:
+            stream.copies.append((target, source, byte_size))
 
     def synchronize(self, stream: HostStream) -> None:
         self.waits += 1
