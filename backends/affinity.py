@@ -27,6 +27,12 @@ def bind_thread(cores: Collection[int]) -> None:
             logger.warning("cannot bind to CPU cores %s: %s", sorted(cores), error)
 
 
+def unbind_thread() -> None:
+    """Let the calling thread run where the process may, whatever it inherited from the thread that started it."""
+    if hasattr(os, "sched_getaffinity"):
+        bind_thread(os.sched_getaffinity(os.getpid()))  # by its number, the process's first thread
+
+
 @contextmanager
 def bound_children(cores: Collection[int]) -> Iterator[None]:
     """Processes that the calling thread starts in this block, and all that is theirs, stay on these cores."""

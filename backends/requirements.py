@@ -16,6 +16,7 @@ _INSTALL = {
     "fil": "the treelite package: pip install 'trioton[forests]'",
     "jax": "the jax and flatbuffers packages: pip install 'trioton[jax]'",
     "openvino": "the openvino package: pip install 'trioton[openvino]'",
+    "tensorflow": "the tensorflow package: pip install 'trioton[tensorflow]'",
     "pytorch": "the torch package: pip install 'trioton[torch]'",
 }
 

@@ -24,6 +24,8 @@ FORMATS = {
     "torch_export": "torch",
     "torch_module": "torch",
     "forest": "treelite",
+    "tensorflow": "tensorflow-cpu",
+    "graphdef": "tensorflow-cpu",
 }
 
 

@@ -24,6 +24,7 @@ from tests.backends.conformance.pytorch_format import (
     ModuleFormat,
     TorchScriptFormat,
 )
+from tests.backends.conformance.tensorflow_format import GraphDefFormat, SavedModelFormat
 
 # Compilers, and workers that import a large package, may take this long on a busy machine.
 SLOW_SECONDS = 600
@@ -41,6 +42,8 @@ FORMATS: tuple[Format, ...] = (
     XgboostUbjFormat(),
     LightGbmFormat(),
     CheckpointFormat(),
+    SavedModelFormat(),
+    GraphDefFormat(),
 )
 
 

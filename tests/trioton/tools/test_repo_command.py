@@ -194,6 +194,40 @@ def test_a_folder_of_a_model_and_what_it_needs(tmp_path: Path, repository: Path)
     assert tree(repository / "mine") == ["1/helper.py", "1/model.py", "config.pbtxt", "labels.txt", "warmup/x"]
 
 
+def test_the_folder_of_a_saved_model(tmp_path: Path, repository: Path) -> None:
+    """Its inputs and outputs are read from its signature."""
+    pytest.importorskip("tensorflow")
+    from tests.backends.tensorflow.tensorflow_models import sum_of
+
+    sum_of(tmp_path).rename(tmp_path / "sums")
+    assert add(repository, tmp_path / "sums", "--max-batch-size=2") == 0
+    assert "sums/1/model.savedmodel/saved_model.pb" in tree(repository)
+    config = parse_pbtxt((repository / "sums" / "config.pbtxt").read_text(), source="written")
+    assert (config.backend, config.max_batch_size) == ("tensorflow", 2)
+    assert ([entry.name for entry in config.input], config.output[0].name) == (["A", "B"], "SUM")
+
+
+def test_a_graph_that_does_not_tell_its_outputs_is_told_what_to_write(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorflow")
+    from tests.backends.tensorflow.tensorflow_models import sum_graph
+
+    file = sum_graph(tmp_path)
+    assert add(repository, file) == 1
+    told = capsys.readouterr().err
+    assert "its inputs are 'A' (TYPE_FP32, [-1, 3]), 'B' (TYPE_FP32, [-1, 3])" in told
+    assert "mend: list its inputs and outputs in a config.pbtxt" in told
+    config = tmp_path / "config.pbtxt"
+    config.write_text("""
+max_batch_size: 2
+input [ { name: "A" data_type: TYPE_FP32 dims: [ 3 ] }, { name: "B" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "SUM" data_type: TYPE_FP32 dims: [ 3 ] } ]
+""")
+    assert add(repository, file, "--name=sums", f"--config={config}") == 0
+    assert tree(repository) == ["sums/1/model.graphdef", "sums/config.pbtxt"]
+
+
 def test_a_whole_model_directory(tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With its versions, and its own configuration as it is."""
     add_add_sub(tmp_path / "sums", versions=(1, 2))

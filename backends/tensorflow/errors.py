@@ -1,0 +1,49 @@
+"""The library's exceptions as ours. Their texts close with the places in a graph where they arose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from backends.tensorflow.library import tf
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
+
+_PLACE = re.compile(r"\{\{(?:function_)?node [^}]*\}\}:?")
+_NODES = re.compile(r"\n\s*\[\[.*", re.DOTALL)
+
+
+@contextmanager
+def load_errors(model: str, step: str) -> Iterator[None]:
+    """Around one step of a load: what the library raises becomes Internal, as in Triton; a device without memory
+    Unavailable."""
+    try:
+        yield
+    except (ServerError, ImportError):
+        raise
+    except Exception as error:
+        kind = Unavailable if isinstance(error, tf.errors.ResourceExhaustedError) else Internal
+        raise kind(f"tensorflow error in {step}: {told(error)} (model '{model}')") from error
+
+
+@contextmanager
+def run_errors(model: str) -> Iterator[None]:
+    """Around a run: an invalid argument is the client's mistake, a device without memory a state that may pass, and
+    anything else the model's fault."""
+    try:
+        yield
+    except ServerError:
+        raise
+    except Exception as error:
+        kind: type[ServerError] = Internal
+        if isinstance(error, tf.errors.InvalidArgumentError):
+            kind = InvalidArgument
+        elif isinstance(error, tf.errors.ResourceExhaustedError):
+            kind = Unavailable
+        raise kind(f"tensorflow error in running model: {told(error)} (model '{model}')") from error
+
+
+def told(error: Exception) -> str:
+    """What an exception says, without the places."""
+    text = _NODES.sub("", _PLACE.sub("", str(error)))
+    return " ".join(text.split()) or type(error).__name__
