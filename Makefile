@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Test processes at once: one more than cores, for many tests wait for a server to start or to end.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 8))')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Packages that carry real models; their own dependencies are not needed to read the files.
 MODEL_PACKAGES := 'rapidocr-onnxruntime==1.4.*' 'silero-vad==6.*' 'magika==1.*'
@@ -14,7 +16,7 @@ demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
 
 test: $(VENV)/test-ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: $(VENV)/check-ready
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.e2e.server_process import TIMEOUT_SECONDS, ServerProcess
 
-CASES = int(os.environ.get("OPENAPI_CASES", "300"))
+CASES = int(os.environ.get("OPENAPI_CASES", "150"))
 SEED = int(os.environ.get("OPENAPI_SEED", "1"))
 
 Operation: TypeAlias = APIOperation[Any, Any, Any, Any]
