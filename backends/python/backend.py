@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -187,11 +188,15 @@ class PythonBackend(Backend):
         loaded = self._loaded
         if loaded is None or self._death:
             raise InstanceDied(self._death or f"model instance '{self.spec.name}' is not loaded")
+        loaded.calls += 1
         try:
-            return await loaded.use(work)
+            if loaded.link.is_attended:
+                return await work(loaded.batches)
+            return await loaded.link.attending(partial(work, loaded.batches))
         except (WorkerGone, BrokenFrame) as gone:
             raise await self._died(loaded, str(gone)) from None
         finally:
+            loaded.end_call()
             if self._renewal is not None and loaded is self._loaded:
                 self._renewal.note_batch(loaded, requests)
 

@@ -132,7 +132,7 @@ def decode_responses(
         raise BrokenFrame("its answer is in shared memory that it does not have")
     parameters = dict(head.parameters)
     errors = {index: (code, message) for index, code, message in head.errors}
-    if not all(0 <= index < len(requests) for index in (*parameters, *errors)):
+    if (parameters or errors) and not all(0 <= index < len(requests) for index in (*parameters, *errors)):
         raise BrokenFrame(f"it answers more than {len(requests)} requests")
     reader = TensorReader(executed.frame, forms, memory, skipped=_BEFORE_RUNS, is_copied=is_shared)
     answers: list[Outcome | None] = []

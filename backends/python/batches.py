@@ -31,6 +31,7 @@ from backends.python.link import WorkerLink
 from backends.python.portions import InputRoom
 from backends.python.reply_stream import ReplyStream
 from backends.python.running_batch import RunningBatch
+from backends.python.signals import Signal
 from backends.python.tensor_columns import TensorColumn
 from backends.python.wire import BrokenFrame, Frame, decode_head, encode
 from backends.python.worker.trioton_worker.frames import CANCEL, DROPPED, EXECUTED, FINAL, RESPONSE
@@ -83,7 +84,17 @@ class Batches:
         return bool(self._open)
 
     def tell_changed(self) -> None:
-        self.changed.unpark_all()
+        if self.changed:
+            self.changed.unpark_all()
+
+    def execution_of(self, batch: RunningBatch | None) -> Execution | None:
+        """The batch as the caller of other models, while it runs."""
+        if batch is None or batch.executed.is_set:
+            return None
+        if batch.execution is None:
+            source = self._spec.source
+            batch.execution = Execution(source, source.name, self._spec.name, self.concurrency)
+        return batch.execution
 
     async def run(
         self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None = None
@@ -94,7 +105,9 @@ class Batches:
         """
         started = time.perf_counter_ns()
         inputs = column_of(requests, self._link.forms)
-        batch = await self._begin(requests, inputs.size)
+        if not self._may_begin(inputs.size):
+            await self._wait_room(inputs.size)
+        batch = self._begin(requests, inputs.size)
         try:
             await self._send(batch, inputs)
             sent = time.perf_counter_ns()
@@ -129,7 +142,9 @@ class Batches:
         """
         started = time.perf_counter_ns()
         inputs = column_of(requests, self._link.forms)
-        batch = await self._begin(requests, inputs.size)
+        if not self._may_begin(inputs.size):
+            await self._wait_room(inputs.size)
+        batch = self._begin(requests, inputs.size)
         for index, responder in enumerate(responders):
             ended = partial(self._end_if_over, batch)
             batch.streams.append(ReplyStream(self._link, batch.number, index, responder, ended))
@@ -164,20 +179,19 @@ class Batches:
             for stream in batch.streams:
                 stream.fail(error)
 
-    async def _begin(self, requests: Sequence[InferenceRequest], size: int) -> RunningBatch:
-        await self._wait_room(size)
-        source = self._spec.source
-        execution = Execution(source, source.name, self._spec.name, self.concurrency)
-        batch = RunningBatch(next(self._numbers), requests, execution, size)
+    def _begin(self, requests: Sequence[InferenceRequest], size: int) -> RunningBatch:
+        batch = RunningBatch(next(self._numbers), requests, size)
         self._inputs.take(size)
         self._in_worker += 1
         self._open[batch.number] = batch
         return batch
 
+    def _may_begin(self, size: int) -> bool:
+        """Whether a batch need not wait. Raises BatchTooLarge."""
+        return not self._line and self._has_place and self._inputs.has(size)
+
     async def _wait_room(self, size: int) -> None:
         """In turn: a large batch is not passed by small ones."""
-        if not self._line and self._has_place and self._inputs.has(size):
-            return
         me = object()
         self._line.append(me)
         try:
@@ -231,7 +245,7 @@ class Batches:
 
     async def _answers(self, batch: RunningBatch) -> list[Outcome | None]:
         """What EXECUTED said; None for those that their response senders answer."""
-        found, outputs = batch.found, self._link.arena.outputs
+        found = batch.found
         if found is None:
             raise WorkerGone(self._link.channel.problem)
         try:
@@ -241,16 +255,10 @@ class Batches:
                 if not batch.answers:
                     raise self._failure(failure)
                 return [batch.answers.get(index, self._failure(failure)) for index in range(len(batch.requests))]
-            decode = partial(
-                decode_responses,
-                found,
-                batch.requests,
-                forms=self._link.forms,
-                model_name=self._spec.source.name,
-                model_version=self._spec.source.version,
-                output_memory=None if outputs is None else outputs.view,
-            )
-            answers = decode() if found.shared <= _BLOCKING_SIZE else await trio.to_thread.run_sync(decode)
+            if found.shared <= _BLOCKING_SIZE:
+                answers = self._decode(batch, found)
+            else:
+                answers = await trio.to_thread.run_sync(self._decode, batch, found)
         finally:
             self._note_memory(found)
         if None in answers:
@@ -259,8 +267,19 @@ class Batches:
             }
         return answers
 
+    def _decode(self, batch: RunningBatch, found: Executed) -> list[Outcome | None]:
+        outputs, source = self._link.arena.outputs, self._spec.source
+        return decode_responses(
+            found,
+            batch.requests,
+            forms=self._link.forms,
+            model_name=source.name,
+            model_version=source.version,
+            output_memory=None if outputs is None else outputs.view,
+        )
+
     async def _wait_answered(self, batch: RunningBatch) -> None:
-        batch.answered = trio.Event()
+        batch.answered = Signal()
         await batch.answered.wait()
         if batch.unanswered:
             raise WorkerGone(self._link.channel.problem)
@@ -315,7 +334,8 @@ class Batches:
             self._offers.remove(free)
 
     def _give_room(self) -> None:
-        self._room.unpark_all()
+        if self._line:
+            self._room.unpark_all()
         while self._offers and self._has_place:
             self._offers.popleft()()
 
@@ -327,7 +347,8 @@ class Batches:
         if batch is None or batch.found is not None:
             raise BrokenFrame("it answered what was not asked")
         batch.found = found
-        batch.execution.is_running = False
+        if batch.execution is not None:
+            batch.execution.is_running = False
         if batch.in_segment and not found.is_kept:
             self._give_back_inputs(batch)
         if batch.streams:
@@ -394,7 +415,8 @@ class Batches:
         self._room.unpark_all()
         self.tell_changed()
         for batch in self._open.values():
-            batch.execution.is_running = False
+            if batch.execution is not None:
+                batch.execution.is_running = False
             batch.executed.set()
             if batch.answered is not None:
                 batch.answered.set()

@@ -187,7 +187,7 @@ class BlsCalls:
         if self._models is None:
             return Unsupported("the server has no other models")
         head, batch = call.head, call.batch
-        execution = batch.execution if batch is not None and batch.execution.is_running else None
+        execution = self._batches.execution_of(batch)
         trace = call.request.trace = _child_trace(head, batch)
         try:
             if head.stream:

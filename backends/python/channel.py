@@ -85,8 +85,8 @@ class Channel:
         """Take what the worker sends until it has closed its end, or sends what no worker sends."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_rest)
-            while not self.is_closed:
-                with suppress(trio.ClosedResourceError):  # closed meanwhile, and marked so
+            with suppress(trio.ClosedResourceError):  # closed meanwhile, and marked so
+                while not self.is_closed:
                     # Also where more is there: a worker that sends without end must not stop the others.
                     await trio.lowlevel.wait_readable(self._socket)
                     self._read()

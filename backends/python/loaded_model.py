@@ -6,9 +6,8 @@ Flow: backend → [loaded model] → `batches` → `link` → worker. An instanc
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 import trio
@@ -94,16 +93,10 @@ class LoadedModel:
             raise
         return loaded
 
-    async def use(self, work: Callable[[Batches], Awaitable[T]]) -> T:
-        """What the work with its batches gives; attends to the worker if nobody does."""
-        self.calls += 1
-        try:
-            if self.link.is_attended:
-                return await work(self.batches)
-            return await self.link.attending(partial(work, self.batches))
-        finally:
-            self.calls -= 1
-            self.batches.tell_changed()
+    def end_call(self) -> None:
+        """One of `calls` is over."""
+        self.calls -= 1
+        self.batches.tell_changed()
 
     async def wait_idle(self) -> None:
         """Sleep until nobody uses it, and nothing is to come for any request that it was given; or it has died."""

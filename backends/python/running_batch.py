@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import trio
-
 from backends.python.batch import Executed, Outcome
 from backends.python.reply_stream import ReplyStream
+from backends.python.signals import Signal
 from backends.services import Execution
 from protocol.messages import InferenceRequest
 
@@ -28,21 +27,22 @@ class RunningBatch:
     """From EXECUTE to the last answer.
 
     `executed` is set when EXECUTED has come or never will; `found` is what it says, None where it never will.
+    `execution` is there once the batch calls other models.
     `input_size` are the bytes of its inputs that the worker may still hold, `in_segment` if they are in shared memory.
     `answers` has what response senders have sent. `streams` are those of a decoupled model.
     """
 
     number: int
     requests: Sequence[InferenceRequest]
-    execution: Execution
     input_size: int = 0
     in_segment: bool = False
-    executed: trio.Event = field(default_factory=trio.Event)
+    executed: Signal = field(default_factory=Signal)
     found: Executed | None = None
+    execution: Execution | None = None
     is_abandoned: bool = False
     answers: dict[int, Outcome] = field(default_factory=dict)
     unanswered: set[int] = field(default_factory=set)
-    answered: trio.Event | None = None
+    answered: Signal | None = None
     streams: list[ReplyStream] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
     calls: dict[Cancellable, int] = field(default_factory=dict)

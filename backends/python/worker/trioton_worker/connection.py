@@ -133,11 +133,14 @@ class Connection:
             if not more:
                 return None
             data += more
-        body = np.empty(body_size, np.uint8)
-        there = data[body_start : body_start + body_size]
-        body[: len(there)] = np.frombuffer(there, np.uint8)
-        if len(there) < body_size and not self._receive_into(body.data[len(there) :]):
-            return None
+        here = min(len(data) - body_start, body_size)
+        if here == body_size:
+            body = np.frombuffer(data, np.uint8, here, body_start).copy()
+        else:
+            body = np.empty(body_size, np.uint8)
+            body[:here] = np.frombuffer(data, np.uint8, here, body_start)
+            if not self._receive_into(body.data[here:]):
+                return None
         self._ahead = data[body_start + body_size :]
         column = array.array("q", data[PREFIX.size : forms_start]).tolist()
         head = _decode_json(str(data[head_start:head_end], "utf-8"))[0] if head_size else {}

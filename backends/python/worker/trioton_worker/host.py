@@ -26,7 +26,7 @@ from .hiding import hide_server
 from .lifeline import LIFELINE, tie_to_server
 from .making import SharingMaker, TemplateMaker, initialized, load_class
 from .process_exit import exit_for, exit_now
-from .serve import serve
+from .serve import collect_less, serve
 from .session import Session, open_session
 
 _MOST_DESCRIPTORS = 2
@@ -36,6 +36,7 @@ _LONGEST_TEXT = 16384  # of an error; a message must fit into a datagram
 
 def main(host_fd: int) -> None:
     """Do what the server says until it closes its end."""
+    collect_less()
     os.set_inheritable(host_fd, False)
     control = socket.socket(fileno=host_fd)
     tie_to_server(control)

@@ -5,6 +5,7 @@ Flow: server → connection → switchboard → [serve] → instance → the mod
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -23,14 +24,24 @@ from .making import FreshMaker, Maker
 from .model_config import ModelConfig
 from .session import Session, close_session, open_session
 
+_GARBAGE_THRESHOLDS = (5_000, 10, 10)
+
 
 def main(control_fd: int) -> None:
     """Serve, then return; ends the process at once where the model or the worker itself breaks off."""
+    collect_less()
     os.set_inheritable(control_fd, False)
     control = socket.socket(fileno=control_fd)
     tie_to_server(control)
     hide_server()
     serve(open_session(Session(Connection(control))), FreshMaker())
+
+
+def collect_less() -> None:
+    """Requests leave no circles behind: look for some only after as many objects as several batches have, and not among
+    what is there before the model. A model may set it otherwise."""
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 def serve(session: Session, maker: Maker) -> None:
