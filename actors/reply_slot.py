@@ -11,18 +11,19 @@ import trio
 
 from protocol.errors import ServerError
 from protocol.messages import InferenceResponse
+from protocol.wakeup import Wakeup
 
 Reply: TypeAlias = InferenceResponse | ServerError
 
 
-class ReplySlot:
+class ReplySlot(Wakeup):
     """Room for one answer, and one task that waits for it."""
 
-    __slots__ = ("_is_closed", "_reply", "_waiting")
+    __slots__ = ("_is_closed", "_reply")
 
     def __init__(self) -> None:
+        self._waiting = None
         self._reply: Reply | None = None
-        self._waiting: trio.lowlevel.Task | None = None
         self._is_closed = False
 
     def send_nowait(self, reply: Reply) -> None:
@@ -32,9 +33,7 @@ class ReplySlot:
         if self._reply is not None:
             raise trio.WouldBlock
         self._reply = reply
-        if self._waiting is not None:
-            trio.lowlevel.reschedule(self._waiting)
-            self._waiting = None
+        self.wake()
 
     async def send(self, reply: Reply) -> None:
         self.send_nowait(reply)
@@ -43,8 +42,7 @@ class ReplySlot:
     async def receive(self) -> Reply:
         """The answer, once. Cancelled, an answer that comes is kept."""
         if self._reply is None:
-            self._waiting = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
+            await self.wait()
             assert self._reply is not None  # only an answer ends the wait
         else:
             await trio.lowlevel.checkpoint()
@@ -52,7 +50,3 @@ class ReplySlot:
 
     def close(self) -> None:
         self._is_closed = True
-
-    def _abort(self, raise_cancel: object) -> trio.lowlevel.Abort:
-        self._waiting = None
-        return trio.lowlevel.Abort.SUCCEEDED

@@ -16,19 +16,20 @@ from typing import Generic, TypeVar, TypeVarTuple, cast
 import trio
 
 from backends.affinity import bind_thread
+from protocol.wakeup import Wakeup
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 class _Job(Generic[T]):
-    """One call. The thread writes `result` or `error`, then the loop wakes `task` if it still waits."""
+    """One call. The thread writes `result` or `error`, then the loop wakes whoever still waits."""
 
     def __init__(self, call: Callable[[], T], *, is_last: bool = False) -> None:
         self.call = call
         self.is_last = is_last
         self.token = trio.lowlevel.current_trio_token()
-        self.task: trio.lowlevel.Task | None = None
+        self._ended = Wakeup()
         self.is_abandoned = False
         self.result: T | None = None
         self.error: BaseException | None = None
@@ -43,24 +44,15 @@ class _Job(Generic[T]):
             self.error = RuntimeError(f"the model's code raised {type(error).__name__}: {error}")
             self.error.__cause__ = error
         with suppress(trio.RunFinishedError):  # the server ended while the call ran; nobody waits any more
-            self.token.run_sync_soon(self._wake)
-
-    def _wake(self) -> None:
-        """In the loop."""
-        if self.task is not None:
-            task, self.task = self.task, None
-            trio.lowlevel.reschedule(task)
+            self.token.run_sync_soon(self._ended.wake)
 
     async def wait(self) -> T:
         """Sleep until the call has ended; its result or its exception. Cancelled: leaves the call to the thread."""
-        self.task = trio.lowlevel.current_task()
-
-        def abandon(_: Callable[[], None]) -> trio.lowlevel.Abort:
-            self.task = None
+        try:
+            await self._ended.wait()
+        except trio.Cancelled:
             self.is_abandoned = True
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abandon)
+            raise
         if self.error is not None:
             try:
                 raise self.error

@@ -35,6 +35,7 @@ from backends.services import CallRefused, Execution, ModelCaller, ModelNotReady
 from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.server_settings import Trace
+from protocol.wakeup import IdleTasks
 
 logger = logging.getLogger("trioton.backends.python")
 
@@ -76,7 +77,7 @@ class BlsCalls:
         self._open: dict[int, _Call] = {}
         # Tasks that have ended a call wait for another: to wake one costs less than to begin one.
         self._waiting: deque[_Call] = deque()
-        self._idle: list[trio.lowlevel.Task] = []
+        self._idle = IdleTasks()
         link.handlers[INFER] = self._infer
         link.handlers[FORGET] = self._forget
         link.handlers[TAKEN] = self._take
@@ -104,9 +105,7 @@ class BlsCalls:
         )
         call = self._open[head.call] = _Call(head, request, batch)
         self._waiting.append(call)
-        if self._idle:
-            trio.lowlevel.reschedule(self._idle.pop())
-        else:
+        if not self._idle.wake_one():
             self._link.spawn(self._work)
 
     def _forget(self, frame: Frame) -> None:
@@ -143,7 +142,7 @@ class BlsCalls:
             with trio.CancelScope() as scope:
                 while True:
                     while not self._waiting:
-                        await self._sleep()
+                        await self._idle.wait()
                     call = self._waiting.popleft()
                     outcome = await self._run(call, scope)
                     if scope.cancel_called:
@@ -156,17 +155,6 @@ class BlsCalls:
             raise
         assert call is not None  # the scope is cancelled for a call only
         return call
-
-    async def _sleep(self) -> None:
-        """Until there is a call for this task. (A ParkingLot does the same at several times the cost.)"""
-        me = trio.lowlevel.current_task()
-        self._idle.append(me)
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._idle.remove(me)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def _run(self, call: _Call, scope: trio.CancelScope) -> InferenceResponse | ServerError | None:
         call.scope = scope

@@ -15,6 +15,7 @@ import trio
 
 from protocol.grpc.headers import Header
 from protocol.grpc.stream import Stream
+from protocol.wakeup import IdleTasks
 
 # How many tasks wait for calls. A connection rarely has more calls in progress, and a task takes some kilobytes.
 MAX_IDLE = 64
@@ -42,13 +43,11 @@ class CallTasks:
         self._close = close
         self._end = end
         self._waiting: deque[Stream] = deque()  # never more than there are tasks on their way to them
-        self._idle = trio.lowlevel.ParkingLot()
+        self._idle = IdleTasks()
 
     def start(self, stream: Stream) -> None:
         self._waiting.append(stream)
-        if self._idle:
-            self._idle.unpark()
-        else:
+        if not self._idle.wake_one():
             self._nursery.start_soon(self._serve)
 
     async def _serve(self) -> None:
@@ -63,9 +62,11 @@ class CallTasks:
                 finally:
                     self._close(stream)
                 self._end(stream, trailers)
+                is_used_up = stream.is_closed  # cancelled, when it was too late
                 if stream.deadline != math.inf:
+                    is_used_up = is_used_up or scope.cancel_called
                     scope.deadline = math.inf
-                if scope.cancel_called or len(self._idle) >= MAX_IDLE:
+                if is_used_up or len(self._idle) >= MAX_IDLE:
                     return
-                await self._idle.park()
+                await self._idle.wait()
         self._end(stream, None)

@@ -40,6 +40,7 @@ from protocol.grpc.stream import SHUTTING_DOWN, Stream
 from protocol.limits import LimitCounter
 from protocol.messages import Buffer
 from protocol.request_memory import RequestMemory
+from protocol.wakeup import Wakeup
 from protocol.wire import wire_over
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Connection:
         self._is_lost = False  # the peer is gone, or cannot be written to
         self._has_failed = False  # the peer broke the protocol, and a GOAWAY says so
         self._reading = trio.CancelScope()
-        self._time_changed = trio.lowlevel.ParkingLot()
+        self._time_changed = Wakeup()
         self._lifetime = Lifetime(limits, trio.current_time(), age_factor=random.uniform(0.9, 1.1))
         self._pings = PingPolice(limits.keepalive)
         self._resets = FloodGuard(limits.max_stream_resets)
@@ -160,7 +161,7 @@ class Connection:
         self._lifetime.on_retired(trio.current_time())
         self._out.announce_end()
         self._out.ping(_RETIRING_PING)  # its answer comes behind the calls that were on their way
-        self._time_changed.unpark_all()
+        self._time_changed.wake()
 
     # The reader.
 
@@ -316,7 +317,7 @@ class Connection:
                         self._reading.cancel()
                         return
             with trio.move_on_at(self._lifetime.wake_at(now)):
-                await self._time_changed.park()
+                await self._time_changed.wait()
 
     def _refuse_calls(self) -> None:
         if self._is_retiring and not self._refuses_calls:

@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 import trio
 
+from protocol.wakeup import IdleTasks
+
 T = TypeVar("T")
 
 # How many tasks wait for requests. A stream rarely has more in progress, and a task takes some kilobytes.
@@ -25,21 +27,19 @@ class RequestTasks(Generic[T]):
         self._nursery = nursery
         self._run = run
         self._waiting: deque[T] = deque()  # never more than there are tasks on their way to them
-        self._idle = trio.lowlevel.ParkingLot()
+        self._idle = IdleTasks()
         self._is_over = False
 
     def start(self, request: T) -> None:
         """Run it in a task. It begins when those before have come to their first checkpoint."""
         self._waiting.append(request)
-        if self._idle:
-            self._idle.unpark()
-        else:
+        if not self._idle.wake_one():
             self._nursery.start_soon(self._serve)
 
     def end(self) -> None:
         """No more come: the tasks that wait go, the others when they have no more to do."""
         self._is_over = True
-        self._idle.unpark_all()
+        self._idle.wake_all()
 
     async def _serve(self) -> None:
         while True:
@@ -48,4 +48,4 @@ class RequestTasks(Generic[T]):
             elif self._is_over or len(self._idle) >= MAX_IDLE:
                 return
             else:
-                await self._idle.park()
+                await self._idle.wait()

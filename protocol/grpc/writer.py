@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from protocol.messages import Buffer
+from protocol.wakeup import Wakeup
 from protocol.wire import Wire, split
 
 # Fewer bytes than this are joined for a write; more leave from where they are.
@@ -24,7 +25,7 @@ class Writer:
         self._wire = wire
         self._on_progress = on_progress
         self._output: list[Buffer] = []
-        self._has_output = trio.lowlevel.ParkingLot()
+        self._has_output = Wakeup()
         self._is_writing = False
         self._is_deaf = False
         self._is_finishing = False
@@ -36,8 +37,8 @@ class Writer:
         self.backlog += sum(map(len, data))
         if self.backlog > _JOINED_SIZE and not self._is_writing:
             self._write_at_once()
-        if self._has_output and self._output:
-            self._has_output.unpark_all()
+        if self._output:
+            self._has_output.wake()
 
     def _write_at_once(self) -> None:
         sent = self._wire.send_at_once(self._output)
@@ -62,7 +63,7 @@ class Writer:
                 elif self._is_finishing:
                     return
                 else:
-                    await self._has_output.park()
+                    await self._has_output.wait()
         finally:
             self._has_ended.set()
 
@@ -86,5 +87,5 @@ class Writer:
     async def finish(self) -> None:
         """Returns when all is written, or cannot be."""
         self._is_finishing = True
-        self._has_output.unpark_all()
+        self._has_output.wake()
         await self._has_ended.wait()

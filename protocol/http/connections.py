@@ -23,9 +23,9 @@ from protocol.http.errors import TooManyConnections, error_reply
 from protocol.http.exchange import App
 from protocol.http.http1_exchange import response_head
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
-from protocol.http.wakeup import Wakeup
 from protocol.listening import open_listeners
 from protocol.tls import server_stream
+from protocol.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from protocol.http.http1_chunks import LineTooLong
 from protocol.http.http1_exchange import Http1Exchange, response_head
 from protocol.http.http1_head import END_OF_HEAD, HTTP2_PREFACE, Head, malformed, parse_head
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
-from protocol.http.wakeup import Wakeup
 from protocol.messages import Buffer
 from protocol.request_memory import RequestShare
+from protocol.wakeup import Wakeup
 from protocol.wire import Wire
 
 logger = logging.getLogger(__name__)
