@@ -12,6 +12,7 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
@@ -22,6 +23,7 @@ END_OF_HEAD = re.compile(rb"\n\r?\n")
 # What a client that knows that it talks HTTP/2 begins with (RFC 9113, 3.4); it has the form of a head.
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
+_MOST_REMEMBERED = 1024  # bytes of a head
 _SETTING_SIZE = 6  # bytes of one entry in a SETTINGS frame
 
 
@@ -79,6 +81,10 @@ def parse_head(data: bytes) -> Head:
     Raises:
         InvalidArgument: it is none; Unsupported: its body comes in a coding that this server does not know.
     """
+    return _known(data) if len(data) <= _MOST_REMEMBERED else _parse(data)
+
+
+def _parse(data: bytes) -> Head:
     line, _, _ = data.partition(b"\r\n")
     is_http_1_0 = line.endswith(b" HTTP/1.0")
     lines = _Lines()
@@ -113,6 +119,10 @@ def parse_head(data: bytes) -> Head:
         expects_continue=not is_http_1_0 and headers.get(b"expect", b"").lower() == b"100-continue",
         is_http_1_0=is_http_1_0,
     )
+
+
+# A client's heads differ in the length of the body, mostly, and many lengths come again.
+_known = lru_cache(maxsize=512)(_parse)
 
 
 class _Lines:

@@ -132,11 +132,11 @@ def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
     """What our defaults cost, our server beside the bare library, and a step of an ensemble beside the bare model."""
     print("  the defaults, batching efficiency, and the overhead of ensembles", flush=True)
     try:
-        defaults = default_cost.report(default_cost.measure(load, rounds))
+        defaults = default_cost.report(default_cost.measure(load, 2 * rounds))
     except (LoadFailed, PeerError) as error:
         defaults = f"failed: {error}"
     try:
-        efficiency = batching_efficiency.report(batching_efficiency.measure(load, our_server(), rounds=rounds))
+        efficiency = batching_efficiency.report(batching_efficiency.measure(load, our_server(), rounds=min(rounds, 3)))
     except (LoadFailed, PeerError) as error:
         efficiency = f"failed: {error}"
     overhead = ensemble_overhead.report(trio.run(ensemble_overhead.measure, OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS))

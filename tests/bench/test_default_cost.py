@@ -30,9 +30,9 @@ def test_the_servers_take_turns_after_one_that_does_not_count(monkeypatch: pytes
 
 
 def test_the_cost_is_the_median_of_the_rounds() -> None:
-    costs = [DefaultCost(ROW, [102, 110, 99], [100, 100, 100]), DefaultCost(ROW, [104], [100])]
+    costs = [DefaultCost(ROW, [102, 110, 99], [100, 100, 100]), DefaultCost(ROW, [104, 104], [100, 100])]
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in report(costs).splitlines()[2:]]
     assert lines == [
-        ["add_sub/http/1", "102.0", "100.0", "2.0", "≤ 3.00 met"],
-        ["add_sub/http/1", "104.0", "100.0", "4.0", "≤ 3.00 not met"],
+        ["add_sub/http/1", "102.0", "100.0", "2.0", "0.5 to 6.0", "≤ 3.00 met"],
+        ["add_sub/http/1", "104.0", "100.0", "4.0", "4.0 to 4.0", "≤ 3.00 not met"],
     ]

@@ -179,3 +179,15 @@ def test_bytes_of_any_kind(data: bytes) -> None:
     """Are a head, or refused with a sentence."""
     with suppress(ServerError):
         assert parse_head(data + b"\r\n\r\n").method.isalpha()
+
+
+def test_a_head_that_comes_again_is_not_parsed_again_unless_it_is_long() -> None:
+    """Also after another one: a client's requests have bodies of different lengths."""
+
+    def head(length: int, padding: int = 0) -> bytes:
+        return b"POST /x HTTP/1.1\r\nHost: a\r\nX-Pad: %b\r\nContent-Length: %d\r\n\r\n" % (b"p" * padding, length)
+
+    first, other = parse_head(head(7)), parse_head(head(8))
+    assert (first.content_length, other.content_length) == (7, 8)
+    assert parse_head(head(7)) is first
+    assert parse_head(head(7, padding=2000)) is not parse_head(head(7, padding=2000))
