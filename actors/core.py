@@ -390,5 +390,5 @@ def _statistics(model: Model) -> ModelStatistics:
 
 
 def _tensor_metadata(config: ModelConfig, tensor: ModelInput | ModelOutput) -> TensorMetadata:
-    shape = (-1, *tensor.dims) if config.is_batching else tensor.dims
+    shape = (-1, *tensor.dims) if config.is_batching and not tensor.is_shape_tensor else tensor.dims
     return TensorMetadata(tensor.name, tensor.data_type.name, shape)

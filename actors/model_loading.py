@@ -243,6 +243,8 @@ class ModelLoader:
                 each.device_id,
                 each.is_passive,
                 self._cores(config, each),
+                each.profiles,
+                each.secondary_devices,
             )
             for each in placements
         ]

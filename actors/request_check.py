@@ -46,11 +46,18 @@ class RequestChecker:
         self._outputs = frozenset(tensor.name for tensor in config.output)
         # Ragged inputs keep no requests apart.
         self._ragged = frozenset(tensor.name for tensor in config.input if tensor.allow_ragged_batch)
+        # Their values are shapes: they have no batch dimension, and requests of one batch have the same.
+        self._shape_tensors = frozenset(tensor.name for tensor in config.input if tensor.is_shape_tensor)
         self._rules = read_shape_rules(config)
         # Requests for a model with fixed shapes and no optional input always fit each other.
-        self._has_one_shape = all((-1 not in t.dims or t.allow_ragged_batch) and not t.optional for t in config.input)
-        # Elements of BYTES are looked at in every request, so no form of a request tells that they are right.
-        self._knows_forms = all(tensor.data_type is not DataType.BYTES for tensor in config.input)
+        self._has_one_shape = not self._shape_tensors and all(
+            (-1 not in t.dims or t.allow_ragged_batch) and not t.optional for t in config.input
+        )
+        # Elements of BYTES are looked at in every request, so no form of a request tells that they are right;
+        # values of shape tensors are part of what is found.
+        self._knows_forms = not self._shape_tensors and all(
+            tensor.data_type is not DataType.BYTES for tensor in config.input
+        )
         self._known: dict[object, CheckedRequest] = {}
 
     def check(self, request: InferenceRequest) -> CheckedRequest:
@@ -111,6 +118,8 @@ class RequestChecker:
             return 1
         batch_size = -1
         for tensor in request.inputs:
+            if tensor.name in self._shape_tensors:
+                continue
             if not tensor.shape:
                 raise _refused(
                     request,
@@ -141,7 +150,8 @@ class RequestChecker:
                 f"inference input '{tensor.name}' data-type is '{tensor.datatype.name}', but model '{model}' expects "
                 f"'{expected.data_type.name}'",
             )
-        shape = tensor.shape[1:] if self._max_batch_size else tensor.shape
+        has_batch = self._max_batch_size and not expected.is_shape_tensor
+        shape = tensor.shape[1:] if has_batch else tensor.shape
         if min(tensor.shape, default=0) < 0:
             raise _refused(
                 request,
@@ -153,8 +163,8 @@ class RequestChecker:
                 wanted in (-1, size) for size, wanted in zip(shape, expected.dims, strict=True)
             )
             if not fits:
-                full = (-1, *expected.dims) if self._max_batch_size else expected.dims
-                note = BATCH_NOTE if self._max_batch_size else ""
+                full = (-1, *expected.dims) if has_batch else expected.dims
+                note = BATCH_NOTE if has_batch else ""
                 raise _refused(
                     request,
                     f"unexpected shape for input '{tensor.name}' for model '{model}'. "
@@ -203,6 +213,9 @@ class RequestChecker:
     def _shape_key(self, request: InferenceRequest) -> ShapeKey:
         start = 1 if self._max_batch_size else 0
         shapes = {tensor.name: tensor.shape[start:] for tensor in request.inputs}
+        for tensor in request.inputs if self._shape_tensors else ():
+            if tensor.name in self._shape_tensors:
+                shapes[tensor.name] = tuple(tensor.as_numpy().reshape(-1).tolist())
         if self._ragged or self._rules is not None:
             shapes = {name: self._padded(request, name, shape) for name, shape in shapes.items()}
         return tuple(shapes.get(name) for name in self._inputs)

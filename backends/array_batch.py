@@ -62,6 +62,11 @@ class BatchLayout:
         self._leading = 1 if config.is_batching else 0
         # The server itself wants the outputs that a sequence's next state is made of.
         self._outputs = (*config.output, *hidden_outputs(config))
+        # Their values are shapes: they have no batch dimension, and all requests of a batch have the same.
+        self._shape_tensors = frozenset(
+            {entry.name for entry in config.input if entry.is_shape_tensor}
+            | {entry.name for entry in config.output if entry.is_shape_tensor}
+        )
         # Inputs that requests of different shapes share; the model gets their elements in one dimension.
         self._ragged = frozenset(entry.name for entry in config.input if entry.allow_ragged_batch)
         self._batch_inputs = BatchInputs(config) if config.batch_input else None
@@ -114,7 +119,10 @@ class BatchLayout:
         """
         if not self.config.is_batching:
             return [1] * len(arrays)
-        rows = [next(iter(found.values())).shape[0] if found else 1 for found in arrays]
+        rows = [
+            next((array.shape[0] for name, array in found.items() if name not in self._shape_tensors), 1)
+            for found in arrays
+        ]
         if sum(rows) > self.config.max_batch_size:
             raise Internal(
                 f"batch size {sum(rows)} for '{self._instance}', max allowed is {self.config.max_batch_size}"
@@ -135,7 +143,12 @@ class BatchLayout:
         if len(arrays) == 1 and not missing:
             # Received bodies put tensors at any offset; frameworks may assume that elements are aligned.
             return {name: array if array.flags.aligned else array.copy() for name, array in arrays[0].items()}
-        return {name: self._concatenated([found[name] for found in arrays], missing) for name in arrays[0]}
+        return {
+            name: array
+            if name in self._shape_tensors
+            else self._concatenated([found[name] for found in arrays], missing)
+            for name, array in arrays[0].items()
+        }
 
     def _concatenated(self, parts: list[NDArray[Any]], missing: int) -> NDArray[Any]:
         if missing:
@@ -187,6 +200,8 @@ class BatchLayout:
         if self._batch_outputs is not None and entry.name in self._batch_outputs.names:
             array = self._of_datatype(entry, outputs)
             return self._batch_outputs.scatter(entry, array, requests)
+        if entry.name in self._shape_tensors:
+            return [Tensor.from_numpy(entry.name, self._checked(entry, outputs, 0))] * len(requests)
         return self._split(entry, self._checked(entry, outputs, sum(rows)), rows)
 
     def _of_datatype(self, entry: ModelOutput, outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
@@ -210,17 +225,21 @@ class BatchLayout:
             array = np.asarray(array, dtype=entry.data_type.dtype.newbyteorder("<"), order="C")
         if entry.reshape is None:
             return array
-        return Reshape(entry.reshape.shape, entry.dims).apply(array, self._leading)
+        return Reshape(entry.reshape.shape, entry.dims).apply(array, self._leading_of(entry))
+
+    def _leading_of(self, entry: ModelOutput) -> int:
+        return 0 if entry.name in self._shape_tensors else self._leading
 
     def _check_shape(self, entry: ModelOutput, shape: tuple[int, ...], rows: int) -> None:
         dims = entry.dims if entry.reshape is None else entry.reshape.shape
-        if len(shape) != self._leading + len(dims) or not _matches(shape[self._leading :], dims):
-            expected = [-1] * self._leading + list(dims)
+        leading = self._leading_of(entry)
+        if len(shape) != leading + len(dims) or not _matches(shape[leading:], dims):
+            expected = [-1] * leading + list(dims)
             raise Internal(
                 f"model '{self.config.name}', output '{entry.name}': the configuration expects shape {expected}, the "
                 f"model gave {list(shape)}"
             )
-        if self.config.is_batching and shape[0] < rows:
+        if leading and shape[0] < rows:
             raise Unsupported(
                 f"failed to split the output tensor '{entry.name}' in responses: expected batch size of at least "
                 f"{rows} in model output, got {shape[0]}"

@@ -27,7 +27,7 @@ from backends.services import BackendServices
 from protocol.core import MemoryUsage
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from repository.model_config import InstanceKind, ModelConfig
+from repository.model_config import InstanceKind, ModelConfig, SecondaryDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ModelSource:
 class InstanceSpec:
     """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before). One that is
     passive is loaded, and executes nothing. Its threads and processes are to run on the `cpu_cores` (see
-    `backends.affinity`), if there are any."""
+    `backends.affinity`), if there are any. `profiles` and `secondary_devices` are those of its instance group."""
 
     source: ModelSource
     name: str
@@ -79,6 +79,8 @@ class InstanceSpec:
     device_id: int = 0
     is_passive: bool = False
     cpu_cores: frozenset[int] = frozenset()
+    profiles: tuple[str, ...] = ()
+    secondary_devices: tuple[SecondaryDevice, ...] = ()
 
     @property
     def config(self) -> ModelConfig:

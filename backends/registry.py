@@ -36,7 +36,6 @@ _NOT_BUILT = frozenset(
         "repeat",
         "square",
         "stateful",
-        "tensorrt",
         "tensorrtllm",
         "vllm",
     }

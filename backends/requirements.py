@@ -17,6 +17,7 @@ _INSTALL = {
     "jax": "the jax and flatbuffers packages: pip install 'trioton[jax]'",
     "openvino": "the openvino package: pip install 'trioton[openvino]'",
     "tensorflow": "the tensorflow package: pip install 'trioton[tensorflow]'",
+    "tensorrt": "the tensorrt and cupy packages and an NVIDIA GPU: pip install 'trioton[tensorrt]'",
     "pytorch": "the torch package: pip install 'trioton[torch]'",
 }
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from protocol.errors import InvalidArgument
-from repository.model_config import InstanceKind, ModelConfig, ModelInstanceGroup, ModelRateLimiter
+from repository.model_config import InstanceKind, ModelConfig, ModelInstanceGroup, ModelRateLimiter, SecondaryDevice
 
 # Far above any real model, far below what would exhaust the machine before the first instance has loaded.
 MAX_INSTANCES_PER_GROUP = 1024
@@ -47,7 +47,8 @@ def _version(text: str) -> tuple[int, int]:
 class InstancePlacement:
     """One instance to start. `kind` is CPU, GPU or MODEL; `device_id` is 0 for all but GPU. One that is passive is
     loaded and gets no requests. `host_policy` is the name of the policy, that of its kind and device where the group
-    names none."""
+    names none. `profiles` are those of a TensorRT engine that it uses, and `secondary_devices` what it runs on beside
+    its GPU."""
 
     name: str
     kind: InstanceKind
@@ -55,6 +56,8 @@ class InstancePlacement:
     rate_limiter: ModelRateLimiter | None = None
     is_passive: bool = False
     host_policy: str = ""
+    profiles: tuple[str, ...] = ()
+    secondary_devices: tuple[SecondaryDevice, ...] = ()
 
 
 def normalise_instance_groups(
@@ -136,6 +139,8 @@ def resolve_instances(config: ModelConfig) -> tuple[InstancePlacement, ...]:
                 group.rate_limiter,
                 group.passive,
                 group.host_policy or default_host_policy(group.kind, device),
+                group.profile,
+                group.secondary_devices,
             )
             for number, device in enumerate(devices * group.count)
         )

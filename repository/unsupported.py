@@ -34,16 +34,8 @@ class Refusal:
 
 REFUSED = (
     Refusal("runtime", lambda value: value not in ("", PYTHON_RUNTIME), f" other than {PYTHON_RUNTIME}"),
-    Refusal("input.is_shape_tensor"),
     Refusal("input.is_non_linear_format_io"),
-    Refusal("output.is_shape_tensor"),
     Refusal("output.is_non_linear_format_io"),
-    Refusal("optimization.cuda.graphs"),
-    Refusal("optimization.cuda.busy_wait_events"),
-    Refusal("optimization.cuda.graph_spec"),
-    Refusal("optimization.cuda.output_copy_stream"),
-    Refusal("instance_group.secondary_devices"),
-    Refusal("instance_group.profile"),
     # Custom batching: the path of a library that decides what goes into a batch.
     Refusal(
         "parameters",
@@ -70,11 +62,13 @@ SUPPORTED = frozenset(
         "input.reshape.shape",
         "input.optional",
         "input.allow_ragged_batch",
+        "input.is_shape_tensor",  # by tensorrt
         "output.name",
         "output.data_type",
         "output.dims",
         "output.label_filename",
         "output.reshape.shape",
+        "output.is_shape_tensor",  # likewise
         "batch_input.kind",
         "batch_input.target_name",
         "batch_input.data_type",
@@ -84,6 +78,13 @@ SUPPORTED = frozenset(
         "batch_output.source_input",
         "optimization.graph.level",
         "optimization.priority",  # hint
+        "optimization.cuda.graphs",  # by tensorrt
+        "optimization.cuda.busy_wait_events",  # likewise
+        "optimization.cuda.graph_spec.batch_size",  # likewise
+        "optimization.cuda.graph_spec.input.dim",  # likewise
+        "optimization.cuda.graph_spec.graph_lower_bound.batch_size",  # likewise
+        "optimization.cuda.graph_spec.graph_lower_bound.input.dim",  # likewise
+        "optimization.cuda.output_copy_stream",  # likewise
         "optimization.execution_accelerators.gpu_execution_accelerator.name",
         "optimization.execution_accelerators.gpu_execution_accelerator.parameters",
         "optimization.execution_accelerators.cpu_execution_accelerator.name",
@@ -140,6 +141,9 @@ SUPPORTED = frozenset(
         "instance_group.kind",
         "instance_group.count",
         "instance_group.gpus",
+        "instance_group.profile",  # by tensorrt
+        "instance_group.secondary_devices.kind",  # likewise
+        "instance_group.secondary_devices.device_id",  # likewise
         "instance_group.passive",
         "instance_group.host_policy",
         "instance_group.rate_limiter.resources.name",

@@ -78,11 +78,14 @@ def _sample(config: ModelConfig, warmup: ModelWarmup, model_directory: Path) -> 
     order = {name: place for place, name in enumerate(configured)}
     names = sorted(warmup.inputs, key=lambda name: order.get(name, len(order)))
     rows = (1,) if config.is_batching else ()
+    shape_tensors = {entry.name for entry in config.input if entry.is_shape_tensor}  # they have no batch dimension
     return WarmupSample(
         name=warmup.name,
         batch_size=warmup.batch_size,
         count=max(1, warmup.count),
-        tensors=tuple(_tensor(name, warmup.inputs[name], rows, model_directory) for name in names),
+        tensors=tuple(
+            _tensor(name, warmup.inputs[name], () if name in shape_tensors else rows, model_directory) for name in names
+        ),
     )
 
 

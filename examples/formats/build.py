@@ -26,6 +26,7 @@ FORMATS = {
     "forest": "treelite",
     "tensorflow": "tensorflow-cpu",
     "graphdef": "tensorflow-cpu",
+    "tensorrt": "tensorrt onnx",
 }
 
 

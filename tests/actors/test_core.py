@@ -92,14 +92,14 @@ async def test_look_ups_that_fail_say_why(tmp_path: Path) -> None:
 async def test_one_bad_model_leaves_the_rest_serving(tmp_path: Path) -> None:
     add_model(tmp_path, "good", config=PBTXT)
     add_model(tmp_path, "broken", config="max_batch_size: many")
-    add_model(tmp_path, "later", config='backend: "fake" optimization { cuda { graphs: true } }')
+    add_model(tmp_path, "later", config='backend: "fake" runtime: "other.so"')
     add_model(tmp_path, "unknown", config='backend: "nope"')
     (tmp_path / "empty").mkdir()
     async with running(tmp_path) as core:
         index = {entry.name: entry for entry in await core.repository_index()}
         assert index["good"].state == "READY"
         assert "broken/config.pbtxt:1:17: Couldn't parse integer: many" in index["broken"].reason
-        assert "optimization.cuda.graphs" in index["later"].reason
+        assert "runtime other than model.py" in index["later"].reason
         assert "'nope'" in index["unknown"].reason
         assert all(index[name].state == "UNAVAILABLE" for name in ("broken", "later", "unknown", "empty"))
         assert not core.is_ready()

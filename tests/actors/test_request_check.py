@@ -239,3 +239,34 @@ class TestForms:
             request = InferenceRequest("m", [fp32("A", rows, 3, 2), int32("B", rows, 1)], form=object())
             assert checker.check(request).batch_size == rows
         assert len(checker._known) <= 256
+
+
+SHAPES = ModelConfig(
+    name="m",
+    max_batch_size=4,
+    input=(
+        ModelInput(name="SIZES", data_type=DataType.INT32, dims=(2,), is_shape_tensor=True),
+        ModelInput(name="X", data_type=DataType.FP32, dims=(3,)),
+    ),
+)
+
+
+def sizes(*values: int) -> Tensor:
+    return Tensor.from_numpy("SIZES", np.array(values, np.int32))
+
+
+def test_a_shape_tensor_has_no_batch_and_its_values_are_part_of_the_key() -> None:
+    checker, form = RequestChecker(SHAPES), object()
+    checked = [
+        checker.check(InferenceRequest("m", [sizes(*values), fp32("X", rows, 3)], form=form))
+        for rows, values in ((3, (5, 6)), (1, (5, 6)), (1, (6, 5)))
+    ]
+    assert [each.batch_size for each in checked] == [3, 1, 1]
+    assert checked[0].shape_key == checked[1].shape_key
+    assert checked[1].shape_key != checked[2].shape_key
+
+
+def test_a_shape_tensor_with_a_batch_dimension_is_refused() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        RequestChecker(SHAPES).check(InferenceRequest("m", [int32("SIZES", 1, 2), fp32("X", 1, 3)]))
+    assert caught.value.message == f"{ID}unexpected shape for input 'SIZES' for model 'm'. Expected [2], got [1,2]."

@@ -239,3 +239,27 @@ def test_bf16_rows_keep_their_type() -> None:
     array = np.arange(4).astype(ml_dtypes.bfloat16).reshape(2, 2)
     output = passed_through(pair("TYPE_BF16"), request_of(("X", array)))[0]["Y"]
     assert output.dtype == np.dtype(ml_dtypes.bfloat16)
+
+
+def test_shape_tensors_are_those_of_the_first_and_go_to_all() -> None:
+    layout = layout_of(
+        """
+        max_batch_size: 4 platform: "tensorrt_plan"
+        input [ { name: "S" data_type: TYPE_INT32 dims: 2 is_shape_tensor: true }, { name: "X" data_type: TYPE_FP32 dims: 1 } ]
+        output [ { name: "T" data_type: TYPE_INT64 dims: 2 is_shape_tensor: true }, { name: "Y" data_type: TYPE_FP32 dims: 1 } ]
+        """  # noqa: E501 (as one would write it)
+    )
+    values, rows = np.array([7, 8], np.int32), [2, 1]
+    requests = [request_of(("S", values), ("X", np.full((count, 1), count, np.float32))) for count in rows]
+    arrays = [layout.arrays(request) for request in requests]
+    assert layout.rows(arrays) == rows
+    joined = layout.joined(arrays)
+    assert joined["S"].tolist() == [7, 8]
+    assert joined["X"].tolist() == [[2], [2], [1]]
+    outputs = {"T": np.array([9, 9], np.int64), "Y": joined["X"]}
+    for response, count in zip(layout.responses(outputs, requests, rows), rows, strict=True):
+        found = answer(response)
+        assert found["T"].tolist() == [9, 9]
+        assert found["Y"].tolist() == [[count]] * count
+    with pytest.raises(Internal, match=r"output 'T': the configuration expects shape \[2\], the model gave \[3\]"):
+        layout.responses({**outputs, "T": np.zeros(3, np.int64)}, requests, rows)

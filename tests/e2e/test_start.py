@@ -44,7 +44,7 @@ def faulty(tmp_path: Path) -> Path:
     """One model that is right, and one for each way of being wrong."""
     add_add_sub(tmp_path / "right", versions=(1,))
     add_model(tmp_path, "syntax", 'backend: "python"\nmax_batch_size: 8\ninput [ { nam: "X" } ]\n')
-    add_model(tmp_path, "unbuilt", 'backend: "python"\noptimization { cuda { graphs: true } }\n', RAISES)
+    add_model(tmp_path, "unbuilt", 'backend: "python"\nruntime: "other.so"\n', RAISES)
     add_model(
         tmp_path,
         "raises",
@@ -56,7 +56,7 @@ def faulty(tmp_path: Path) -> Path:
 
 
 # The model with what its reason must hold: the line, the field, the exception.
-REASONS = {"syntax": ("3:", "nam"), "unbuilt": ("optimization.cuda.graphs",), "raises": ("raised at start",)}
+REASONS = {"syntax": ("3:", "nam"), "unbuilt": ("runtime other than model.py",), "raises": ("raised at start",)}
 
 
 def test_bad_models_leave_the_rest_serving(faulty: Path) -> None:

@@ -13,7 +13,7 @@ from repository.instance_groups import (
     resolve_instances,
     validate_instance_groups,
 )
-from repository.model_config import InstanceKind, ModelConfig, ModelInstanceGroup
+from repository.model_config import InstanceKind, ModelConfig, ModelInstanceGroup, SecondaryDevice
 
 AUTO, GPU, CPU, MODEL = InstanceKind.AUTO, InstanceKind.GPU, InstanceKind.CPU, InstanceKind.MODEL
 
@@ -205,3 +205,14 @@ def test_a_group_may_name_its_host_policy() -> None:
     named = msgspec.structs.replace(group(GPU, 1, (0, 1), name="a"), host_policy="left")
     config = ModelConfig(name="m", instance_group=(named, group(GPU, 1, (1,), name="b")))
     assert [each.host_policy for each in resolve_instances(config)] == ["left", "left", "gpu_1"]
+
+
+def test_instances_have_the_profiles_and_secondary_devices_of_their_group() -> None:
+    core = SecondaryDevice(device_id=1)
+    groups = (
+        ModelInstanceGroup(name="a", kind=GPU, count=1, gpus=(0, 1), profile=("2", "0"), secondary_devices=(core,)),
+        ModelInstanceGroup(name="b", kind=GPU, count=1, gpus=(0,)),
+    )
+    placements = resolve_instances(ModelConfig(name="m", instance_group=groups))
+    assert [each.profiles for each in placements] == [("2", "0"), ("2", "0"), ()]
+    assert [each.secondary_devices for each in placements] == [(core,), (core,), ()]

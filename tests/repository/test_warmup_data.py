@@ -141,3 +141,13 @@ def test_a_file_that_is_too_short(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument) as caught:
         only_tensor(f"{INPUT} " + warmup('input_data_file: "raw"'), tmp_path)
     assert caught.value.message == ("warmup setting expects 24 bytes, but the data provided from rawonly has 23 bytes")
+
+
+def test_a_shape_tensor_has_no_batch_dimension() -> None:
+    text = """
+        name: "m" max_batch_size: 4 input { name: "S" data_type: TYPE_INT32 dims: 2 is_shape_tensor: true }
+        model_warmup { name: "w" batch_size: 1 inputs { key: "S" value {
+          data_type: TYPE_INT32 dims: 2 zero_data: true } } }
+    """
+    (sample,) = warmup_samples(parse_pbtxt(text, source="test"), Path("/nowhere"))
+    assert sample.tensors[0].shape == (2,)

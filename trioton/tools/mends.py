@@ -38,6 +38,10 @@ _MENDS = tuple(
         (r"has different (size|number)", "dims and reshape must have the same elements, and -1 in the same places"),
         (r"preferred (batch )?size must be <=", "raise max_batch_size, or choose smaller preferred sizes"),
         (r"default priority level must be", "set default_priority_level to one of the priority_levels"),
+        (
+            r"supports only GPU device",
+            "serve it where there is an NVIDIA GPU; elsewhere the ONNX file that the plan was built from",
+        ),
         (r"KIND_GPU but no GPUs", "set kind: KIND_CPU, or KIND_AUTO to use GPUs where there are any"),
         (r"KIND_CPU but specifies one or more GPUs", "remove `gpus`, or set kind: KIND_GPU"),
         (r"invalid or unsupported gpu id", "list GPUs of this machine, or leave `gpus` out for all of them"),

@@ -176,6 +176,12 @@ def not_onnx(repository: Path) -> None:
     (repository / "m" / "1" / "model.onnx").write_text("not a model")
 
 
+def plan_without_gpu(repository: Path) -> None:
+    (repository / "m" / "1").mkdir(parents=True)
+    (repository / "m" / "1" / "model.plan").write_bytes(b"an engine")
+    (repository / "m" / "config.pbtxt").write_text("instance_group { kind: KIND_CPU }")
+
+
 def unknown_agent(repository: Path) -> None:
     add_python(repository, "m", f'{TENSORS} model_repository_agents {{ agents {{ name: "checksums" }} }}')
 
@@ -216,6 +222,7 @@ FAULTS = [
     (decoupled_onnx, "error", "which backend 'onnxruntime' does not support", "remove it, or"),
     (caffe2, "error", "Caffe2 is no longer maintained", "put it there as model.onnx"),
     (not_jax, "error", "cannot be read as a function of jax.export", "what `exported.serialize()` returns"),
+    (plan_without_gpu, "error", "TensorRT backend supports only GPU device", "where there is an NVIDIA GPU"),
     (unknown_agent, "error", "repository agent 'checksums'", "correct the agent's name"),
 ]
 
