@@ -5,6 +5,7 @@ Source: cupy's "Low-level CUDA support"; CUDA Runtime API, "Stream Management" a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
@@ -107,10 +108,19 @@ class CudaRuntime(DeviceRuntime):
 
 
 def pin(byte_size: int) -> Pinned:
-    """Pinned memory that every device may copy from and to."""
+    """Pinned memory that every device may copy from and to: by cupy, or by torch where only that is in use."""
+    if find_cupy() is None and "torch" in sys.modules:
+        return _PinnedByTorch(byte_size)
     cuda = _cupy("no memory can be pinned").cuda
     pinned: Pinned = cuda.PinnedMemory(byte_size, cuda.runtime.hostAllocPortable)
     return pinned
+
+
+class _PinnedByTorch:
+    def __init__(self, byte_size: int) -> None:
+        torch = sys.modules["torch"]
+        self._held = torch.empty(byte_size, dtype=torch.uint8, pin_memory=True)
+        self.ptr: int = self._held.data_ptr()
 
 
 def _cupy(what: str) -> ModuleType:

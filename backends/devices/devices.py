@@ -48,14 +48,21 @@ class Devices:
                 self._runtimes[device_id] = runtime
             return runtime
 
-    def stream(self, device_id: int, config: ModelConfig | None = None, *, priority: int = 0) -> DeviceStream:
-        """A new stream for one instance, with the pinned memory that its model's configuration allows. Raises as
-        `runtime`."""
+    def stream(
+        self,
+        device_id: int,
+        config: ModelConfig | None = None,
+        *,
+        priority: int = 0,
+        runtime: DeviceRuntime | None = None,
+    ) -> DeviceStream:
+        """A new stream for one instance, with the pinned memory that its model's configuration allows. A framework may
+        bring a runtime of its own. Raises as `runtime`."""
         optimization = None if config is None else config.optimization
         inputs = None if optimization is None else optimization.input_pinned_memory
         outputs = None if optimization is None else optimization.output_pinned_memory
         return DeviceStream(
-            self.runtime(device_id),
+            self.runtime(device_id) if runtime is None else runtime,
             self.pinned,
             priority=priority,
             pins_inputs=inputs is None or inputs.enable,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from backends.devices.errors import is_out_of_memory, out_of_memory
 from protocol.errors import Internal, InvalidArgument, ServerError
 
 _TEXT = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)
@@ -21,17 +22,22 @@ def load_errors(model: str) -> Iterator[None]:
     except (ServerError, ImportError):
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"failed to load model '{model}'", error) from error
         raise Internal(f"{_translated(error)} (model '{model}')") from error
 
 
 @contextmanager
 def run_errors(model: str) -> Iterator[None]:
-    """Around a run: an invalid argument is the client's mistake, anything else the model's."""
+    """Around a run: an invalid argument is the client's mistake, memory that is used up nobody's, anything else the
+    model's."""
     try:
         yield
     except ServerError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"onnx runtime, model '{model}'", error) from error
         # A shape that configuration and file have announced, and that the model then does not give, is its own mistake.
         is_clients = _code(error) == _INVALID_ARGUMENT and _OTHER_SHAPE not in str(error)
         kind = InvalidArgument if is_clients else Internal

@@ -41,6 +41,7 @@ class PyTorchBackend(ArrayBackend):
 
     prefers_gpu = torch.version.cuda is not None
     text_strings = True  # the library's Python interface takes text only
+    takes_device_tensors = True
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
@@ -97,6 +98,7 @@ class PyTorchBackend(ArrayBackend):
         self._options = read_options(config)
         kind = _read_kind(source, self._options)
         self._device = device_of(self.spec)
+        self.device_stream = self._device.stream
         PROCESS_SETTINGS.apply(self._options.process, source.name)
         with load_errors(source.name), self._computing():
             program = self._shared_program(kind) if self._options.shares_weights else self._open(kind)
@@ -138,9 +140,10 @@ class PyTorchBackend(ArrayBackend):
             binding = self._binding
             values: list[Value | None] = [None] * len(binding.slots)
             for name, array in inputs.items():
-                is_text = array.dtype == np.object_
+                is_text = isinstance(array, np.ndarray) and array.dtype == np.object_
                 values[binding.inputs[name]] = texts(array) if is_text else self._device.tensor(array)
             outputs = self._arrays(program, program.run(binding.slots, values))
+            self._device.synchronize()
         if self._options.cleans_cache:
             self._device.clean()
         return outputs
@@ -171,7 +174,7 @@ class PyTorchBackend(ArrayBackend):
                 tensors[entry.name] = self._checked(entry, value)
             else:
                 arrays[entry.name] = text_array(value)
-        arrays.update(zip(tensors, self._device.arrays(list(tensors.values())), strict=True))
+        arrays.update(self._device.results(tensors))
         return arrays
 
     def _checked(self, entry: ModelOutput, tensor: torch.Tensor) -> torch.Tensor:
@@ -198,6 +201,7 @@ class PyTorchBackend(ArrayBackend):
         self._own_memory = frozenset()
         self._held = MemoryUsage("CPU", 0, 0)
         self._device.clean()
+        self.device_stream = None
 
 
 def _open_program(path: Path, kind: FileKind, device: Device, compile: dict[str, Any] | None = None) -> Program:

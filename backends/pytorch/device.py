@@ -1,36 +1,44 @@
 """Where an instance computes, and how tensors get there and back.
 
-On a GPU each instance has a stream of its own, and copies go through pinned host memory, so that those of one instance
-run beside the work of others. The GPU's part is written by the library's documentation and has not been seen running.
+On a GPU each instance has a stream of its own (`backends.devices.stream`) over the library's memory. The GPU's part is
+tested on the host, which stands for it, and has not been seen running.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
+from torch.utils.dlpack import from_dlpack
 
+from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec
-from backends.pytorch.values import host_array, host_tensor
-from protocol.errors import Unavailable
+from backends.pytorch.torch_runtime import TorchRuntime
+from backends.pytorch.values import DATA_TYPES, host_array, host_tensor, plain_tensor
+from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.errors import Internal, Unavailable
 from repository.model_config import InstanceKind
 
 
 class Device:
-    """The host. `map_location` is what the library's loaders want: None keeps tensors where the file has them."""
+    """The host. `map_location` is what the library's loaders want: None keeps tensors where the file has them. `stream`
+    is there where inputs come on a device."""
 
     map_location: torch.device | None = torch.device("cpu")
     compiled_index = -1  # what the loader of compiled models takes for a device
+    stream: DeviceStream | None = None
 
-    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        return host_tensor(array)
+    def tensor(self, value: Any) -> torch.Tensor:
+        return host_tensor(value)
 
-    def arrays(self, tensors: list[torch.Tensor]) -> list[NDArray[Any]]:
-        """Those of results, in host memory."""
-        return [host_array(tensor.cpu()) for tensor in tensors]
+    def results(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """What the backend answers with."""
+        return {name: host_array(tensor.cpu()) for name, tensor in tensors.items()}
+
+    def synchronize(self) -> None:
+        """Wait for what the run has enqueued: an error of the device is that of this run."""
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -51,26 +59,40 @@ class ModelsOwnDevice(Device):
             torch.cuda.empty_cache()
 
 
-class CudaDevice(Device):
-    def __init__(self, index: int) -> None:
-        self.map_location = self._device = torch.device("cuda", index)
-        self.compiled_index = index
-        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+class StreamDevice(Device):
+    """A device of its own memory. Inputs are device tensors, and so are results, complete when `stream` was waited
+    for."""
 
-    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        return host_tensor(array).pin_memory().to(self._device, non_blocking=True)
+    def __init__(self, device: torch.device, spec: InstanceSpec) -> None:
+        self.map_location = self._device = device
+        self.compiled_index = -1 if device.index is None else device.index
+        runtime = TorchRuntime(device)
+        self.stream: DeviceStream = spec.source.devices.stream(self.compiled_index, spec.config, runtime=runtime)
 
-    def arrays(self, tensors: list[torch.Tensor]) -> list[NDArray[Any]]:
-        staged = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in tensors]
-        for stage, tensor in zip(staged, tensors, strict=True):
-            stage.copy_(tensor, non_blocking=True)
-        self._stream.synchronize()
-        return [host_array(stage) for stage in staged]
+    def tensor(self, value: Any) -> torch.Tensor:
+        """Over the same memory, which may be others' too: models that write to their inputs are not for GPUs."""
+        return from_dlpack(value.__dlpack__())
+
+    def results(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        return {name: self._result(name, tensor) for name, tensor in tensors.items()}
+
+    def _result(self, name: str, tensor: torch.Tensor) -> Any:
+        if tensor.device != self._device:  # where a model has put it, complete
+            return host_array(tensor.cpu())
+        datatype = DATA_TYPES.get(tensor.dtype)
+        if datatype is None:
+            raise Internal(f"output '{name}' is of {tensor.dtype}, which is no datatype of the protocol")
+        tensor = plain_tensor(tensor)
+        buffer = DeviceBuffer(self.stream.memory, tensor.data_ptr(), tensor.nbytes, tensor)
+        return DeviceTensor(name, datatype, tuple(tensor.shape), buffer)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+        with self.stream.current():
             yield
+
+    def synchronize(self) -> None:
+        self.stream.synchronize()
 
     def clean(self) -> None:
         torch.cuda.empty_cache()
@@ -85,5 +107,5 @@ def device_of(spec: InstanceSpec) -> Device:
                 f"model instance '{spec.name}' has KIND_GPU, but the installed torch {torch.__version__} {built} and "
                 "sees no GPU; install a torch for this machine's CUDA, or use KIND_CPU"
             )
-        return CudaDevice(spec.device_id)
+        return StreamDevice(torch.device("cuda", spec.device_id), spec)
     return ModelsOwnDevice() if spec.kind is InstanceKind.MODEL else Device()

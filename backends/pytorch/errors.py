@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
+from backends.devices.errors import is_out_of_memory, out_of_memory
+from protocol.errors import Internal, InvalidArgument, ServerError
 
 # What exported programs say of inputs outside of what they were exported for.
 _GUARD = re.compile(r"Guard failed: .*")
@@ -21,9 +22,10 @@ def load_errors(model: str) -> Iterator[None]:
         yield
     except (ServerError, ImportError):
         raise
-    except torch.OutOfMemoryError as error:
-        raise Unavailable(f"failed to load model '{model}': no memory left on the device: {error}") from error
     except Exception as error:
+        if is_out_of_memory(error):
+            torch.cuda.empty_cache()
+            raise out_of_memory(f"failed to load model '{model}'", error) from error
         raise Internal(f"failed to load model '{model}': {_first_line(error)}") from error
 
 
@@ -35,12 +37,10 @@ def run_errors(model: str) -> Iterator[None]:
         yield
     except ServerError:
         raise
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        raise Unavailable(
-            f"PyTorch execute failure: no memory left on the device: {error} (model '{model}')"
-        ) from error
     except Exception as error:
+        if is_out_of_memory(error):
+            torch.cuda.empty_cache()
+            raise out_of_memory(f"PyTorch execute failure of model '{model}'", error) from error
         guard = _GUARD.search(str(error)) if isinstance(error, AssertionError) else None
         if guard is not None:
             raise InvalidArgument(f"model '{model}' was not exported for such inputs: {guard[0]}") from error

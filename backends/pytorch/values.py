@@ -43,12 +43,18 @@ def host_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 def host_array(tensor: torch.Tensor) -> NDArray[Any]:
     """The array over the memory of a tensor of the host."""
-    tensor = tensor.detach().contiguous()
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
+    tensor = plain_tensor(tensor)
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
+
+
+def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values row by row in memory, as they are."""
+    tensor = tensor.detach().contiguous()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor
 
 
 def texts(array: NDArray[Any]) -> list[str]:

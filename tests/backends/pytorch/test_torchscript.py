@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from backends.interface import Backend
 from backends.pytorch import PyTorchBackend
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError, Unavailable, Unsupported
 from repository.model_config import InstanceKind
 from tests.backends.helpers import answer, infer, loaded, objects, request_of, source_of, spec_of
 from tests.backends.pytorch.torch_models import save_script
@@ -443,7 +443,7 @@ async def test_a_device_without_memory_fails_the_request_and_serves_on(tmp_path:
     spec = spec_of(source_of(tensors(inputs="left right", outputs="A B"), tmp_path))
     async with loaded(Full, spec) as backend:
         (response,) = await infer(backend, request_of(("left", X), ("right", Y)))
-        assert isinstance(response, Unavailable)
+        assert isinstance(response, Overloaded)
         assert "no memory left on the device" in response.message
         assert isinstance(backend, Backend)
         Full.is_full = False
