@@ -173,6 +173,7 @@ class Connection:
             room = self._room()
             if room is not None:
                 data = room[: await self._wire.receive_into(room)]
+                size = RECEIVE_SIZE
             else:
                 data = await self._wire.receive(size)
                 size = MAX_RECEIVE_SIZE if len(data) == size else RECEIVE_SIZE  # more has come

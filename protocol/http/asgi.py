@@ -94,11 +94,11 @@ class AsgiExchange:
 
     async def reply(self, reply: Reply) -> None:
         await self._start_sized(reply)
-        await self._send({"type": "http.response.body", "body": reply.body, "more_body": False})
+        await self._send({"type": "http.response.body", "body": reply.content, "more_body": False})
 
     async def reply_early(self, reply: Reply, *, linger: float) -> None:
         await self._start_sized(reply)
-        await self._send({"type": "http.response.body", "body": reply.body, "more_body": True})
+        await self._send({"type": "http.response.body", "body": reply.content, "more_body": True})
         ended = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._drain, ended)
@@ -118,7 +118,7 @@ class AsgiExchange:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _start_sized(self, reply: Reply) -> None:
-        await self.start(reply.status, (*reply.headers, (b"content-length", b"%d" % len(reply.body))))
+        await self.start(reply.status, (*reply.headers, (b"content-length", b"%d" % reply.length)))
 
     async def _drain(self, ended: trio.Event) -> None:
         while True:

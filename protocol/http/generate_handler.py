@@ -98,7 +98,7 @@ def _error_object(error: Exception, model_name: str) -> bytes:
     if not isinstance(error, ServerError):
         logger.error("a stream of model '%s' failed", model_name, exc_info=error)
         error = Internal(f"internal error: {type(error).__name__}: {error}")
-    return error_reply(error).body
+    return error_reply(error).content
 
 
 def _not_one() -> InvalidArgument:

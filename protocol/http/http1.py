@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -335,6 +336,10 @@ class Http1:
     async def send(self, data: Buffer) -> None:
         if not self._is_gone and not await self.wire.send(data, self.limits.send_timeout, self._note_deaf):
             self._lose()  # part of a message may be out, and nothing can follow it
+
+    async def send_parts(self, parts: Sequence[Buffer]) -> None:
+        if not self._is_gone and not await self.wire.send_parts(parts, self.limits.send_timeout, self._note_deaf):
+            self._lose()
 
     def _lose(self) -> None:
         """The client has left, or takes nothing any more: what runs for it is cancelled."""

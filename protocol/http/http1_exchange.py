@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from protocol.http.reply import Headers, Reply
 from protocol.messages import Buffer
 from protocol.request_memory import RequestShare
 
-# A larger body is not copied to be joined with its head.
+# Larger content is not copied to be joined with its head.
 _JOINED_SIZE = 64 * 1024
 # Their length is that of what a GET would get (RFC 9110, 8.6).
 _BODILESS = (204, 304)
@@ -52,6 +52,9 @@ class Connection(Protocol):
         """As `Exchange.read_body`."""
 
     async def send(self, data: Buffer) -> None: ...
+
+    async def send_parts(self, parts: Sequence[Buffer]) -> None:
+        """As `send`, from several places in memory."""
 
     def linger(self, seconds: float) -> None:
         """The client is still sending what nobody will read; give it that long."""
@@ -133,16 +136,16 @@ class Http1Exchange:
             reply.status,
             reply.headers,
             self._connection.date,
-            length=len(reply.body),
+            length=reply.length,
             closes=self.closes,
             is_http_1_0=self._head.is_http_1_0,
         )
-        body = b"" if self._head.method == "HEAD" or reply.status in _BODILESS else reply.body
-        if len(body) > _JOINED_SIZE:
+        if self._head.method == "HEAD" or reply.status in _BODILESS:
             await self._connection.send(head)
-            await self._connection.send(body)
+        elif reply.length > _JOINED_SIZE:
+            await self._connection.send_parts((head, reply.body, *reply.tail))
         else:
-            await self._connection.send(head + body)
+            await self._connection.send(b"".join((head, reply.body, *reply.tail)))
         self.is_complete = True
 
     async def reply_early(self, reply: Reply, *, linger: float) -> None:

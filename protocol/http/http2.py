@@ -215,7 +215,7 @@ class Http2(H2Protocol):
             if self.connection.local_flow_control_window(request.stream_id) < len(reply.body):
                 raise FlowControlError
             self.connection.send_headers(request.stream_id, [*headers, *self.config.response_headers("h2")])
-            self.connection.send_data(request.stream_id, reply.body, end_stream=True)
+            self.connection.send_data(request.stream_id, reply.content, end_stream=True)
         except ProtocolError:  # or it was reset in the same burst
             code = ErrorCodes.REFUSED_STREAM if isinstance(error, TooManyStreams) else ErrorCodes.CANCEL
             self._reset(request.stream_id, code)

@@ -22,7 +22,7 @@ from protocol.http.infer_parameters import set_parameters
 from protocol.http.json_text import JsonReader, write_non_finite
 from protocol.http.reply import JSON_CONTENT, Headers
 from protocol.http.tensor_json import decode_data, encode_data
-from protocol.messages import Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from protocol.messages import Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor, flat
 from protocol.placement import MemoryReference, Placement
 from protocol.shapes import expected_byte_size
 
@@ -257,7 +257,7 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
         described, parts = [], []
         for tensor in response.outputs:
             described.append((tensor.name, tensor.datatype, tensor.shape, tensor.byte_size))
-            parts.append(tensor.data)
+            parts.append(flat(tensor.data))
         text, headers = _usual_text(response.model_name, response.model_version, tuple(described))
         return headers, [text, *parts]
     outputs: list[OutputBody] = []
@@ -269,7 +269,7 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
         elif encoding.is_binary(tensor.name):
             output.parameters = BinaryDataSize(tensor.byte_size)
             if tensor.byte_size:
-                parts.append(tensor.data)
+                parts.append(flat(tensor.data))
         else:
             output.data = encode_data(tensor)
         outputs.append(output)

@@ -48,15 +48,14 @@ async def infer(request: HttpRequest) -> Reply:
         headers, parts = await trio.to_thread.run_sync(encode_infer_response, response, encoding)
     else:
         headers, parts = encode_infer_response(response, encoding)
-    # One write of one buffer costs less than several of views: the transport copies each part anyway.
-    body = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
+    reply = Reply(200, headers, parts[0], parts[1:])
     accepted = request.headers.get(b"accept-encoding")
-    if accepted is not None and len(body) >= MIN_COMPRESSED_SIZE:
+    if accepted is not None and reply.length >= MIN_COMPRESSED_SIZE:
         coding = choose_encoding(accepted)
         if coding != IDENTITY:
-            body = await trio.to_thread.run_sync(compress, body, coding)
-            headers = (*headers, (b"content-encoding", coding.encode()))
-    return Reply(200, headers, body)
+            body = await trio.to_thread.run_sync(compress, reply.content, coding)
+            reply = Reply(200, (*headers, (b"content-encoding", coding.encode())), body)
+    return reply
 
 
 def _json_size(response: InferenceResponse, encoding: OutputEncoding) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
+
+from protocol.messages import Buffer
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -14,11 +17,23 @@ JSON_CONTENT: Headers = ((b"content-type", b"application/json"),)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole response; `content-length` is added when it is sent."""
+    """A whole response; `content-length` is added when it is sent. `tail` follows the body, from where it is: it must
+    not change any more."""
 
     status: int = 200
     headers: Headers = ()
-    body: bytes = b""
+    body: Buffer = b""
+    tail: Sequence[Buffer] = ()
+
+    @property
+    def length(self) -> int:
+        """Of the whole content, in bytes."""
+        return len(self.body) + sum(map(len, self.tail))
+
+    @property
+    def content(self) -> bytes:
+        """The whole, in one piece."""
+        return b"".join((self.body, *self.tail))
 
 
 def json_reply(value: object) -> Reply:

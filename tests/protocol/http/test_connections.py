@@ -256,7 +256,7 @@ async def test_a_slow_reader_gets_all_and_a_deaf_one_is_cut_off(
     limits: list[str] = []
 
     async def app(exchange: Exchange) -> None:
-        await exchange.reply(Reply(body=data))
+        await exchange.reply(Reply(body=data[:100], tail=[data[100:1_000_000], memoryview(data)[1_000_000:]]))
 
     async def serve(limits_: ConnectionLimits) -> tuple[str, int]:
         host, port = await nursery.start(

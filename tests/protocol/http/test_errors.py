@@ -69,7 +69,7 @@ def test_a_subclass_takes_the_status_of_its_parent() -> None:
 @pytest.mark.parametrize("text", ["plain", 'quotes " and größe', "lone \ud800 surrogate"])
 def test_bodies_are_json_whatever_the_text(text: str) -> None:
     reply = error_reply(InvalidArgument(text))
-    assert json.loads(reply.body) == {"error": text.replace("\ud800", "?")}
+    assert json.loads(reply.content) == {"error": text.replace("\ud800", "?")}
     assert dict(reply.headers) == {b"content-type": b"application/json"}
 
 

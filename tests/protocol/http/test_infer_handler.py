@@ -5,17 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from protocol.datatypes import DataType
 from protocol.errors import DeadlineExceeded, Internal, ServerError, Unavailable, Unsupported
+from protocol.http import infer_handler
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from tests.protocol.http.asgi import Answer, Exchange, call
 from tests.protocol.http.fake_core import FakeCore
-from tests.protocol.http.fake_services import make_services
+from tests.protocol.http.fake_services import make_request, make_services
 from tests.protocol.http.wire import infer_body, read_outputs
 
 INFER = "/v2/models/echo/infer"
@@ -53,6 +55,20 @@ async def test_binary_both_ways() -> None:
     assert answer.headers["content-type"] == "application/octet-stream"
     assert len(answer.body) - int(answer.headers[HEADER]) == 64
     assert outputs(answer) == {"OUT_A": [list(range(16))]}
+
+
+async def test_large_tensors_are_views_all_the_way() -> None:
+    """The echoed output is the request's own memory."""
+    array = np.arange(100_000, dtype=np.float32)
+    body, size = infer_body([("A", DataType.FP32, array, True)], parameters={"binary_data_output": True})
+    request = replace(
+        make_request(path_parameters={"model_name": "echo"}, body=body), headers={HEADER.encode(): b"%d" % size}
+    )
+    reply = await infer_handler.infer(request)
+    (tail,) = reply.tail
+    assert np.shares_memory(np.frombuffer(tail, np.uint8), np.frombuffer(body, np.uint8))
+    assert reply.length == len(reply.content) == len(reply.body) + array.nbytes
+    assert reply.content == bytes(reply.body) + array.tobytes()
 
 
 async def test_a_version_in_the_path() -> None:
