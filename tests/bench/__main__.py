@@ -20,7 +20,7 @@ from tests.bench.machine import this_machine
 from tests.bench.measurement import LoadFailed
 from tests.bench.peers import OURS, Peer, PeerError, Server, in_process, our_server, their_server
 from tests.bench.prepare import DEFAULT_FOLDER, PreparationError, Tools, prepare
-from tests.bench.rows import add_select, selected
+from tests.bench.rows import Row, add_select, selected
 from tests.bench.wrk import ADVICE
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
@@ -79,6 +79,12 @@ def _peers(tools: Tools, only: Sequence[str] | None) -> Iterator[Peer]:
             yield peer
 
 
+def possible_rows(rows: Sequence[Row], load: LoadGenerator) -> tuple[list[Row], list[str]]:
+    """Those that there is a program for, and what to say of the others."""
+    possible = [row for row in rows if load.can_run(row)]
+    return possible, [f"{row.label} was left out: {ADVICE}" for row in rows if row not in possible]
+
+
 def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -> str:
     machine, began = this_machine(), time.monotonic()
     if machine.is_busy:
@@ -86,8 +92,7 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
         print(f"The machine is busy ({busy}): do not trust these figures.", file=sys.stderr, flush=True)
     results = Results()
     load = LoadGenerator.of(tools, options.window_ms)
-    rows = [row for row in options.rows if load.can_run(row)]
-    left_out = [f"{row.label} was left out: {ADVICE}" for row in options.rows if row not in rows]
+    rows, left_out = possible_rows(options.rows, load)
     for line in left_out:
         print(line, file=sys.stderr, flush=True)
     with ExitStack() as stack:

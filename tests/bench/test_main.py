@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from repository.pbtxt import parse_pbtxt
-from tests.bench.__main__ import _peers, parse
+from tests.bench.__main__ import _peers, parse, possible_rows
 from tests.bench.check import LARGE_ELEMENTS
+from tests.bench.load import LoadGenerator
 from tests.bench.peers import MODELS, OURS, OURS_IN_PROCESS, THEIRS
 from tests.bench.prepare import Tools
 from tests.bench.rows import ROWS, Row
@@ -53,6 +54,15 @@ def test_servers_are_picked_one_by_one() -> None:
     assert [peer.name for peer in _peers(tools, None)] == [OURS, OURS_IN_PROCESS, THEIRS]
     only = parse(["--only", THEIRS, "--only", OURS]).only
     assert [peer.name for peer in _peers(tools, only)] == [OURS, THEIRS]
+
+
+def test_without_wrk_its_row_is_left_out_and_said_so() -> None:
+    rows, left_out = possible_rows(ROWS, LoadGenerator(Path("perf_analyzer"), {}, 1))
+    assert set(ROWS) - set(rows) == {Row("add_sub", "json", 16)}
+    assert left_out == [
+        "add_sub/json/16 was left out: there is no wrk on PATH; on Debian, as root: apt-get install wrk"
+    ]
+    assert possible_rows(ROWS, LoadGenerator(Path("perf_analyzer"), {}, 1, Path("wrk"))) == (list(ROWS), [])
 
 
 def test_rows_are_selected_part_by_part() -> None:
