@@ -277,7 +277,9 @@ class ServerCore:
         await self._running().unregister(path)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        manager = self._taking(request)
+        manager = self._manager
+        if manager is None or self._is_stopping:
+            manager = self._taking(request)
         model = manager.find(request.model_name, request.model_version)
         residence = manager.residence
         call = model.infer(request) if residence is None else self._leased(residence, request, Model.infer, request)

@@ -237,7 +237,7 @@ class Model:
         """
         if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
             return await before.infer(request)
-        if self.is_decoupled:
+        if self.config.is_decoupled:
             raise Decoupled(f"model '{self.config.name}' is decoupled: it answers streaming requests only")
         if request.has_device_inputs and not self.takes_device_tensors:
             await trio.to_thread.run_sync(bring_to_host, request)

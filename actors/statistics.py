@@ -106,7 +106,7 @@ class VersionStatistics:
         else:
             requests = self._count_replies(done, done.replies, now)
         if done.timing is not None:
-            self.count_execution(done.timing, requests, batch_size=sum(item.batch_size for item in done.batch))
+            self.count_execution(done.timing, requests, batch_size=sum([item.batch_size for item in done.batch]))
 
     def _count_replies(self, done: BatchDone, replies: Sequence[Reply], now: float) -> int:
         """The number of requests that succeeded."""

@@ -48,7 +48,8 @@ class Submission:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._answers.close()
-        self.end_wait()
+        if self._caller is not None:
+            self.end_wait()
         if self._item.turn is not None:
             self._item.turn.leave()
         trace = self._item.request.trace

@@ -47,17 +47,14 @@ class RequestMemory:
             "Use --max-request-memory to increase the limit."
         )
 
-    def share(self, on_refusal: Callable[[], None] = lambda: None) -> RequestShare:
-        """For one request more; `on_refusal` is called before it is refused."""
-        return RequestShare(self, on_refusal)
-
 
 class RequestShare:
-    """What one request holds; all of it is given back by `end`, or at the end of a `with` block."""
+    """What one request holds; all of it is given back by `end`, or at the end of a `with` block. `on_refusal` is called
+    before it is refused."""
 
     __slots__ = ("_memory", "_on_refusal", "size")
 
-    def __init__(self, memory: RequestMemory, on_refusal: Callable[[], None]) -> None:
+    def __init__(self, memory: RequestMemory, on_refusal: Callable[[], None] = lambda: None) -> None:
         self._memory = memory
         self._on_refusal = on_refusal
         self.size = 0

@@ -39,6 +39,8 @@ class InferCall:
         in them.
         """
         control, stream = self._services.trace, self._stream
+        if not control.is_sampling:
+            return None
         if control.follows_context:
             context = {name: stream.header(name) or "" for name in ("traceparent", "tracestate")}
             trace = control.sample(model, **context)

@@ -55,13 +55,15 @@ class HttpApp:
         trace: Trace | None = None
         route: Route | None = None
         request: HttpRequest | None = None
-        share = self.services.memory.share(self._count_overload)
+        share = RequestShare(self.services.memory, self._count_overload)
         try:
             try:
                 route, parameters = self._find(exchange)
-                if route.is_inference:
+                if route.is_inference and self.services.trace.is_sampling:
                     trace = self._sample(parameters, headers)
-                encoding = content_encoding(headers, allowed=route.takes_codings)
+                encoding = IDENTITY
+                if b"content-encoding" in headers:
+                    encoding = content_encoding(headers, allowed=route.takes_codings)
                 limit = self._body_limit(route, headers, encoding)
                 body = await exchange.read_body(limit, share, pause_seconds=self.settings.body_timeout)
                 request = HttpRequest(
@@ -117,8 +119,6 @@ class HttpApp:
 
     def _sample(self, parameters: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Trace | None:
         control = self.services.trace
-        if not control.is_sampling:
-            return None
         start = time.monotonic_ns()
         if control.follows_context:
             parent, state = (header_text(headers, name) or "" for name in ("traceparent", "tracestate"))

@@ -164,7 +164,7 @@ class Http1:
                 return exchange
             await self._run(exchange)
             self._exchange = None
-            if exchange.closes or self.closes or self._is_gone:
+            if exchange.closes or self._is_draining or self._is_gone:
                 self._has_ended = True
                 self._has_unread = self._has_unread or self.has_more
                 return None

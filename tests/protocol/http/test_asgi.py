@@ -11,7 +11,7 @@ from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 from protocol.errors import PayloadTooLarge
 from protocol.http.asgi import AsgiExchange
 from protocol.http.body import BodyLimit
-from protocol.request_memory import RequestMemory
+from protocol.request_memory import RequestMemory, RequestShare
 
 
 def too_long(size: int, limit: int) -> PayloadTooLarge:
@@ -32,7 +32,7 @@ async def read(chunks: list[bytes], limit: int = 100) -> object:
 
     scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "headers": []})
     exchange = AsgiExchange(scope, receive, send)
-    share = RequestMemory(1 << 20).share()
+    share = RequestShare(RequestMemory(1 << 20))
     return await exchange.read_body(BodyLimit(limit, too_long), share, pause_seconds=5)
 
 
