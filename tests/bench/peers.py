@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ THEIRS = "triton"
 HOST = "127.0.0.1"
 SOURCE = Path(__file__).parents[2]
 MODELS = Path(__file__).parent / "models"
+IN_PROCESS = 'parameters { key: "ISOLATION" value { string_value: "in_process" } }\n'
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.005
@@ -56,10 +56,12 @@ def our_server(source: Path = SOURCE) -> Peer:
 def in_process(peer: Peer, folder: Path) -> Peer:
     """Our server with the same models, which `folder` gets a copy of, in the server's own process."""
     models = folder / "in-process"
-    shutil.copytree(peer.models, models, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for config in models.glob("*/config.pbtxt"):
-        with config.open("a") as file:
-            file.write('parameters { key: "ISOLATION" value { string_value: "in_process" } }\n')
+    for source in [*peer.models.glob("*/config.pbtxt"), *peer.models.glob("*/*/model.py")]:
+        text = source.read_text() + (IN_PROCESS if source.name == "config.pbtxt" else "")
+        target = models / source.relative_to(peer.models)
+        if not target.is_file() or target.read_text() != text:  # another run may read it
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
     allowed = "--backend-config=python,allow-in-process=true"
     return replace(peer, name=OURS_IN_PROCESS, command=(*peer.command, allowed), models=models)
 
