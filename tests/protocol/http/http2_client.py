@@ -103,7 +103,7 @@ class Http2Client:
 
     async def raw_frame(self, kind: type[Frame]) -> Any:
         """The next frame of a kind, read past h2, for which a GOAWAY is the end. From then on h2 reads no more."""
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while True:
                 await self._fill(9)
                 frame, length = Frame.parse_frame_header(memoryview(self._raw[:9]))
