@@ -25,11 +25,13 @@ from hypothesis import strategies as st
 
 from protocol.http.app import HttpApp
 from protocol.http.connections import ConnectionServer
-from protocol.http.settings import HttpSettings
+from protocol.http.settings import ConnectionLimits, HttpSettings
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
 
 EXAMPLES = int(os.environ.get("TRIOTON_FUZZ_EXAMPLES", "200"))
+# Short, for the clock of a test looks at them several times a second.
+LIMITS = ConnectionLimits(header_timeout=2, idle_timeout=5, send_timeout=5)
 fuzz = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # What is ours to answer although the request is at fault: not supported, not now.
@@ -71,7 +73,7 @@ def talk(data: bytes, pieces: list[int]) -> tuple[bytes, FakeCore]:
 
     async def run() -> bytes:
         services = make_services(core)
-        server = ConnectionServer(HttpApp(services, HttpSettings()), HttpSettings().connections)
+        server = ConnectionServer(HttpApp(services, HttpSettings()), LIMITS)
         ours, theirs = trio.socket.socketpair()
         client = trio.SocketStream(ours)
         answer = b""
