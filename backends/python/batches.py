@@ -288,7 +288,8 @@ class Batches:
         return Internal(f"Failed to process the request(s) for model '{self._spec.name}', message: {failure.message}")
 
     def _note_memory(self, found: Executed) -> None:
-        self._link.arena.note_answer(kept=found.is_kept, wanted=found.head.wanted)
+        if found.is_kept or found.head.wanted:
+            self._link.arena.note_answer(kept=found.is_kept, wanted=found.head.wanted)
 
     def _abandon(self, batch: RunningBatch, free: Callable[[], None] | None) -> None:
         """Nobody waits for it any more, but the worker has it, unless it has answered in this moment."""

@@ -95,7 +95,7 @@ class InferenceRequest:
         self._model_version = model_version
         self._flags = flags
         self._timeout = timeout
-        self._parameters = checked_parameters(parameters)
+        self._parameters = {} if parameters is None else checked_parameters(parameters)
         self._preferred_memory = preferred_memory
         self._trace = trace
         self._batch = None

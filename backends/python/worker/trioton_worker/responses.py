@@ -36,7 +36,7 @@ class InferenceResponse:
                 raise TypeError(f"InferenceResponse: output_tensors must hold Tensor, found type {type(tensor)}")
         self._output_tensors = list(output_tensors)
         self._error = error
-        self._parameters = checked_parameters(parameters)
+        self._parameters = {} if parameters is None else checked_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         return self._output_tensors
@@ -52,9 +52,7 @@ class InferenceResponse:
         return json.dumps(self._parameters)
 
 
-def checked_parameters(parameters: Parameters | None) -> Parameters:
-    if parameters is None:
-        return {}
+def checked_parameters(parameters: Parameters) -> Parameters:
     if not isinstance(parameters, dict):
         raise TypeError(f"parameters must be a dict, found type {type(parameters)}")
     for key, value in parameters.items():

@@ -137,7 +137,8 @@ class Tensor:
         """The protocol's raw layout of the elements; a view of them where a copy would cost."""
         if self._number == DATATYPE_BYTES:
             return encode_elements(self._array) if self._encoded is None else self._received_bytes()
-        return _raw_of(self._array)
+        array = self._array
+        return array.tobytes() if array.nbytes <= _CHEAP_COPY else _bytes_of(array)
 
     def _received_bytes(self) -> memoryview:
         return memoryview(self._encoded)  # type: ignore[arg-type]  # of a received one
@@ -179,7 +180,7 @@ class GpuTensor(Tensor):
         return (dlpack.CUDA, self._device_memory.device_id)
 
     def _raw(self) -> Raw:
-        return _raw_of(device.to_host(self._device_memory, f"Tensor '{self._name}'"))
+        return _bytes_of(device.to_host(self._device_memory, f"Tensor '{self._name}'"))
 
 
 def on_device(tensor: Tensor, device_id: int) -> Tensor:
@@ -246,10 +247,7 @@ def decode_elements(buffer: bytes | bytearray | memoryview) -> Array:
     return array
 
 
-def _raw_of(array: Array) -> Raw:
-    if array.nbytes <= _CHEAP_COPY:
-        copied: bytes = array.tobytes()
-        return copied
+def _bytes_of(array: Array) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))
 
 
