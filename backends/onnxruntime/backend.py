@@ -55,6 +55,9 @@ class OnnxRuntimeBackend(ArrayBackend):
 
     @classmethod
     async def check_model(cls, source: ModelSource) -> None:
+        for group in source.config.instance_group:
+            spec = InstanceSpec(source, group.name, group.kind, next(iter(group.gpus), 0))
+            providers_for(spec, onnxruntime.get_available_providers())
         found = await trio.to_thread.run_sync(cls._declared, source, abandon_on_cancel=True)
         check_against_model(source.config, found.inputs, found.outputs)
 
@@ -74,7 +77,7 @@ class OnnxRuntimeBackend(ArrayBackend):
             # Left to itself the library makes a thread for each core of the machine, and binds it to that core. Threads
             # of a given number are not bound by it: they inherit the cores of this thread.
             options = replace(options, intra_op_thread_count=len(self.spec.cpu_cores))
-        providers = providers_for(self.spec, onnxruntime.get_available_providers())
+        providers = providers_for(self.spec, onnxruntime.get_available_providers(), options.intra_op_thread_count)
         path = model_path(source)
         session = _open_session(source.name, path, options, providers)
         check_started(self.spec, providers, session.get_providers())

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from backends.devices.errors import is_out_of_memory, out_of_memory
-from protocol.errors import Internal, InvalidArgument, ServerError
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
 
 _TEXT = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)
 _INVALID_ARGUMENT = 2
+_NO_TENSORRT = "Please install TensorRT libraries"
 _OTHER_SHAPE = "but the computed output shape for this run is"
 
 
@@ -24,6 +25,12 @@ def load_errors(model: str) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise out_of_memory(f"failed to load model '{model}'", error) from error
+        if _NO_TENSORRT in str(error):
+            raise Unavailable(
+                f"model '{model}' has the accelerator 'tensorrt', but onnxruntime does not find TensorRT's libraries: "
+                f"install TensorRT for the CUDA release that onnxruntime-gpu is built for, and name their folder in "
+                f"LD_LIBRARY_PATH; or leave the accelerator out ({_translated(error)})"
+            ) from error
         raise Internal(f"{_translated(error)} (model '{model}')") from error
 
 

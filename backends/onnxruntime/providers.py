@@ -29,6 +29,11 @@ _ARENA_EXTEND_STRATEGY = {0: "kNextPowerOfTwo", 1: "kSameAsRequested"}
 # Booleans of the `cuda` accelerator; its other parameters pass unseen.
 _CUDA_BOOLEANS = frozenset({"do_copy_in_default_stream", "use_ep_level_unified_stream"})
 
+_CHECK_GPU = (
+    "Check that the GPU's driver and the libraries of the provider (CUDA, cuDNN, TensorRT) are installed and match "
+    "onnxruntime-gpu"
+)
+
 _PRECISION_MODES: dict[str, dict[str, str]] = {
     "FP32": {},
     "FP16": {"trt_fp16_enable": "1"},
@@ -80,8 +85,9 @@ _TENSORRT_STRINGS = frozenset(
 )
 
 
-def providers_for(spec: InstanceSpec, available: Sequence[str]) -> list[Provider]:
-    """The providers of one instance with their options, first choice first; `available` is what the package offers.
+def providers_for(spec: InstanceSpec, available: Sequence[str], threads: int = 0) -> list[Provider]:
+    """The providers of one instance with their options, first choice first; `available` is what the package offers,
+    and `threads` how many the CPU may use (0: as the library likes).
 
     KIND_GPU has CUDA, with TensorRT before it if asked for; the other kinds have the CPU, with OpenVINO before it if
     asked for. The CPU provider closes every list.
@@ -108,9 +114,13 @@ def providers_for(spec: InstanceSpec, available: Sequence[str]) -> list[Provider
             _require(name, spec, available)
     else:
         for accelerator in accelerators.cpu_execution_accelerator:
-            if accelerator.name != "openvino" or OPENVINO not in available:
+            if accelerator.name != "openvino":
                 raise _unknown_accelerator(config, accelerator)
-            chosen.append((OPENVINO, {"device_type": "CPU"}))
+            if OPENVINO not in available:
+                raise _no_openvino(config, available)
+            # The provider has a thread pool of its own.
+            limit = {"num_of_threads": str(threads)} if threads > 0 else {}
+            chosen.append((OPENVINO, {"device_type": "CPU", **limit}))
     return [*chosen, (CPU, {})]
 
 
@@ -121,12 +131,15 @@ def check_started(spec: InstanceSpec, wanted: Sequence[Provider], started: Seque
         Unavailable: a wanted provider is not among those that the session runs with.
     """
     for name, _ in wanted:
-        if name not in started:
-            raise Unavailable(
-                f"model '{spec.source.name}', instance '{spec.name}': {name} did not start on device "
-                f"{spec.device_id}; the session would run on {', '.join(started)}. Check that the GPU's driver and "
-                f"the libraries of the provider (CUDA, cuDNN, TensorRT) are installed and match onnxruntime-gpu"
-            )
+        if name in started:
+            continue
+        where, remedy = f" on device {spec.device_id}", _CHECK_GPU
+        if name == OPENVINO:
+            where, remedy = "", "Check that the installed onnxruntime-openvino is whole: pip install it anew"
+        raise Unavailable(
+            f"model '{spec.source.name}', instance '{spec.name}': {name} did not start{where}; the session would run "
+            f"on {', '.join(started)}. {remedy}"
+        )
 
 
 def is_gpu_package_installed() -> bool:
@@ -159,13 +172,24 @@ def _is_installed(distribution: str) -> bool:
 
 
 def _unknown_accelerator(config: ModelConfig, accelerator: Accelerator) -> InvalidArgument:
-    text = f"unknown Execution Accelerator '{accelerator.name}' is requested"
-    if accelerator.name == "openvino":
-        return InvalidArgument(
-            f"{text} for model '{config.name}': the installed onnxruntime package has no {OPENVINO} "
-            f"(onnxruntime-openvino has)"
+    return InvalidArgument(
+        f"unknown Execution Accelerator '{accelerator.name}' is requested for model '{config.name}'; expected tensorrt "
+        f"or cuda (gpu_execution_accelerator), openvino (cpu_execution_accelerator)"
+    )
+
+
+def _no_openvino(config: ModelConfig, available: Sequence[str]) -> InvalidArgument:
+    if _is_installed("onnxruntime-openvino"):
+        remedy = (
+            "onnxruntime-openvino is installed, but another onnxruntime package has overwritten it: pip uninstall all "
+            "of them, then pip install 'onnxruntime-openvino'"
         )
-    return InvalidArgument(f"{text} for model '{config.name}'; expected tensorrt or cuda (GPU), openvino (CPU)")
+    else:
+        remedy = "pip uninstall onnxruntime, then pip install 'onnxruntime-openvino'"
+    return InvalidArgument(
+        f"unknown Execution Accelerator 'openvino' is requested for model '{config.name}': the installed onnxruntime "
+        f"package has no {OPENVINO}, but only {', '.join(available)}: {remedy}; or leave the accelerator out"
+    )
 
 
 def _cuda_options(config: ModelConfig, accelerator: Accelerator) -> dict[str, str]:

@@ -33,3 +33,12 @@ def test_our_own_errors_pass() -> None:
         raise Unavailable("no")
     with pytest.raises(Unavailable, match=r"^no$"), run_errors("m"):
         raise Unavailable("no")
+
+
+def test_a_load_without_tensorrts_libraries_says_what_is_missing() -> None:
+    """The words are those of onnxruntime-gpu 1.31.1."""
+    words = "RegisterTensorRTPluginsAsCustomOps() Please install TensorRT libraries as mentioned in the GPU requir"
+    with pytest.raises(Unavailable) as caught, load_errors("m"):
+        raise RuntimeError(words)
+    assert caught.value.message.startswith("model 'm' has the accelerator 'tensorrt', but onnxruntime does not find")
+    assert words in caught.value.message

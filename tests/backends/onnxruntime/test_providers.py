@@ -111,11 +111,44 @@ def test_a_tensorrt_parameter_that_is_not_known_is_refused(key: str, value: str,
         providers_for(spec_of(accelerator("tensorrt", (key, value))), ALL)
 
 
-def test_openvino_goes_before_the_cpu_where_the_package_has_it() -> None:
+def openvino(threads: int = 0, available: list[str] | None = None) -> list[providers.Provider]:
     spec = spec_of(accelerator("openvino", where="cpu"), kind=InstanceKind.CPU)
-    assert providers_for(spec, ALL) == [(OPENVINO, {"device_type": "CPU"}), (CPU, {})]
-    with pytest.raises(InvalidArgument, match=r"unknown Execution Accelerator 'openvino' is requested.*no OpenVINO"):
-        providers_for(spec, [CPU])
+    return providers_for(spec, ALL if available is None else available, threads)
+
+
+def test_openvino_goes_before_the_cpu_with_the_threads_of_the_session() -> None:
+    assert openvino() == [(OPENVINO, {"device_type": "CPU"}), (CPU, {})]
+    assert openvino(2) == [(OPENVINO, {"device_type": "CPU", "num_of_threads": "2"}), (CPU, {})]
+
+
+@pytest.mark.parametrize(
+    ("installed", "remedy"),
+    [
+        ({"onnxruntime"}, "pip uninstall onnxruntime, then pip install 'onnxruntime-openvino'"),
+        (
+            {"onnxruntime", "onnxruntime-openvino"},
+            "another onnxruntime package has overwritten it: pip uninstall all of them, then pip install 'onnxrun",
+        ),
+    ],
+)
+def test_a_package_without_openvino_says_what_to_install(
+    installed: set[str], remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "_is_installed", installed.__contains__)
+    with pytest.raises(InvalidArgument) as caught:
+        openvino(available=[CPU])
+    assert caught.value.message.startswith("unknown Execution Accelerator 'openvino' is requested for model 'm'")
+    assert "has no OpenVINOExecutionProvider, but only CPUExecutionProvider" in caught.value.message
+    assert remedy in caught.value.message
+    assert caught.value.message.endswith("or leave the accelerator out")
+
+
+def test_openvino_is_no_accelerator_of_gpus_and_tensorrt_none_of_cpus() -> None:
+    for name, where, kind in (("openvino", "gpu", InstanceKind.GPU), ("tensorrt", "cpu", InstanceKind.CPU)):
+        with pytest.raises(
+            InvalidArgument, match=f"unknown Execution Accelerator '{name}' is requested for model 'm';"
+        ):
+            providers_for(spec_of(accelerator(name, where=where), kind=kind), ALL)
 
 
 @pytest.mark.parametrize(("where", "kind"), [("gpu", InstanceKind.GPU), ("cpu", InstanceKind.CPU)])
@@ -161,3 +194,80 @@ def test_a_session_that_fell_back_is_refused() -> None:
     check_started(spec_of(), wanted, [CUDA, CPU])
     with pytest.raises(Unavailable, match="CUDAExecutionProvider did not start on device 1"):
         check_started(spec_of(device_id=1), wanted, [CPU])
+
+
+def test_openvino_that_did_not_start_is_no_matter_of_a_gpu() -> None:
+    with pytest.raises(Unavailable) as caught:
+        check_started(spec_of(kind=InstanceKind.CPU), openvino(), [CPU])
+    assert (
+        "OpenVINOExecutionProvider did not start; the session would run on CPUExecutionProvider" in caught.value.message
+    )
+    assert "GPU" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "trt_max_partition_iterations",
+        "trt_min_subgraph_size",
+        "trt_dla_core",
+        "trt_builder_optimization_level",
+        "trt_auxiliary_streams",
+        "trt_ep_context_embed_mode",
+    ],
+)
+def test_integers_of_tensorrt(key: str) -> None:
+    (_, options), *_ = providers_for(spec_of(accelerator("tensorrt", (key, "3x"))), ALL)
+    assert options[key] == "3"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "trt_dla_enable",
+        "trt_engine_cache_enable",
+        "trt_dump_subgraphs",
+        "trt_force_sequential_engine_build",
+        "trt_context_memory_sharing_enable",
+        "trt_layer_norm_fp32_fallback",
+        "trt_timing_cache_enable",
+        "trt_force_timing_cache",
+        "trt_detailed_build_log",
+        "trt_build_heuristics_enable",
+        "trt_sparsity_enable",
+        "trt_cuda_graph_enable",
+        "trt_dump_ep_context_model",
+    ],
+)
+def test_booleans_of_tensorrt(key: str) -> None:
+    (_, options), *_ = providers_for(spec_of(accelerator("tensorrt", (key, "ON"))), ALL)
+    assert options[key] == "1"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "trt_engine_cache_path",
+        "trt_engine_cache_prefix",
+        "trt_timing_cache_path",
+        "trt_tactic_sources",
+        "trt_extra_plugin_lib_paths",
+        "trt_profile_min_shapes",
+        "trt_profile_max_shapes",
+        "trt_profile_opt_shapes",
+        "trt_ep_context_file_path",
+    ],
+)
+def test_texts_of_tensorrt(key: str) -> None:
+    (_, options), *_ = providers_for(spec_of(accelerator("tensorrt", (key, "a:1x2"))), ALL)
+    assert options[key] == "a:1x2"
+
+
+def test_both_accelerators_of_a_gpu() -> None:
+    both = (
+        'optimization { execution_accelerators { gpu_execution_accelerator [ { name: "cuda" '
+        'parameters { key: "gpu_mem_limit" value: "9" } }, { name: "tensorrt" } ] } }'
+    )
+    assert providers_for(spec_of(both), ALL) == [
+        (TENSORRT, {"device_id": "0"}), (CUDA, {"gpu_mem_limit": "9", "device_id": "0"}), (CPU, {}),
+    ]  # fmt: skip
