@@ -107,6 +107,8 @@ class JaxBackend(ArrayBackend):
         with run_errors(self.spec.source.name, shapes), jax.enable_x64(True):
             executable = loaded.executables.get(shapes)
             results = executable(*loaded.weights, *arrays)
+            for result in results if loaded.device.platform != CPU else ():
+                result.copy_to_host_async()  # all at once, before the first is waited for
             outputs = {entry.name: np.asarray(result) for entry, result in zip(self._outputs, results, strict=True)}
         for entry in self._outputs:
             if entry.name in binding.scalar_outputs:
