@@ -101,7 +101,6 @@ class OpenVinoBackend(ArrayBackend):
         properties = dict(options.properties)
         if self.spec.cpu_cores and options.device == CPU:
             properties.setdefault("INFERENCE_NUM_THREADS", len(self.spec.cpu_cores))
-            properties["ENABLE_CPU_PINNING"] = False  # the library would pin its threads to cores of its own choice
         with load_errors(source.name, "loading model"):
             return core.compile_model(with_datatypes(model, tensors), options.device, properties), tensors
 

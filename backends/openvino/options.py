@@ -77,6 +77,9 @@ def read_options(config: ModelConfig) -> OpenVinoOptions:
         # Left to itself the library computes in bfloat16 on processors that can, and a model's answers would depend on
         # the machine.
         properties["INFERENCE_PRECISION_HINT"] = "f32"
+    if device == CPU:
+        # A thread that is bound to one core waits there for whatever else runs on it, as the server itself.
+        properties["ENABLE_CPU_PINNING"] = False
     return OpenVinoOptions(
         device=device,
         properties=properties,

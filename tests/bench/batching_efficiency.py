@@ -83,7 +83,8 @@ def measure(
     found = [Efficiency(Row(each.name, protocol, CONCURRENCY)) for each in formats for protocol in PROTOCOLS]
     log = folder / "efficiency.log"
     log.write_bytes(b"")
-    server = Server(replace(peer, models=repository), log)
+    flags = [flag for each in formats for flag in each.flags]
+    server = Server(replace(peer, models=repository, command=(*peer.command, *flags)), log)
     try:
         server.start()
         for _ in range(rounds):

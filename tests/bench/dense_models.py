@@ -7,7 +7,6 @@ weights, so that what counts is computing and not memory. All formats have the s
 from __future__ import annotations
 
 import abc
-import json
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from openvino import opset13 as ops
 
+from backends.jax.process_settings import PROCESS_SETTINGS, DeviceSettings
 from backends.onnxruntime.options import read_options, session_options
 from backends.openvino.options import read_options as read_openvino_options
 from repository.pbtxt import parse_pbtxt
@@ -55,6 +55,8 @@ class DenseFormat(abc.ABC):
 
     name: ClassVar[str]
     config: ClassVar[str]
+    # What the server must be told besides, so that one core computes.
+    flags: ClassVar[tuple[str, ...]] = ()
 
     def write(self, repository: Path) -> None:
         """The model `name` in a repository."""
@@ -178,14 +180,9 @@ class DenseOpenVino(DenseFormat):
 
 
 class DenseJax(DenseFormat):
-    """XLA has no number of threads for a model, but can leave its pool alone."""
-
     name = "jax"
-    options: ClassVar[dict[str, Any]] = {"xla_cpu_multi_thread_eigen": False}
-    config = (
-        f'backend: "jax"{CONFIG}'
-        f"parameters {{ key: \"COMPILER_OPTIONS\" value {{ string_value: '{json.dumps(options)}' }} }}\n"
-    )
+    config = f'backend: "jax"{CONFIG}'
+    flags = ("--backend-config=jax,cpu-threads=1",)
 
     def save(self, folder: Path) -> None:
         weights = Weights()
@@ -200,13 +197,14 @@ class DenseJax(DenseFormat):
         (folder / "model.jax").write_bytes(jax.export.export(jax.jit(function))(X=rows).serialize())
 
     def open(self, repository: Path) -> Any:
+        PROCESS_SETTINGS.apply(DeviceSettings(cpu_thread_count=1), self.name)
         path = repository / self.name / "1" / "model.jax"
         function = jax.jit(jax.export.deserialize(bytearray(path.read_bytes())).call)
 
         @cache
         def compiled(rows: int) -> Any:
             shape = jax.ShapeDtypeStruct((rows, WIDTH), np.float32)
-            return function.lower(X=shape).compile(compiler_options=self.options)
+            return function.lower(X=shape).compile()
 
         return lambda rows: np.asarray(compiled(len(rows))(X=rows)["Y"])
 

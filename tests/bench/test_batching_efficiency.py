@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from repository.pbtxt import parse_pbtxt
 from tests.bench.batching_efficiency import Efficiency, direct_rate, report, write_repository
-from tests.bench.dense_models import BATCH, FORMATS, WIDTH, DenseFormat, DenseJax
+from tests.bench.dense_models import BATCH, FORMATS, WIDTH, DenseFormat
 from tests.bench.forest_model import Forest
 from tests.bench.rows import Row
 
@@ -35,8 +34,7 @@ def test_the_server_and_the_direct_calls_have_the_same_batches(form: DenseFormat
     assert config.max_batch_size == BATCH
     assert [group.count for group in config.instance_group] == [1]
     threads = ("intra_op_thread_count", "INTRA_OP_THREAD_COUNT", "INFERENCE_NUM_THREADS")
-    is_single = "1" in [config.parameter(key) for key in threads]
-    assert is_single or json.loads(config.parameter("COMPILER_OPTIONS")) == DenseJax.options
+    assert "1" in [config.parameter(key) for key in threads] or form.flags == ("--backend-config=jax,cpu-threads=1",)
 
 
 def test_the_forest_answers_each_row_by_itself_in_one_thread(tmp_path: Path) -> None:

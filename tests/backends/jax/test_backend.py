@@ -417,7 +417,7 @@ async def test_options_of_the_compiler_reach_it(tmp_path: Path) -> None:
     identity(tmp_path, DataType.FP32, "b, 3")
     right, wrong = (
         ROWS + parameter("COMPILER_OPTIONS", text.replace('"', '\\"'))
-        for text in ('{"xla_cpu_multi_thread_eigen": false}', '{"no_such": 1}')
+        for text in ('{"xla_cpu_enable_fast_math": true}', '{"no_such": 1}')
     )
     async with loaded(JaxBackend, instance(right, tmp_path)) as backend:
         assert (await ask(backend, X=rows_of(2)))["Y"].tolist() == rows_of(2).tolist()

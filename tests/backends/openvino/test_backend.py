@@ -314,7 +314,9 @@ async def test_parameters_reach_the_compiled_model(
     sum_of(tmp_path, [-1, 3])
     async with loaded(OpenVinoBackend, spec(ROWS + parameter(key, text), tmp_path)) as backend:
         assert isinstance(backend, OpenVinoBackend)
-        assert backend._request.get_compiled_model().get_property(name) == value
+        compiled = backend._request.get_compiled_model()
+        assert compiled.get_property(name) == value
+        assert compiled.get_property("ENABLE_CPU_PINNING") is False
         (found,) = await infer(backend, request_of(("A", rows_of(2)), ("B", rows_of(2))))
         assert answer(found)["SUM"].tolist() == (2 * rows_of(2)).tolist()
 

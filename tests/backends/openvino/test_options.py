@@ -10,6 +10,9 @@ from backends.openvino.options import OpenVinoOptions, read_options
 from protocol.errors import InvalidArgument
 from tests.backends.helpers import source_of
 
+# What a CPU gets in any case.
+UNPINNED = {"ENABLE_CPU_PINNING": False}
+
 
 def options(**parameters: str) -> OpenVinoOptions:
     entries = [f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}' for key, text in parameters.items()]
@@ -17,7 +20,7 @@ def options(**parameters: str) -> OpenVinoOptions:
 
 
 def test_without_parameters_answers_do_not_depend_on_the_processor() -> None:
-    assert options() == OpenVinoOptions(properties={"INFERENCE_PRECISION_HINT": "f32"})
+    assert options() == OpenVinoOptions(properties={"INFERENCE_PRECISION_HINT": "f32", **UNPINNED})
 
 
 @pytest.mark.parametrize(
@@ -34,11 +37,11 @@ def test_without_parameters_answers_do_not_depend_on_the_processor() -> None:
     ],
 )
 def test_properties_of_the_library(key: str, text: str, value: object) -> None:
-    assert options(**{key: text}).properties == {key: value, "INFERENCE_PRECISION_HINT": "f32"}
+    assert options(**{key: text}).properties == {key: value, "INFERENCE_PRECISION_HINT": "f32", **UNPINNED}
 
 
 def test_half_precision_is_asked_for() -> None:
-    assert options(HINT_BF16="Yes").properties == {"INFERENCE_PRECISION_HINT": "bf16"}
+    assert options(HINT_BF16="Yes").properties == {"INFERENCE_PRECISION_HINT": "bf16", **UNPINNED}
 
 
 def test_another_device_has_a_precision_of_its_own() -> None:
