@@ -262,7 +262,7 @@ class ModelLifeCycle:
         entry = self._table.entry(name)
         if self._residence is not None and not entry.ready_versions:
             self._residence.note_gone(entry)
-        if not self._is_ending:  # the process has no use for the memory then
+        if not self._is_ending:  # then it goes with the process, or in the next collection
             await trio.to_thread.run_sync(return_free_memory, abandon_on_cancel=True)
 
     def _let_sequences_end(self, replaced: Iterable[VersionEntry], new: Mapping[int, VersionEntry]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -328,3 +329,23 @@ async def test_two_cores_in_one_process_know_nothing_of_each_other(tmp_path: Pat
         assert [entry.name for entry in await other.repository_index()] == ["n"]
         await one.infer(request())
         assert other.model_statistics()[0].inference_count == 0
+
+
+async def test_memory_is_given_back_when_a_model_goes_and_not_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+    count = itertools.count(1)
+
+    def note() -> None:
+        assert next(count) == 1
+        token.run_sync_soon(given_back.set)
+
+    monkeypatch.setattr("actors.model_life_cycle.return_free_memory", note)
+    for name in "ab":
+        add_model(tmp_path, name)
+    async with running(tmp_path, mode=ControlMode.EXPLICIT, load=["*"]) as core:
+        await core.unload_model("a")
+        await given_back.wait()
+    assert next(count) == 2
