@@ -6,6 +6,7 @@ have not been seen running.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,18 +17,30 @@ import trio
 from numpy.typing import NDArray
 
 from backends.array_backend import ArrayBackend, Signature
+from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec, ModelSource
+from backends.onnxruntime.device_run import DeviceRun
 from backends.onnxruntime.errors import load_errors, run_errors
 from backends.onnxruntime.held_states import HeldStates, held_states
 from backends.onnxruntime.options import OnnxRuntimeOptions, read_options, run_options, session_options
 from backends.onnxruntime.ort_values import run_with_values
-from backends.onnxruntime.providers import CPU, Provider, check_started, is_gpu_package_installed, providers_for
+from backends.onnxruntime.providers import (
+    CPU,
+    Provider,
+    check_started,
+    is_gpu_package_installed,
+    on_stream,
+    providers_for,
+)
 from backends.onnxruntime.signature import ModelSignature, read_signature
 from protocol.datatypes import DataType
 from protocol.errors import Unavailable, Unsupported
 from protocol.messages import InferenceRequest, Tensor
 from repository.completion import check_against_model
+from repository.model_config import InstanceKind
 from repository.sequence_tensors import hidden_outputs
+
+logger = logging.getLogger("trioton.devices")
 
 MODEL_FILE = "model.onnx"
 
@@ -38,6 +51,7 @@ class OnnxRuntimeBackend(ArrayBackend):
     default_cpu_instance_count = 2
     prefers_gpu = is_gpu_package_installed()
     text_strings = True  # the library's Python interface takes text only
+    takes_device_tensors = True
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
@@ -48,6 +62,7 @@ class OnnxRuntimeBackend(ArrayBackend):
         self._scalars: frozenset[str] = frozenset()
         self._has_bf16 = False
         self._states: HeldStates | None = None
+        self._device_run: DeviceRun | None = None
 
     @classmethod
     def signature(cls, source: ModelSource) -> Signature | None:
@@ -78,6 +93,9 @@ class OnnxRuntimeBackend(ArrayBackend):
             # of a given number are not bound by it: they inherit the cores of this thread.
             options = replace(options, intra_op_thread_count=len(self.spec.cpu_cores))
         providers = providers_for(self.spec, onnxruntime.get_available_providers(), options.intra_op_thread_count)
+        stream = self._new_stream()
+        if stream is not None:
+            providers = on_stream(providers, stream.number)
         path = model_path(source)
         session = _open_session(source.name, path, options, providers)
         check_started(self.spec, providers, session.get_providers())
@@ -87,8 +105,25 @@ class OnnxRuntimeBackend(ArrayBackend):
         self._session = session
         self._run_options = run_options(options)
         self._scalars = found.scalars
-        if self._padding is None and self._batch_rule is None:
+        if stream is not None:
+            self.device_stream = stream
+            self._device_run = DeviceRun(session, stream, self._output_names, self._run_options)
+        elif self._padding is None and self._batch_rule is None:
             self._hold_states()
+
+    def _new_stream(self) -> DeviceStream | None:
+        """None where tensors come and go through the host: on the CPU, without cupy, where states are held, and for
+        models that take strings, of which the library's Python interface makes no values."""
+        config = self.spec.config
+        has_states = config.sequence_batching is not None and bool(config.sequence_batching.state)
+        has_strings = any(entry.data_type is DataType.BYTES for entry in config.input)
+        if self.spec.kind is not InstanceKind.GPU or has_states or has_strings:
+            return None
+        try:
+            return self.spec.source.devices.stream(self.spec.device_id, self.spec.config)
+        except Unavailable as error:
+            logger.info("model instance '%s': onnxruntime copies tensors by itself: %s", self.spec.name, error)
+            return None
 
     def _hold_states(self) -> None:
         states = held_states(self.spec, self._session, self._output_names, self._run_options)
@@ -99,6 +134,8 @@ class OnnxRuntimeBackend(ArrayBackend):
     def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         feed = self._feed(inputs)
         with run_errors(self.spec.source.name):
+            if self._device_run is not None:
+                return self._shaped(self._device_run.run(feed))
             if self._has_bf16:
                 arrays = run_with_values(self._session, self._output_names, feed, self._run_options)
             else:
@@ -116,12 +153,12 @@ class OnnxRuntimeBackend(ArrayBackend):
     def _feed(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if not self._scalars:
             return inputs
-        return {name: array.reshape(()) if name in self._scalars else array for name, array in inputs.items()}
+        return {name: _reshaped(array, ()) if name in self._scalars else array for name, array in inputs.items()}
 
     def _shaped(self, outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         for entry in self._outputs if self._scalars else ():
             if entry.name in self._scalars and entry.name in outputs:
-                outputs[entry.name] = outputs[entry.name].reshape(entry.backend_dims)
+                outputs[entry.name] = _reshaped(outputs[entry.name], entry.backend_dims)
         return outputs
 
     def interrupt(self) -> None:
@@ -134,6 +171,12 @@ class OnnxRuntimeBackend(ArrayBackend):
     def close_model(self) -> None:
         self._session = None
         self._states = None
+        self._device_run = None
+        self.device_stream = None
+
+
+def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
+    return value.under(value.name, shape) if isinstance(value, Tensor) else value.reshape(shape)
 
 
 def model_path(source: ModelSource) -> Path:

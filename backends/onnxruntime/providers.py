@@ -124,6 +124,12 @@ def providers_for(spec: InstanceSpec, available: Sequence[str], threads: int = 0
     return [*chosen, (CPU, {})]
 
 
+def on_stream(providers: Sequence[Provider], number: int) -> list[Provider]:
+    """The same, with those of GPUs computing on this CUDA stream."""
+    stream = {"user_compute_stream": str(number)}
+    return [(name, {**options, **stream} if name in (CUDA, TENSORRT) else options) for name, options in providers]
+
+
 def check_started(spec: InstanceSpec, wanted: Sequence[Provider], started: Sequence[str]) -> None:
     """Refuse a session that fell back: the library only warns if a provider does not start.
 
