@@ -84,7 +84,7 @@ class TensorRTBackend(ArrayBackend):
         from backends.tensorrt.execution import Execution
 
         path = plan_path(source)
-        device = Device(spec.device_id, model=source.name)
+        device = Device(spec.device_id, source.devices.pinned, model=source.name)
         device.use()
         engines = engines_of(source, device, core)
         loaded = engines.acquire(path, options, dla_core=core, model=source.name)

@@ -5,26 +5,27 @@ For the thread that has called `use`. cupy's memory pool is not used: what an en
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import cupy
-import cupyx
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.devices.pinned import PinnedPool
 from protocol.errors import Unavailable
 
 CudaError: type[Exception] = cupy.cuda.runtime.CUDARuntimeError
 
 
 class Device:
-    """A GPU by its number.
+    """A GPU by its number. `pinned` is the server's pool of pinned memory.
 
     Raises:
         Unavailable: there is no such GPU, or the driver does not work.
     """
 
-    def __init__(self, id: int, *, model: str) -> None:
+    def __init__(self, id: int, pinned: PinnedPool, *, model: str) -> None:
         try:
             count = cupy.cuda.runtime.getDeviceCount()
         except CudaError as error:
@@ -32,6 +33,7 @@ class Device:
         if not 0 <= id < count:
             raise Unavailable(f"model '{model}' needs the NVIDIA GPU {id}, but CUDA finds {count}")
         self.id = id
+        self._pinned = pinned
         self._device = cupy.cuda.Device(id)
 
     def use(self) -> None:
@@ -64,11 +66,10 @@ class Device:
             raise Unavailable(f"no {byte_size} bytes of memory can be had on GPU {self.id}: {error}") from error
 
     def host_array(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, is_pinned: bool) -> NDArray[Any]:
-        """Memory of the host, not initialised. Pinned pieces are given back to cupy's pool with the array."""
-        if not is_pinned or 0 in shape:
-            return np.empty(shape, dtype)
-        made: NDArray[Any] = cupyx.empty_pinned(shape, dtype)
-        return made
+        """Memory of the host, not initialised; pageable where the pool has no room."""
+        size = math.prod(shape) * dtype.itemsize
+        taken = self._pinned.take(size) if is_pinned and size else None
+        return np.empty(shape, dtype) if taken is None else taken.view(dtype).reshape(shape)
 
     def copy_in(self, address: int, array: NDArray[Any], stream: Any) -> None:
         """From a C-contiguous array, which must stay as it is until the stream has come so far."""

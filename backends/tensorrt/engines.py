@@ -88,7 +88,7 @@ def describe_plan(source: ModelSource, options: TensorRTOptions, device_id: int)
         InvalidArgument: it cannot be read.
         Unavailable: there is no such file, or no such GPU.
     """
-    device = Device(device_id, model=source.name)
+    device = Device(device_id, source.devices.pinned, model=source.name)
     device.use()
     path = plan_path(source.for_device(InstanceKind.GPU, device.compute_capability))
     try:

@@ -29,6 +29,7 @@ class Gpu:
         self.streams: dict[int, Stream] = {}
         self.events: list[Event] = []
         self.launches = 0
+        self.pinned = 0
         self.limit = 1 << 40
         self.failure = ""
 
@@ -65,6 +66,13 @@ class Handle:
 
     def __del__(self) -> None:
         self._memory.free()
+
+
+class PinnedMemory:
+    def __init__(self, gpu: Gpu, size: int) -> None:
+        self._data = np.empty(size, np.uint8)
+        self.ptr = int(self._data.ctypes.data)
+        gpu.pinned += 1
 
 
 class Stream:
@@ -140,7 +148,7 @@ class Event:
 
 
 def modules(gpu: Gpu) -> dict[str, ModuleType]:
-    """`cupy` and `cupyx` over one such GPU."""
+    """`cupy` over one such GPU."""
 
     def memcpy_async(target: int, source: int, size: int, kind: int, stream: int) -> None:
         def work() -> None:
@@ -164,9 +172,6 @@ def modules(gpu: Gpu) -> dict[str, ModuleType]:
         def use(self) -> None:
             gpu.current = self.id
 
-    def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        return np.empty(shape, dtype)
-
     runtime = SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError,
         getDeviceCount=device_count,
@@ -174,17 +179,18 @@ def modules(gpu: Gpu) -> dict[str, ModuleType]:
         memcpyHostToDevice=1,
         memcpyDeviceToHost=2,
         streamCaptureModeThreadLocal=1,
+        hostAllocPortable=1,
     )
-    cupy, cupyx = ModuleType("cupy"), ModuleType("cupyx")
+    cupy = ModuleType("cupy")
     cupy.cuda = SimpleNamespace(  # type: ignore[attr-defined]  # a module is made here
         runtime=runtime,
         Device=Device,
         Memory=lambda size: Handle(Memory(gpu, size)),
+        PinnedMemory=lambda size, flags: PinnedMemory(gpu, size),
         Stream=lambda non_blocking, priority: Stream(gpu, non_blocking, priority),
         Event=lambda block, disable_timing: Event(gpu, block, disable_timing),
     )
-    cupyx.empty_pinned = empty_pinned  # type: ignore[attr-defined]  # likewise
-    return {"cupy": cupy, "cupyx": cupyx}
+    return {"cupy": cupy}
 
 
 def _nothing() -> None:

@@ -59,6 +59,7 @@ async def test_batches_are_computed_and_nothing_is_left_on_the_gpu(gpu: Gpu, tmp
             await sums(backend, *batch)
         assert set(gpu.pieces) == before  # made for the largest batch
         assert len(before) == 4
+        assert gpu.pinned
         (usage, pinned) = backend.memory_usage()[:2]
         assert (usage.type, usage.byte_size) == ("GPU", 4 * 8 * 4 * 4 + 512)
         assert (pinned.type, pinned.byte_size) == ("CPU_PINNED", 2 * 8 * 4 * 4)
