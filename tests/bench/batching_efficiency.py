@@ -24,8 +24,9 @@ from tests.bench.peers import Peer, Server, our_server
 from tests.bench.prepare import DEFAULT_FOLDER, prepare
 from tests.bench.rows import Port, Row
 from tests.bench.table import table
+from tests.bench.tensorflow_model import DenseTensorFlow
 
-MODELS: tuple[DenseFormat, ...] = (*FORMATS, Forest())
+MODELS: tuple[DenseFormat, ...] = (*FORMATS, DenseTensorFlow(), Forest())
 PROTOCOLS: tuple[Port, ...] = ("http", "grpc")
 # For the batch that runs, the one that is given ahead, and as many requests again that are on their way.
 CONCURRENCY = 4 * BATCH

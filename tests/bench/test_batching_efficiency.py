@@ -12,9 +12,12 @@ from tests.bench.batching_efficiency import Efficiency, direct_rate, report, wri
 from tests.bench.dense_models import BATCH, FORMATS, WIDTH, DenseFormat
 from tests.bench.forest_model import Forest
 from tests.bench.rows import Row
+from tests.bench.tensorflow_model import DenseTensorFlow
+
+DENSE = (*FORMATS, DenseTensorFlow())
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", DENSE, ids=lambda form: form.name)
 def test_the_model_answers_each_row_by_itself(form: DenseFormat, tmp_path: Path) -> None:
     """So the server may join the rows of its clients in any way; and all formats answer the same."""
     run = form.open(write_repository(tmp_path, [form]))
@@ -28,12 +31,12 @@ def test_the_model_answers_each_row_by_itself(form: DenseFormat, tmp_path: Path)
     np.testing.assert_allclose(together, first(rows), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", DENSE, ids=lambda form: form.name)
 def test_the_server_and_the_direct_calls_have_the_same_batches(form: DenseFormat) -> None:
     config = parse_pbtxt(form.config, source=form.name)
     assert config.max_batch_size == BATCH
     assert [group.count for group in config.instance_group] == [1]
-    threads = ("intra_op_thread_count", "INTRA_OP_THREAD_COUNT", "INFERENCE_NUM_THREADS")
+    threads = ("intra_op_thread_count", "INTRA_OP_THREAD_COUNT", "INFERENCE_NUM_THREADS", "TF_NUM_INTRA_THREADS")
     assert "1" in [config.parameter(key) for key in threads] or form.flags == ("--backend-config=jax,cpu-threads=1",)
 
 
