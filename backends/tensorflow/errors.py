@@ -11,6 +11,7 @@ from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
 
 _PLACE = re.compile(r"\{\{(?:function_)?node [^}]*\}\}:?")
 _NODES = re.compile(r"\n\s*\[\[.*", re.DOTALL)
+_UNKNOWN_OPERATOR = re.compile(r"Op type not registered '[^']*'")
 
 
 @contextmanager
@@ -44,6 +45,9 @@ def run_errors(model: str) -> Iterator[None]:
 
 
 def told(error: Exception) -> str:
-    """What an exception says, without the places."""
+    """What an exception says, without the places, and without guesses at an operator that is not known."""
     text = _NODES.sub("", _PLACE.sub("", str(error)))
+    unknown = _UNKNOWN_OPERATOR.search(text)
+    if unknown is not None:
+        return f"{unknown[0]}; a library that has it is named by model_operations {{ op_library_filename }}"
     return " ".join(text.split()) or type(error).__name__

@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 from backends.interface import InstanceSpec
 from backends.tensorflow import TensorFlowBackend
 from backends.tensorflow.library import tf, v1
-from protocol.errors import InvalidArgument, ServerError, Unsupported
+from protocol.errors import Internal, InvalidArgument, ServerError, Unsupported
 from repository.model_config import InstanceKind
 from tests.backends.helpers import answer, infer, loaded, request_of, source_of, spec_of
 from tests.backends.tensorflow.tensorflow_models import graph_def, placeholder, sum_graph
@@ -132,6 +132,18 @@ async def test_configurations_that_do_not_fit_are_refused(tmp_path: Path) -> Non
     )
     assert "configuration expects datatype TYPE_FP16 for output 'SUM', model provides TYPE_FP32" in await refused(
         ROWS.replace('"SUM" data_type: TYPE_FP32', '"SUM" data_type: TYPE_FP16'), tmp_path
+    )
+
+
+async def test_an_operator_of_a_library_that_is_not_loaded_is_named(tmp_path: Path) -> None:
+    path = sum_graph(tmp_path)
+    graph = v1.GraphDef()
+    graph.ParseFromString(path.read_bytes())
+    graph.node[-1].op = "OperatorOfMine"
+    path.write_bytes(graph.SerializeToString())
+    assert await refused(ROWS, tmp_path, Internal) == (
+        "tensorflow error in loading the GraphDef: Op type not registered 'OperatorOfMine'; a library that has it is "
+        "named by model_operations { op_library_filename } (model 'm')"
     )
 
 
