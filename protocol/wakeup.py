@@ -29,9 +29,9 @@ class Wakeup:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class IdleTasks:
-    """Tasks of one kind that wait for something to do. The one that began to wait last is woken first, since what it
-    used last is nearest."""
+class WaitingTasks:
+    """Any number, for the same thing. The one that began to wait last is woken first: what it used last is nearest to
+    the processor."""
 
     __slots__ = ("_waiting",)
 
@@ -49,8 +49,8 @@ class IdleTasks:
         return True
 
     def wake_all(self) -> None:
-        while self.wake_one():
-            pass
+        while self._waiting:
+            trio.lowlevel.reschedule(self._waiting.pop())
 
     async def wait(self) -> None:
         task = trio.lowlevel.current_task()

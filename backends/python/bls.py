@@ -35,7 +35,7 @@ from backends.services import CallRefused, Execution, ModelCaller, ModelNotReady
 from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.server_settings import Trace
-from protocol.wakeup import IdleTasks
+from protocol.wakeup import WaitingTasks
 
 logger = logging.getLogger("trioton.backends.python")
 
@@ -77,7 +77,7 @@ class BlsCalls:
         self._open: dict[int, _Call] = {}
         # Tasks that have ended a call wait for another: to wake one costs less than to begin one.
         self._waiting: deque[_Call] = deque()
-        self._idle = IdleTasks()
+        self._idle = WaitingTasks()
         link.handlers[INFER] = self._infer
         link.handlers[FORGET] = self._forget
         link.handlers[TAKEN] = self._take

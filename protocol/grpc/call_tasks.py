@@ -15,7 +15,7 @@ import trio
 
 from protocol.grpc.headers import Header
 from protocol.grpc.stream import Stream
-from protocol.wakeup import IdleTasks
+from protocol.wakeup import WaitingTasks
 
 # How many tasks wait for calls. A connection rarely has more calls in progress, and a task takes some kilobytes.
 MAX_IDLE = 64
@@ -43,7 +43,7 @@ class CallTasks:
         self._close = close
         self._end = end
         self._waiting: deque[Stream] = deque()  # never more than there are tasks on their way to them
-        self._idle = IdleTasks()
+        self._idle = WaitingTasks()
 
     def start(self, stream: Stream) -> None:
         self._waiting.append(stream)

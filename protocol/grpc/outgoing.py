@@ -19,6 +19,7 @@ from protocol.grpc.settings import PROGRESS
 from protocol.grpc.writer import Writer
 from protocol.limits import LimitCounter
 from protocol.messages import Buffer
+from protocol.wakeup import WaitingTasks
 from protocol.wire import Wire, split
 
 # No more response data than this waits for the socket; calls wait instead.
@@ -52,7 +53,7 @@ class Outgoing:
         self._writer = Writer(wire, self._on_written, send_timeout=send_timeout)
         self._counts = counts
         self._send_timeout = send_timeout
-        self._can_send = trio.lowlevel.ParkingLot()  # here waits who needs the writer's progress or a window
+        self._can_send = WaitingTasks()  # here waits who needs the writer's progress or a window
         self._control_backlog = 0
         self.has_sent_data = False
         self.window_updates = 0
@@ -86,11 +87,10 @@ class Outgoing:
         self.flush()
         self._control_backlog += self._writer.backlog - before
         while self._control_backlog > MAX_CONTROL_BACKLOG:
-            await self._can_send.park()
+            await self._can_send.wait()
 
     def on_windows_changed(self) -> None:
-        if self._can_send:
-            self._can_send.unpark_all()
+        self._can_send.wake_all()
 
     def count_refusal(self, limit: str) -> None:
         self._counts.count("grpc", limit)
@@ -139,7 +139,7 @@ class Outgoing:
             else:
                 self.flush()
                 with trio.move_on_at(deadline) as waiting:
-                    await self._can_send.park()
+                    await self._can_send.wait()
                 if waiting.cancelled_caught:
                     self.count_refusal("send_timeout")
                     connection.reset_stream(stream_id, ErrorCodes.CANCEL)

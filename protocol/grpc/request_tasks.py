@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from protocol.wakeup import IdleTasks
+from protocol.wakeup import WaitingTasks
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class RequestTasks(Generic[T]):
         self._nursery = nursery
         self._run = run
         self._waiting: deque[T] = deque()  # never more than there are tasks on their way to them
-        self._idle = IdleTasks()
+        self._idle = WaitingTasks()
         self._is_over = False
 
     def start(self, request: T) -> None:

@@ -23,6 +23,7 @@ from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_head import RequestHead
 from protocol.grpc.settings import PROGRESS, ConnectionLimits
 from protocol.messages import Buffer
+from protocol.wakeup import WaitingTasks
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -102,7 +103,7 @@ class Stream(StreamIterator[Any]):
         self._held = 0  # bytes counted there
         self._message_held = 0  # of those, the bytes of the message that the handler got last
         self._refusal: ServerError | None = None  # all that comes is dropped
-        self._changed = trio.lowlevel.ParkingLot()
+        self._changed = WaitingTasks()
         self._awaits_more = False  # of a message that has begun, and nothing less than all of it
         self._progress_by = 0.0  # when the message that is awaited must have made progress; 0 while none is
         self._progress_from = 0
@@ -187,7 +188,7 @@ class Stream(StreamIterator[Any]):
     async def wait_draining(self) -> None:
         """Returns when the server stops."""
         while not self.is_draining:
-            await self._changed.park()
+            await self._changed.wait()
 
     # What the connection calls.
 
@@ -214,15 +215,15 @@ class Stream(StreamIterator[Any]):
             self._acknowledge(self._unacknowledged)
             self._note_progress()
         else:
-            self._changed.unpark_all()
+            self._changed.wake_all()
 
     def end(self) -> None:
         self.has_ended = True
-        self._changed.unpark_all()
+        self._changed.wake_all()
 
     def drain(self) -> None:
         self.is_draining = True
-        self._changed.unpark_all()
+        self._changed.wake_all()
 
     def terminate(self) -> None:
         """Nothing more can be sent: cancel the handler."""
@@ -274,11 +275,11 @@ class Stream(StreamIterator[Any]):
     async def _wait(self) -> None:
         """Until something comes. Only a client's stream may be silent, and only between its messages."""
         if self._is_client_streaming and not self._deframer.buffered:
-            await self._changed.park()
+            await self._changed.wait()
             return
         self._note_progress()
         with trio.move_on_at(self._progress_by) as waiting:
-            await self._changed.park()
+            await self._changed.wait()
         if waiting.cancelled_caught and trio.current_time() >= self._progress_by:
             self._output.count_refusal("receive_timeout")
             raise DeadlineExceeded(

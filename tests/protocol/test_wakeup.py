@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.wakeup import IdleTasks, Wakeup
+from protocol.wakeup import WaitingTasks, Wakeup
 
 
 async def test_a_wait_ends_with_the_next_wake() -> None:
@@ -42,7 +42,7 @@ async def test_a_wait_that_is_cancelled_is_over() -> None:
 
 
 async def test_the_idle_task_that_waited_last_is_woken_first() -> None:
-    idle = IdleTasks()
+    idle = WaitingTasks()
     woken: list[int] = []
 
     async def wait(number: int) -> None:
@@ -64,7 +64,7 @@ async def test_the_idle_task_that_waited_last_is_woken_first() -> None:
 
 
 async def test_an_idle_task_that_is_cancelled_waits_no_more() -> None:
-    idle = IdleTasks()
+    idle = WaitingTasks()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(idle.wait)
         await trio.testing.wait_all_tasks_blocked()
