@@ -209,6 +209,10 @@ def cancelled(server: ServerProcess, model: str) -> float:
     return values(server, model, reason="CANCELED")["nv_inference_request_failure"]
 
 
+def succeeded(server: ServerProcess, model: str) -> float:
+    return values(server, model)["nv_inference_request_success"]
+
+
 def pending(server: ServerProcess, model: str) -> float:
     return values(server, model)["nv_inference_pending_request_count"]
 
@@ -233,7 +237,7 @@ def test_a_model_that_runs_is_told(
 @any_way
 def test_a_request_in_the_queue_never_runs(watched: ServerProcess, way: Way, tmp_path: Path) -> None:
     runs, waits = tmp_path / "runs", tmp_path / "waits"
-    before = cancelled(watched, "watching")
+    before, answered = cancelled(watched, "watching"), succeeded(watched, "watching")
     finish = grpc_cancel(watched, "watching", file_inputs(runs))
     assert eventually(Path(f"{runs}.seen").exists)
     go = way(watched, "watching", file_inputs(waits))
@@ -243,6 +247,7 @@ def test_a_request_in_the_queue_never_runs(watched: ServerProcess, way: Way, tmp
     assert eventually(lambda: cancelled(watched, "watching") == before + 1)
     assert pending(watched, "watching") == 0
     runs.touch()
+    assert eventually(lambda: succeeded(watched, "watching") == answered + 1)
     finish()
     assert not Path(f"{waits}.seen").exists()
 

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.server_process import LOCAL, TIMEOUT_SECONDS
+from tests.e2e.server_process import LOCAL
 
 ANY_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
+# It loads a dozen models, beside other tests.
+DEMO_SECONDS = 180.0
 
 
 def demo(*flags: str, repository: Path) -> subprocess.Popen[str]:
@@ -25,6 +27,16 @@ def demo(*flags: str, repository: Path) -> subprocess.Popen[str]:
     )
 
 
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Its exit code and all that it has shown; it does not outlive the test."""
+    try:
+        shown, _ = process.communicate(timeout=DEMO_SECONDS)
+        return process.returncode, shown
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_the_demo_is_right_and_ends_at_ctrl_c(tmp_path: Path) -> None:
     """The exit code is that of the answers."""
     process = demo(*ANY_PORTS, repository=tmp_path)
@@ -35,7 +47,7 @@ def test_the_demo_is_right_and_ends_at_ctrl_c(tmp_path: Path) -> None:
             lines.append(line)
             if "Serving until Ctrl-C" in line:
                 os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(TIMEOUT_SECONDS) == 0, "".join(lines)
+        assert process.wait(DEMO_SECONDS) == 0, "".join(lines)
     finally:
         process.kill()
         process.wait()
@@ -48,9 +60,8 @@ def test_the_demo_is_right_and_ends_at_ctrl_c(tmp_path: Path) -> None:
 
 def test_the_demo_once(tmp_path: Path) -> None:
     """It ends by itself, and serves no longer than it takes."""
-    process = demo("--once", *ANY_PORTS, repository=tmp_path)
-    shown, _ = process.communicate(timeout=TIMEOUT_SECONDS)
-    assert process.returncode == 0, shown
+    code, shown = ended(demo("--once", *ANY_PORTS, repository=tmp_path))
+    assert code == 0, shown
     assert "All answers were right" in shown
     assert "Serving until" not in shown
 
@@ -59,8 +70,7 @@ def test_the_demo_once_with_a_port_taken(tmp_path: Path) -> None:
     """It ends by itself with 1, and says which port."""
     with socket.create_server((LOCAL, 0)) as taken:
         port = taken.getsockname()[1]
-        process = demo("--once", *ANY_PORTS, f"--http-port={port}", repository=tmp_path)
-        shown, _ = process.communicate(timeout=TIMEOUT_SECONDS)
-    assert process.returncode == 1
+        code, shown = ended(demo("--once", *ANY_PORTS, f"--http-port={port}", repository=tmp_path))
+    assert code == 1
     assert f"cannot listen on {LOCAL}:{port}" in shown
     assert "Traceback" not in shown

@@ -73,7 +73,7 @@ def test_triton_s_variable_for_escapes() -> None:
             ["--model-repository=/a", "--load-model=x"],
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
         ),
-        (["--enable-peer-access=true"], "--enable-peer-access is a flag of Triton's that Trioton does not have yet"),
+        (["--allow-sagemaker=true"], "--allow-sagemaker is a flag of Triton's that Trioton does not have yet"),
         (["--model-control-mode=manual"], "expected none or poll or explicit, got 'manual'"),
         (["--model-config-name=a b"], "--model-config-name: expected the name of a file in configs/"),
         (["--model-config-name=../x"], "without .pbtxt, spaces and slashes"),

@@ -53,7 +53,11 @@ def test_the_directory_that_one_is_in(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ([], "m", ["'m' is no directory", "version directory"]),
         (["m/notes.txt"], "m", ["'m' has no model in it; expected config.pbtxt, a version directory such as 1"]),
-        (["m/net.py"], "m/net.py", ["is no model file: expected config.pbtxt, model.graphdef, model.onnx"]),
+        (
+            ["m/net.py"],
+            "m/net.py",
+            ["is no model file: expected config.pbtxt, model.graphdef,", " model.onnx,", "or the directory of one"],
+        ),
         (["m/a/1/model.py", "m/b/config.pbtxt"], "m", ["repository of models (a, b)", "trioton run m/a"]),
     ],
 )
