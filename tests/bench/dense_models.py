@@ -185,6 +185,8 @@ class DenseJax(DenseFormat):
     flags = ("--backend-config=jax,cpu-threads=1",)
 
     def save(self, folder: Path) -> None:
+        # The direct calls are made in this process, whose threads the library counts when it is first used.
+        PROCESS_SETTINGS.apply(DeviceSettings(cpu_thread_count=1), self.name)
         weights = Weights()
 
         def function(*, X: jax.Array) -> dict[str, jax.Array]:  # noqa: N803 (the input's name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ class DenseTensorFlow(DenseFormat):
     def save(self, folder: Path) -> None:
         from backends.tensorflow.library import tf
 
+        with suppress(RuntimeError):  # it has been used before, by another test of the same process
+            # The direct calls are made in this process, whose threads the library counts when it is first used.
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
         module, weights = tf.Module(), Weights()
         module.positions = tf.Variable(weights.positions)
         module.layers = [tf.Variable(array) for array in weights.layers]
