@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with triton.InferenceServerClient(options.url) as client:
         for format_name in FORMATS:
             answered = [model for model in ANSWERS if ask(client, format_name, model)]
-            print(f"{format_name}: {', '.join(answered) or 'no model'} as expected")
+            found = f"{', '.join(answered)} as expected" if answered else "not served"
+            print(f"{format_name}: {found}")
     return 0
 
 
