@@ -25,11 +25,13 @@ from actors.rate_limiter import RateLimiter
 from actors.residence import Residence, ResidenceSnapshot
 from actors.response_cache import ResponseCache
 from actors.statistics import VersionSnapshot
+from actors.submission import Submission
 from backends.devices.devices import Devices
 from backends.devices.machine import compute_capabilities
 from backends.registry import BackendRegistry
 from backends.services import BackendServices
 from protocol.core import (
+    AnswerTo,
     LoadParameters,
     ModelIndex,
     ModelMetadata,
@@ -288,6 +290,28 @@ class ServerCore:
             return await (self._in_flight.run(request, model.version, call) if request.id else call)
         finally:
             self._answered(key)
+
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submission | None:
+        manager = self._manager
+        if manager is None or self._is_stopping or manager.residence is not None:
+            return None
+        model = manager.find(request.model_name, request.model_version)
+        submission = model.submit(request, answer_to)
+        if submission is None:
+            return None
+        submission.acceptance = self
+        submission.version = model.version
+        self._accept(request, model.version)
+        if request.id:
+            self._in_flight.add(submission)
+        return submission
+
+    def answered(self, submission: Submission) -> None:
+        """Implements `actors.submission.Acceptance`."""
+        model_name, request_id = submission.request_key
+        if request_id:
+            self._in_flight.remove(submission)
+        self._answered((model_name, submission.version))
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         manager = self._taking(request)

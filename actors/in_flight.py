@@ -1,6 +1,7 @@
 """The requests that are under way and have an id, so that a client can cancel them by it.
 
-Consulted by the core. A request is stopped as if its client had gone: its cancel scope reaches whoever holds it.
+Consulted by the core. A request is stopped as if its client had gone: its cancel scope, or its submission, reaches
+whoever holds it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 import trio
 
-from protocol.errors import Cancelled
+from actors.submission import Submission, cancelled
 from protocol.messages import LATEST_VERSION, InferenceRequest
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ class InFlight:
     """One server's requests by model (the name that the client gave) and id. Ids need not be unique."""
 
     # Each with the version that it runs on.
-    _scopes: dict[tuple[str, str], dict[trio.CancelScope, int]] = field(default_factory=dict)
+    _requests: dict[tuple[str, str], dict[trio.CancelScope | Submission, int]] = field(default_factory=dict)
 
     async def run(self, request: InferenceRequest, version: int, call: Awaitable[T]) -> T:
         """What the call gives, which runs on that version of the model.
@@ -32,27 +33,37 @@ class InFlight:
         """
         key = request.model_name, request.id
         with trio.CancelScope() as scope:
-            scopes = self._scopes.setdefault(key, {})
-            scopes[scope] = version
+            self._requests.setdefault(key, {})[scope] = version
             try:
                 return await call
             finally:
-                del scopes[scope]
-                if not scopes and self._scopes.get(key) is scopes:
-                    del self._scopes[key]
-        raise Cancelled(f"[request id: {request.id}] request to model '{request.model_name}' was cancelled")
+                self._remove(key, scope)
+        raise cancelled(request.model_name, request.id)
+
+    def add(self, submission: Submission) -> None:
+        """A request that no task waits for; until it is removed."""
+        self._requests.setdefault(submission.request_key, {})[submission] = submission.version
+
+    def remove(self, submission: Submission) -> None:
+        self._remove(submission.request_key, submission)
+
+    def _remove(self, key: tuple[str, str], request: trio.CancelScope | Submission) -> None:
+        requests = self._requests[key]
+        del requests[request]
+        if not requests:
+            del self._requests[key]
 
     def cancel(self, model: str, request_id: str, version: int = LATEST_VERSION) -> int:
         """Stop the requests of this id, on one version or on all; returns how many there were that nobody had stopped
-        before. They end in their own tasks, soon after."""
+        before. They end soon after, each where it is waited for."""
         found = [
-            scope
-            for scope, its_version in self._scopes.get((model, request_id), {}).items()
-            if version in (LATEST_VERSION, its_version) and not scope.cancel_called
+            request
+            for request, its_version in self._requests.get((model, request_id), {}).items()
+            if version in (LATEST_VERSION, its_version) and not request.cancel_called
         ]
-        for scope in found:
-            scope.cancel()
+        for request in found:
+            request.cancel()
         return len(found)
 
     def __len__(self) -> int:
-        return sum(map(len, self._scopes.values()))
+        return sum(map(len, self._requests.values()))

@@ -8,9 +8,10 @@ from typing import TypeAlias
 
 import trio
 
-from actors.reply_slot import Reply, ReplySlot
+from actors.reply_slot import Reply
 from actors.turns import Turn
 from backends.interface import BatchTiming
+from protocol.core import AnswerTo
 from protocol.errors import ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse
 
@@ -33,7 +34,7 @@ class QueuedRequest:
     batch_size: int
     shape_key: ShapeKey
     arrival: float
-    reply: trio.MemorySendChannel[Reply] | ReplySlot
+    reply: AnswerTo
     is_cancelled: bool = False
     failure: ServerError | None = None
     turn: Turn | None = None
@@ -41,6 +42,12 @@ class QueuedRequest:
     response_count: int = 0
     take_states: Callable[[InferenceResponse], ServerError | None] | None = None
     is_for_nobody: bool = False
+
+    @property
+    def stream(self) -> trio.MemorySendChannel[Reply]:
+        """Where the responses of a decoupled model go."""
+        assert isinstance(self.reply, trio.MemorySendChannel)
+        return self.reply
 
     def cancel(self) -> None:
         """Its caller gives up."""

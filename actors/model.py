@@ -39,14 +39,14 @@ from actors.response_stream import BUFFERED_RESPONSES
 from actors.scheduler import Scheduler
 from actors.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.statistics import VersionStatistics
-from actors.submission import Answers, Submission
+from actors.submission import Submission
 from actors.supervised_instance import SupervisedInstance
 from actors.tracing.stamps import QUEUE_START, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from actors.turns import Turn, TurnOrder
 from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
-from protocol.core import MemoryUsage, Respond
+from protocol.core import AnswerTo, MemoryUsage, Respond
 from protocol.device_tensor import bring_to_host
 from protocol.errors import Decoupled, Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -100,6 +100,8 @@ class Model:
         self.statistics.has_cache = cache is not None
         self._limits = limits
         self._has_deadlines = not queue_takes_timeout(config)
+        # To answer a request takes more than to queue it.
+        self._needs_task = config.is_decoupled or cache is not None or composition is not None
         self._checker = RequestChecker(config)
         self._scheduler: Scheduler | SequenceBatcher | EnsembleRunner
         self._ensemble: EnsembleRunner | None = None
@@ -265,7 +267,7 @@ class Model:
         if self._ensemble is not None:
             return await self._ensemble.infer(request)
         slot = ReplySlot()
-        with self._submitted(request, slot, slot):
+        with self._submitted(request, slot):
             result = await slot.receive()
         if isinstance(result, ServerError):
             raise result.with_traceback(None)  # one error may answer many requests
@@ -296,8 +298,8 @@ class Model:
             return await self._ensemble.infer_stream(request, respond)
         is_final = False
         reply, answers = trio.open_memory_channel[Reply](BUFFERED_RESPONSES)
-        submission = self._submitted(request, reply, answers)
-        with submission as item:
+        submission = self._submitted(request, reply)
+        with submission as item, answers:
             if item.turn is not None:
                 await item.turn.wait()
                 for response in item.turn.held:
@@ -319,9 +321,22 @@ class Model:
         await respond(response)
         return response.is_final
 
-    def _submitted(
-        self, request: InferenceRequest, reply: trio.MemorySendChannel[Reply] | ReplySlot, answers: Answers
-    ) -> Submission:
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submission | None:
+        """As `protocol.core.InferenceCore.submit`."""
+        if (
+            self._needs_task
+            or self.predecessor is not None
+            or request.has_device_inputs
+            or request.trace is not None
+            or (request.timeout_microseconds and self._has_deadlines)
+        ):
+            return None
+        try:
+            return self._submitted(request, answer_to)
+        except StoppedAccepting:  # its successor may take it
+            return None
+
+    def _submitted(self, request: InferenceRequest, answer_to: AnswerTo) -> Submission:
         if self._address is None:
             raise Unavailable(f"model '{self.config.name}' is not loaded")
         trace = request.trace
@@ -329,11 +344,11 @@ class Model:
             trace.identify(self.version, request.id)
             trace.stamp(REQUEST_START)
         checked = self._checker.check(request)
-        item = QueuedRequest(request, checked.batch_size, checked.shape_key, trio.current_time(), reply)
+        item = QueuedRequest(request, checked.batch_size, checked.shape_key, trio.current_time(), answer_to)
         if trace is not None:
             trace.stamp(QUEUE_START)
             trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
-        submission = Submission(self._address, item, answers)
+        submission = Submission(self._address, item)
         if request.caller is not None:
             submission.begin_wait(request.caller, self)
         try:

@@ -19,25 +19,18 @@ Reply: TypeAlias = InferenceResponse | ServerError
 class ReplySlot(Wakeup):
     """Room for one answer, and one task that waits for it."""
 
-    __slots__ = ("_is_closed", "_reply")
+    __slots__ = ("_reply",)
 
     def __init__(self) -> None:
         self._waiting = None
         self._reply: Reply | None = None
-        self._is_closed = False
 
     def send_nowait(self, reply: Reply) -> None:
-        """Raises trio.WouldBlock if there is an answer already, trio.BrokenResourceError if nobody wants one."""
-        if self._is_closed:
-            raise trio.BrokenResourceError
+        """Raises trio.WouldBlock if there is an answer already."""
         if self._reply is not None:
             raise trio.WouldBlock
         self._reply = reply
         self.wake()
-
-    async def send(self, reply: Reply) -> None:
-        self.send_nowait(reply)
-        await trio.lowlevel.checkpoint()
 
     async def receive(self) -> Reply:
         """The answer, once. Cancelled, an answer that comes is kept."""
@@ -47,6 +40,3 @@ class ReplySlot(Wakeup):
         else:
             await trio.lowlevel.checkpoint()
         return self._reply
-
-    def close(self) -> None:
-        self._is_closed = True

@@ -44,7 +44,7 @@ class ResponseStream:
             await trio.lowlevel.checkpoint()
             return
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the caller has gone, or it has ended
-            await self.item.reply.send(response)
+            await self.item.stream.send(response)
         self._sent(response, computed)
 
     def send_nowait(self, response: InferenceResponse) -> bool:
@@ -61,7 +61,7 @@ class ResponseStream:
             if turn is not None and not turn.has_begun:
                 turn.hold(response)
             else:
-                self.item.reply.send_nowait(response)
+                self.item.stream.send_nowait(response)
         except trio.WouldBlock:
             return False
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -77,7 +77,7 @@ class ResponseStream:
         self._is_open = False
         if not (self.can_be_rescheduled and isinstance(error, Rescheduled)):
             self.item.failure = error  # not sent: there may be no room for it, and it must not be lost
-            self.item.reply.close()
+            self.item.stream.close()
             self._count_end(error)
         self.ended(self, error)
 

@@ -227,6 +227,6 @@ class Scheduler(SchedulerLoop):
             self._fail([item for item in message.batch if item not in self._streaming], error)
         for item in self._streaming:
             item.failure = error
-            item.reply.close()
+            item.stream.close()
         self._running.clear()
         self._ahead.clear()

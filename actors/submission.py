@@ -1,6 +1,7 @@
 """Submission: a request in the hands of a scheduler, from when it is checked until its answer is there.
 
-Flow: model → [submission] → scheduler. Made and held by the caller's task.
+Flow: model → [submission] → scheduler. Made and held by who asks: a task that waits for the answer inside a `with`
+block, or an edge that gets it by a call.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Protocol
 from actors.call_waits import CalledModel
 from actors.messages import Abandon, QueuedRequest, SchedulerAddress
 from actors.tracing.stamps import REQUEST_END
-from protocol.errors import Unavailable
+from protocol.errors import Cancelled, Unavailable
 from protocol.messages import Caller
 
 
@@ -19,18 +20,28 @@ class Answers(Protocol):
     def close(self) -> None: ...
 
 
+class Acceptance(Protocol):
+    """Who counts the requests that are under way."""
+
+    def answered(self, submission: Submission) -> None: ...
+
+
 class Submission:
-    """A checked request in the scheduler's hands, given up if the block is left by an exception: cancelled, or the
-    client cannot be answered any more. (A class, since a generator would double its cost on the main road.)"""
+    """A checked request in the scheduler's hands. As a `with` block it is given up if that is left by an exception:
+    cancelled, or the client cannot be answered any more. (A class, since a generator would double its cost on the main
+    road.)"""
 
-    __slots__ = ("_address", "_answers", "_caller", "_item", "_target")
+    __slots__ = ("_address", "_caller", "_item", "_target", "acceptance", "cancel_called", "version")
 
-    def __init__(self, address: SchedulerAddress, item: QueuedRequest, answers: Answers) -> None:
+    def __init__(self, address: SchedulerAddress, item: QueuedRequest) -> None:
         self._address = address
         self._item = item
-        self._answers = answers
         self._caller: Caller | None = None
         self._target: CalledModel | None = None
+        # Told when it has ended; of those that no task waits for.
+        self.acceptance: Acceptance | None = None
+        self.version = 0
+        self.cancel_called = False
 
     def __enter__(self) -> QueuedRequest:
         return self._item
@@ -47,15 +58,46 @@ class Submission:
             self._caller = None
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._answers.close()
+        if kind is None:
+            self.end()
+        else:
+            self.give_up()
+
+    @property
+    def request_key(self) -> tuple[str, str]:
+        """Of all requests to its model that have its id."""
+        request = self._item.request
+        return request.model_name, request.id
+
+    def end(self) -> None:
+        """Implements `protocol.core.Submitted`."""
         if self._caller is not None:
             self.end_wait()
-        if self._item.turn is not None:
-            self._item.turn.leave()
-        trace = self._item.request.trace
-        if trace is not None:
-            trace.stamp(REQUEST_END)
-        if kind is not None:
-            self._item.cancel()
-            with suppress(Unavailable):
-                self._address.tell(Abandon(self._item))
+        item = self._item
+        if item.turn is not None:
+            item.turn.leave()
+        if item.request.trace is not None:
+            item.request.trace.stamp(REQUEST_END)
+        if self.acceptance is not None:
+            self.acceptance.answered(self)
+
+    def give_up(self) -> None:
+        """Implements `protocol.core.Submitted`."""
+        self.end()
+        self._abandon()
+
+    def cancel(self) -> None:
+        """Answer it with `Cancelled`, whatever its model does; not for one that has been answered."""
+        self.cancel_called = True
+        request = self._item.request
+        self._item.answer(cancelled(request.model_name, request.id))
+        self._abandon()
+
+    def _abandon(self) -> None:
+        self._item.cancel()
+        with suppress(Unavailable):
+            self._address.tell(Abandon(self._item))
+
+
+def cancelled(model_name: str, request_id: str) -> Cancelled:
+    return Cancelled(f"[request id: {request_id}] request to model '{model_name}' was cancelled")

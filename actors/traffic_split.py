@@ -17,7 +17,7 @@ from actors.ensemble.composition import ComposingModel, FindModel, NoBackend
 from actors.model import Model
 from actors.readiness import all_ready
 from actors.split_policy import SplitPolicy
-from protocol.core import Respond
+from protocol.core import AnswerTo, Respond
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.model_config import ModelConfig
@@ -74,6 +74,9 @@ class TrafficSplit(Model):
             finally:
                 self._shadows = None
                 shadows.cancel_scope.cancel()
+
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> None:
+        """Its answer has to be renamed, and shadows need tasks."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         target, forwarded = self._route(request)

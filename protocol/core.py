@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from protocol.errors import ServerError
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 
 # Takes one response of a stream; awaited before the next one is given, so a slow reader slows its model down.
@@ -133,6 +134,23 @@ class LoadParameters:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
+class AnswerTo(Protocol):
+    """Where the only answer to a request goes."""
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        """Take the answer. Called by an actor, so what there is to do with it is done elsewhere, and nothing raises."""
+
+
+class Submitted(Protocol):
+    """A request that the server has taken, whose caller does not wait in a task. One of both is called, once."""
+
+    def end(self) -> None:
+        """The answer has come."""
+
+    def give_up(self) -> None:
+        """Nobody wants the answer any more, and none is given from now on; what has not begun will not."""
+
+
 class InferenceCore(Protocol):
     """The server, as the edges see it."""
 
@@ -197,6 +215,14 @@ class InferenceCore(Protocol):
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Run a request on a model that gives exactly one response. Raises Decoupled for any other."""
+
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submitted | None:
+        """As `infer`, without a task that waits: the answer is given to `answer_to`. Where the request needs more than
+        a place in its model's queue nothing is done, and None says so: then `infer` does it.
+
+        Raises:
+            ServerError: what is wrong with the request.
+        """
 
     def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
         """Stop the requests of this model that have this id and are under way; returns how many were stopped.

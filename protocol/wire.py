@@ -59,6 +59,20 @@ class PlainWire:
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
 
+    @property
+    def socket(self) -> socket.socket:
+        """To be waited for; whatever is read from it is read here."""
+        return self._socket
+
+    def receive_at_once(self, size: int) -> bytes | None:
+        """As `receive`; None where nothing is there yet."""
+        try:
+            return self._socket.recv(size)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
     async def receive(self, size: int) -> bytes:
         # Waiting goes first: where a request has been answered, the next one is hardly ever there yet.
         while True:
@@ -108,7 +122,7 @@ class PlainWire:
 
     def send_at_once(self, parts: Sequence[Buffer]) -> int:
         try:
-            return self._socket.sendmsg(parts[:_MOST_BUFFERS])
+            return self._socket.send(parts[0]) if len(parts) == 1 else self._socket.sendmsg(parts[:_MOST_BUFFERS])
         except OSError:
             return 0
 

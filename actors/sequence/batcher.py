@@ -283,7 +283,7 @@ class SequenceBatcher(SchedulerLoop):
                 self._streaming.pop(item, None)
                 self._unended.pop(item, None)
                 item.failure = error
-                item.reply.close()
+                item.stream.close()
                 if item.turn is not None:
                     item.turn.pass_by()
             else:

@@ -39,7 +39,7 @@ class HttpApp:
     services: EdgeServices
     settings: HttpSettings
     routes: RouteTable = field(default_factory=RouteTable)
-    _forms: RequestForms = field(default_factory=RequestForms)
+    forms: RequestForms = field(default_factory=RequestForms)
     _json_limit: BodyLimit = field(init=False)
     _binary_limit: BodyLimit = field(init=False)
     _count_overload: Callable[[], None] = field(init=False)
@@ -58,13 +58,13 @@ class HttpApp:
         share = RequestShare(self.services.memory, self._count_overload)
         try:
             try:
-                route, parameters = self._find(exchange)
+                route, parameters = self.find(exchange.method, exchange.raw_path, headers)
                 if route.is_inference and self.services.trace.is_sampling:
                     trace = self._sample(parameters, headers)
                 encoding = IDENTITY
                 if b"content-encoding" in headers:
                     encoding = content_encoding(headers, allowed=route.takes_codings)
-                limit = self._body_limit(route, headers, encoding)
+                limit = self.body_limit(route, headers, encoding)
                 body = await exchange.read_body(limit, share, pause_seconds=self.settings.body_timeout)
                 request = HttpRequest(
                     self.services,
@@ -73,7 +73,7 @@ class HttpApp:
                     headers,
                     body,
                     exchange,
-                    self._forms,
+                    self.forms,
                     exchange.sent_headers,
                     trace,
                 )
@@ -95,7 +95,7 @@ class HttpApp:
                     "%s %s failed", exchange.method, "the search for a path" if route is None else route.path
                 )
                 # Where a part of the answer has been sent, its body ends without its end: all that can still be said.
-                reply = None if exchange.has_started else _internal(exc)
+                reply = None if exchange.has_started else internal_reply(exc)
             if reply is not None:
                 if trace is not None:
                     trace.stamp("HTTP_SEND_START")
@@ -109,13 +109,17 @@ class HttpApp:
             if trace is not None:
                 trace.end()
 
-    def _find(self, exchange: Exchange) -> tuple[Route, Mapping[str, str]]:
-        """Path, then access, then method: who may not make a call learns nothing else of it."""
-        endpoint, parameters = self.routes.find(exchange.raw_path)
+    def find(self, method: str, raw_path: bytes, headers: Mapping[bytes, bytes]) -> tuple[Route, Mapping[str, str]]:
+        """Path, then access, then method: who may not make a call learns nothing else of it.
+
+        Raises:
+            ServerError: there is no such thing, or it is not for this client.
+        """
+        endpoint, parameters = self.routes.find(raw_path)
         access = self.services.access
         if not access.is_open:
-            access.check(endpoint.category, lambda name: header_text(exchange.headers, name))
-        return endpoint.route(exchange.method), parameters
+            access.check(endpoint.category, lambda name: header_text(headers, name))
+        return endpoint.route(method), parameters
 
     def _sample(self, parameters: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Trace | None:
         control = self.services.trace
@@ -129,7 +133,7 @@ class HttpApp:
             trace.stamp("HTTP_RECV_START", start)
         return trace
 
-    def _body_limit(self, route: Route, headers: Mapping[bytes, bytes], encoding: str) -> BodyLimit:
+    def body_limit(self, route: Route, headers: Mapping[bytes, bytes], encoding: str) -> BodyLimit:
         # A compressed body says nothing of its size; what it inflates to is bounded by max_input_size.
         if (route.has_binary_tail and HEADER_LENGTH in headers) or encoding != IDENTITY:
             return self._binary_limit
@@ -155,7 +159,7 @@ class HttpApp:
         return error_reply(error)
 
 
-def _internal(error: Exception) -> Reply:
+def internal_reply(error: Exception) -> Reply:
     return error_reply(Internal(f"internal error: {type(error).__name__}: {error}"))
 
 

@@ -14,6 +14,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
 
 from protocol.http.date import DateHeader
+from protocol.http.direct_infer import DirectInference
 from protocol.http.exchange import App
 from protocol.http.http1 import ChangeToHttp2, Http1
 from protocol.http.http2_connection import Http2Connection
@@ -34,6 +35,7 @@ class Served:
     asgi: AppWrapper
     config: Config
     context: WorkerContext
+    direct: DirectInference | None = None
 
 
 class Connection:
@@ -60,7 +62,13 @@ class Connection:
         if agreed != "h2":
             served = self._served
             http1 = Http1(
-                served.app, self.wire, served.limits, served.on_limit, served.date, may_upgrade=not self._is_tls
+                served.app,
+                self.wire,
+                served.limits,
+                served.on_limit,
+                served.date,
+                direct=served.direct,
+                may_upgrade=not self._is_tls,
             )
             self._protocol = http1
             change = await http1.run()

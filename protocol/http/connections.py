@@ -19,6 +19,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from protocol.http.asgi import as_asgi
 from protocol.http.connection import Connection, Served
 from protocol.http.date import DateHeader
+from protocol.http.direct_infer import DirectInference
 from protocol.http.errors import TooManyConnections, error_reply
 from protocol.http.exchange import App
 from protocol.http.http1_exchange import response_head
@@ -46,6 +47,7 @@ async def serve_app(
     stop: trio.Event,
     *,
     on_limit: OnLimit = lambda name: None,
+    direct: DirectInference | None = None,
     tls: ssl.SSLContext | None = None,
     reuse_port: bool = False,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
@@ -54,12 +56,12 @@ async def serve_app(
 
     Started with the bound address once connections are accepted. After `stop` no connection is accepted, idle ones
     are closed, and each other ends with the response to its present request. Cancelling closes everything at once.
-    `on_limit` is told the name of each limit that bites.
+    `on_limit` is told the name of each limit that bites. `direct` answers requests that need no task; it runs here.
 
     Raises:
         OSError: the address cannot be listened on.
     """
-    server = ConnectionServer(app, limits, on_limit=on_limit, tls=tls)
+    server = ConnectionServer(app, limits, on_limit=on_limit, direct=direct, tls=tls)
     try:
         listeners = await open_listeners(host, port, backlog=limits.backlog, reuse_port=reuse_port)
     except OSError as exc:
@@ -68,6 +70,8 @@ async def serve_app(
     async with trio.open_nursery() as watching:
         watching.start_soon(server.close_when_cancelled)
         watching.start_soon(server.check_times)
+        if direct is not None:
+            watching.start_soon(direct.run)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 await accepting.start(
@@ -98,12 +102,13 @@ class ConnectionServer:
         limits: ConnectionLimits,
         *,
         on_limit: OnLimit = lambda name: None,
+        direct: DirectInference | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._context = WorkerContext(None)
         self._date = DateHeader()
         config = _hypercorn_config(limits)
-        self._served = Served(app, limits, on_limit, self._date, as_asgi(app), config, self._context)
+        self._served = Served(app, limits, on_limit, self._date, as_asgi(app), config, self._context, direct)
         self._limits = limits
         self._on_limit = on_limit
         self._tls = tls

@@ -88,16 +88,7 @@ class HttpRequest:
         Raises:
             InvalidArgument: the digits are no 64-bit number.
         """
-        text = self.path_parameters.get("model_version")
-        if text is None:
-            return LATEST_VERSION
-        # Digits only, as the route has it; the length check spares a conversion of absurd length.
-        if len(text) > 19 or int(text) > _MAX_VERSION:
-            raise InvalidArgument(
-                f"failed to get model version from specified version string '{text[:64]}' (details: out of the range "
-                f"of a 64-bit integer), version should be an integral value > 0"
-            )
-        return int(text)
+        return version_in(self.path_parameters)
 
 
 # None means that the handler has answered through the request's writer.
@@ -150,6 +141,20 @@ class Exchange(BodyWriter, Protocol):
 
 
 App: TypeAlias = Callable[[Exchange], Awaitable[None]]
+
+
+def version_in(path_parameters: Mapping[str, str]) -> int:
+    """As `HttpRequest.model_version`."""
+    text = path_parameters.get("model_version")
+    if text is None:
+        return LATEST_VERSION
+    # Digits only, as the route has it; the length check spares a conversion of absurd length.
+    if len(text) > 19 or int(text) > _MAX_VERSION:
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{text[:64]}' (details: out of the range "
+            f"of a 64-bit integer), version should be an integral value > 0"
+        )
+    return int(text)
 
 
 class ClientGone(Exception):

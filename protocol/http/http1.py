@@ -19,12 +19,14 @@ import trio
 from protocol.errors import Internal, ServerError
 from protocol.http.body import BodyLimit
 from protocol.http.date import DateHeader
+from protocol.http.direct_infer import DirectInference
 from protocol.http.errors import HeadersTooLarge, HeaderTimeout, LimitError, error_reply
 from protocol.http.exchange import App, ClientGone
 from protocol.http.http1_body import IncomingBody
 from protocol.http.http1_chunks import LineTooLong
 from protocol.http.http1_exchange import Http1Exchange, response_head
 from protocol.http.http1_head import END_OF_HEAD, HTTP2_PREFACE, Head, malformed, parse_head
+from protocol.http.http1_rest import RECEIVE_SIZE, Rest, Unfinished
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.messages import Buffer
 from protocol.request_memory import RequestShare
@@ -32,8 +34,6 @@ from protocol.wakeup import Wakeup
 from protocol.wire import Wire
 
 logger = logging.getLogger(__name__)
-
-RECEIVE_SIZE = 64 * 1024
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -61,9 +61,12 @@ class Http1:
         on_limit: OnLimit,
         date: DateHeader,
         *,
+        direct: DirectInference | None = None,
         may_upgrade: bool = True,
     ) -> None:
         self._app = app
+        self._direct = direct
+        self._rest = Rest(wire, direct, limits, date)
         self.wire = wire
         self.limits = limits
         self.on_limit = on_limit
@@ -73,8 +76,7 @@ class Http1:
         self._last_head = b""
         self._parsed: Head | None = None
         self._exchange: Http1Exchange | None = None
-        self._served = 0
-        self._most_served = limits.max_requests_per_connection or math.inf
+        self._most_served = self._rest.most = limits.max_requests_per_connection or math.inf
         self._reading = trio.CancelScope()  # around all exchanges, cancelled between two of them
         self._running: trio.CancelScope | None = None  # all
         self._deadline = math.inf  # of the wait for a request, or for its head
@@ -114,9 +116,13 @@ class Http1:
 
     def check_time(self, now: float) -> None:
         """Called every now and then: a scope with a deadline, or a watcher, for each request would cost more."""
-        is_new = self._seen != self._served
-        self._seen = self._served
-        if self._exchange is None:
+        is_new = self._seen != self._rest.served
+        self._seen = self._rest.served
+        if self._rest.is_busy:
+            self._deadline = math.inf
+            if not is_new:
+                self._rest.lose()
+        elif self._exchange is None:
             if is_new or self._deadline == math.inf:
                 self._deadline = now + self.limits.idle_timeout
             elif now >= self._deadline:
@@ -129,7 +135,9 @@ class Http1:
     async def drain(self) -> None:
         """Finish what is in flight, take no more, and let `run` return."""
         self._is_draining = True
-        if self._exchange is None:
+        if self._rest.is_busy:
+            self._rest.closes = True
+        elif self._exchange is None:
             self._has_ended = True
             self._stop_reading()
 
@@ -140,7 +148,7 @@ class Http1:
     @property
     def closes(self) -> bool:
         """Whether the connection ends with the present exchange, whatever its client wants."""
-        return self._is_draining or self._served >= self._most_served
+        return self._is_draining or self._rest.served >= self._most_served
 
     @property
     def has_more(self) -> bool:
@@ -154,8 +162,8 @@ class Http1:
             head = await self._head()
             if head is None:
                 return None
-            self._served += 1
-            if self._served == self._most_served:
+            self._rest.served += 1
+            if self._rest.served == self._most_served:
                 self.on_limit("max_requests_per_connection")
             self._is_timing_head = False
             self._exchange = exchange = Http1Exchange(self, head)
@@ -203,9 +211,37 @@ class Http1:
                     return None
                 if searched and not self._is_timing_head:
                     self._is_timing_head = True
-                    self._seen = self._served
+                    self._seen = self._rest.served
                     self._deadline = trio.current_time() + self.limits.header_timeout
-            self._buffer += await self.receive()
+            if self._buffer or self._ahead or self._is_watched:
+                self._buffer += await self.receive()
+            elif not await self._has_begun():
+                return None
+
+    async def _has_begun(self) -> bool:
+        """Rest until a request comes that takes this task; whether the connection goes on."""
+        while not self._buffer:
+            self._buffer = await self._rest.wait()
+            if self._rest.unfinished is not None:
+                await self._finish(self._rest.unfinished)
+                self._rest.unfinished = None
+            if self._rest.closes or self._is_draining or self._is_gone:
+                self._has_ended = True
+                self._has_unread = self._has_unread or self.has_more
+                return False
+            if not self._buffer and self._rest.has_left:
+                self._is_gone = True
+                raise ClientGone
+        return True
+
+    async def _finish(self, unfinished: Unfinished) -> None:
+        """Answer a request that has rested up to here."""
+        if unfinished.parts:
+            await self.send_parts(unfinished.parts)
+        elif self._direct is not None:
+            reply = await self._direct.encode(unfinished.request)
+            head = response_head(reply.status, reply.headers, self.date, length=reply.length, closes=self.closes)
+            await self.send_parts((head, reply.body, *reply.tail))
 
     async def _take_head(self, end: int) -> Head | None:
         data, self._buffer = self._buffer[:end], self._buffer[end:]

@@ -15,7 +15,7 @@ from protocol.messages import Buffer
 from protocol.request_memory import RequestShare
 
 # Larger content is not copied to be joined with its head.
-_JOINED_SIZE = 64 * 1024
+JOINED_SIZE = 64 * 1024
 # Their length is that of what a GET would get (RFC 9110, 8.6).
 _BODILESS = (204, 304)
 _STATUS_LINES = {
@@ -142,7 +142,7 @@ class Http1Exchange:
         )
         if self._head.method == "HEAD" or reply.status in _BODILESS:
             await self._connection.send(head)
-        elif reply.length > _JOINED_SIZE:
+        elif reply.length > JOINED_SIZE:
             await self._connection.send_parts((head, reply.body, *reply.tail))
         else:
             await self._connection.send(b"".join((head, reply.body, *reply.tail)))

@@ -44,18 +44,34 @@ async def infer(request: HttpRequest) -> Reply:
             response = await _infer_placed(request, inference, placement)
     except Decoupled:
         raise Unsupported(_IS_DECOUPLED) from None
-    if not encoding.is_all_binary and _json_size(response, encoding) > JSON_IN_THREAD_ABOVE:
-        headers, parts = await trio.to_thread.run_sync(encode_infer_response, response, encoding)
-    else:
-        headers, parts = encode_infer_response(response, encoding)
+    return await encode(response, encoding, request.headers.get(b"accept-encoding"))
+
+
+async def encode(response: InferenceResponse, encoding: OutputEncoding, accepted: bytes | None) -> Reply:
+    """What the client gets, who has said which codings it accepts. Raises as `encode_infer_response`."""
+    reply = encode_at_once(response, encoding, accepted)
+    if reply is not None:
+        return reply
+    headers, parts = await trio.to_thread.run_sync(encode_infer_response, response, encoding)
     reply = Reply(200, headers, parts[0], parts[1:])
-    accepted = request.headers.get(b"accept-encoding")
-    if accepted is not None and reply.length >= MIN_COMPRESSED_SIZE:
-        coding = choose_encoding(accepted)
-        if coding != IDENTITY:
-            body = await trio.to_thread.run_sync(compress, reply.content, coding)
-            reply = Reply(200, (*headers, (b"content-encoding", coding.encode())), body)
-    return reply
+    coding = _coding(reply, accepted)
+    if coding == IDENTITY:
+        return reply
+    body = await trio.to_thread.run_sync(compress, reply.content, coding)
+    return Reply(200, (*headers, (b"content-encoding", coding.encode())), body)
+
+
+def encode_at_once(response: InferenceResponse, encoding: OutputEncoding, accepted: bytes | None) -> Reply | None:
+    """As `encode`; None where that would hold up all other calls."""
+    if not encoding.is_all_binary and _json_size(response, encoding) > JSON_IN_THREAD_ABOVE:
+        return None
+    headers, parts = encode_infer_response(response, encoding)
+    reply = Reply(200, headers, parts[0], parts[1:])
+    return reply if accepted is None or _coding(reply, accepted) == IDENTITY else None
+
+
+def _coding(reply: Reply, accepted: bytes | None) -> str:
+    return IDENTITY if reply.length < MIN_COMPRESSED_SIZE else choose_encoding(accepted)
 
 
 def _json_size(response: InferenceResponse, encoding: OutputEncoding) -> int:

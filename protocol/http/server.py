@@ -8,6 +8,7 @@ import trio
 
 from protocol.http.app import HttpApp
 from protocol.http.connections import serve_app
+from protocol.http.direct_infer import DirectInference
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.services import EdgeServices
 
@@ -29,13 +30,15 @@ async def serve_http(
     Raises:
         OSError: the address cannot be listened on.
     """
+    app = HttpApp(services, settings)
     await serve_app(
-        HttpApp(services, settings),
+        app,
         settings.host,
         settings.port,
         settings.connections,
         stop,
         on_limit=partial(services.limits.count, "http"),
+        direct=DirectInference(app),
         tls=settings.tls,
         reuse_port=settings.reuse_port,
         task_status=task_status,

@@ -18,6 +18,7 @@ import trio
 from hpack.hpack import Encoder
 from tritonclient.grpc import service_pb2
 
+from protocol.core import AnswerTo
 from protocol.grpc.http2 import frames
 from protocol.grpc.http2.client_settings import pack_settings
 from protocol.grpc.http2.frames import PREFACE, frame
@@ -43,6 +44,9 @@ class Echo:
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         return False
+
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> None:
+        """Its answers take a task."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         reply, answers = trio.open_memory_channel[InferenceResponse](1)

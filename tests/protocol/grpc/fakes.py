@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from protocol.core import (
+    AnswerTo,
     InferBatchStatistics,
     InferResponseStatistics,
     InferStatistics,
@@ -135,6 +136,9 @@ class FakeCore:
 
     async def unregister_repository(self, path: str) -> None:
         self.registered = [each for each in self.registered if each.path != path]
+
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> None:
+        """Its answers take a task."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self.is_decoupled(request.model_name, request.model_version):

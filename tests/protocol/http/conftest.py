@@ -51,6 +51,8 @@ async def serve(nursery: trio.Nursery) -> AsyncIterator[Serve]:
     ) -> Served:
         core = core or FakeCore()
         services = services or make_services(core)
+        if isinstance(services.core, FakeCore):
+            services.core.tasks = nursery
         stop, scope, ended = trio.Event(), trio.CancelScope(), trio.Event()
 
         async def run(*, task_status: trio.TaskStatus[tuple[str, int]]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import trio
 
 from protocol.core import (
+    AnswerTo,
     LoadParameters,
     ModelIndex,
     ModelMetadata,
@@ -16,12 +18,37 @@ from protocol.core import (
     ModelStatistics,
     Respond,
     ServerMetadata,
+    Submitted,
     TensorMetadata,
 )
 from protocol.errors import Decoupled, NotFound, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
 
 DEFAULT_PARAMETERS = LoadParameters()
+
+
+class FakeSubmitted:
+    """Implements `protocol.core.Submitted`, and holds to it that it ends once."""
+
+    def __init__(self) -> None:
+        self.ending = ""
+        self._scope = trio.CancelScope()
+
+    async def run(self, answer: Callable[[], Awaitable[InferenceResponse]], answer_to: AnswerTo) -> None:
+        with self._scope:
+            try:
+                answer_to.send_nowait(await answer())
+            except ServerError as error:
+                answer_to.send_nowait(error)
+
+    def end(self) -> None:
+        assert not self.ending
+        self.ending = "answered"
+
+    def give_up(self) -> None:
+        assert not self.ending
+        self.ending = "given up"
+        self._scope.cancel()
 
 
 @dataclass
@@ -46,6 +73,8 @@ class FakeCore:
     requests: list[InferenceRequest] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     sent: int = 0
+    tasks: trio.Nursery | None = None
+    submitted: list[FakeSubmitted] = field(default_factory=list)
     counted: dict[str, Any] = field(default_factory=lambda: {"inference_count": 3})  # members of ModelStatistics
 
     def is_live(self) -> bool:
@@ -134,6 +163,18 @@ class FakeCore:
         self._check(name, version)
         self.calls.append(("cancel", name, request_id, version))
         return 2
+
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submitted | None:
+        """Where there is a nursery its answers come by a call, but for failures that are no ServerError."""
+        if self.tasks is None or self.is_decoupled(request.model_name, request.model_version):
+            return None
+        self._check(request.model_name, request.model_version)
+        if not isinstance(self.failure, ServerError) or self.respond is not None:
+            return None
+        submitted = FakeSubmitted()
+        self.tasks.start_soon(submitted.run, partial(self._answer, request), answer_to)
+        self.submitted.append(submitted)
+        return submitted
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self.is_decoupled(request.model_name, request.model_version):

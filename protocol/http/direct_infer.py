@@ -1,0 +1,187 @@
+"""Inference requests that need no task: they have come whole, go into their model's queue, and their answer comes by a
+call.
+
+    connection -> [direct_infer] -> core … actor -> answers -> connection
+
+What is looked up here is what `app` and `infer_handler` look up, for requests that are plain enough. All others, also
+those that are wrong, are left to them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from protocol.answers import Answers
+from protocol.core import Submitted
+from protocol.errors import ServerError
+from protocol.http.app import HttpApp, internal_reply
+from protocol.http.compression import IDENTITY
+from protocol.http.errors import error_reply
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, version_in
+from protocol.http.http1_head import Head
+from protocol.http.infer_codec import (
+    HEADER_LENGTH,
+    OutputEncoding,
+    parse_header_length,
+)
+from protocol.http.infer_handler import encode, encode_at_once, infer
+from protocol.http.reply import Reply
+from protocol.messages import InferenceResponse
+from protocol.poller import Poller
+
+logger = logging.getLogger(__name__)
+
+
+class Asking(Protocol):
+    """Who asks: a connection with one request."""
+
+    def answer(self, request: DirectRequest) -> None:
+        """Its answer is there. Must not wait, and raises nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectHead:
+    """What the head of a plain inference request says; the same for all requests with these bytes."""
+
+    data: bytes
+    size: int  # with the body
+    model_name: str
+    model_version: int
+    header_length: int | None
+    accepts_coding: bytes | None
+
+
+class DirectRequest:
+    """One that is under way. Implements `protocol.core.AnswerTo` and `protocol.answers.Answered`."""
+
+    __slots__ = ("_answers", "_asking", "accepts_coding", "encoding", "reply", "size", "submitted")
+
+    def __init__(
+        self, asking: Asking, answers: Answers, encoding: OutputEncoding, accepts_coding: bytes | None, size: int
+    ) -> None:
+        self._asking = asking
+        self._answers = answers
+        self.encoding = encoding
+        self.accepts_coding = accepts_coding
+        self.size = size
+        self.reply: InferenceResponse | ServerError | None = None
+        self.submitted: Submitted | None = None
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        if self.reply is None:
+            self.reply = value
+            self._answers.put(self)
+
+    def deliver(self) -> None:
+        self._asking.answer(self)
+
+
+class DirectInference:
+    """Of one edge, whose `poller` and `answers` run as long as it serves."""
+
+    def __init__(self, app: HttpApp) -> None:
+        self._app = app
+        self._services = app.services
+        self.poller = Poller()
+        self._answers = Answers()
+
+    async def run(self) -> None:
+        """The tasks that call connections."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.poller.run)
+            nursery.start_soon(self._answers.run)
+
+    def head(self, head: Head, data: bytes) -> DirectHead | None:
+        """None where its requests are not plain inference."""
+        app = self._app
+        headers = head.headers
+        if (
+            head.is_chunked
+            or head.is_http_1_0
+            or head.expects_continue
+            or not head.keeps_alive
+            or b"content-encoding" in headers
+            or not self._services.forwarding.is_empty
+        ):
+            return None
+        try:
+            route, parameters = app.find(head.method, head.raw_path, headers)
+            if route.handler is not infer:
+                return None
+            header_length = parse_header_length(headers.get(HEADER_LENGTH), head.content_length)
+            if (head.content_length if header_length is None else header_length) > JSON_IN_THREAD_ABOVE:
+                return None
+            version = version_in(parameters)
+            app.body_limit(route, headers, IDENTITY).check(head.content_length)
+        except ServerError:
+            return None
+        if not header_length and header_length is not None:
+            return None
+        return DirectHead(
+            data,
+            len(data) + head.content_length,
+            parameters["model_name"],
+            version,
+            header_length,
+            headers.get(b"accept-encoding"),
+        )
+
+    def begin(self, head: DirectHead, body: memoryview, asking: Asking) -> DirectRequest | None:
+        """Queue a request; None where it has to go the usual way, and nothing has been done."""
+        services = self._services
+        memory = services.memory
+        size = len(body)
+        if size > memory.left or services.trace.is_sampling:
+            return None
+        forms = self._app.forms
+        name, version, length = head.model_name, head.model_version, head.header_length
+        try:
+            found = forms.find(body, length, model_name=name, model_version=version) or forms.decode(
+                body, length, model_name=name, model_version=version, max_input_size=self._app.settings.max_input_size
+            )
+            inference, encoding, placement = found
+            if placement is not None:
+                return None
+            request = DirectRequest(asking, self._answers, encoding, head.accepts_coding, size)
+            request.submitted = services.core.submit(inference, request)
+        except ServerError:
+            return None
+        if request.submitted is None:
+            return None
+        memory.take(size)
+        return request
+
+    def end(self, request: DirectRequest) -> Reply | None:
+        """Its answer, now that it is there; None where that has to be encoded by `encode`."""
+        assert request.submitted is not None
+        request.submitted.end()
+        self._services.memory.give(request.size)
+        reply = request.reply
+        if isinstance(reply, InferenceResponse):
+            try:
+                return encode_at_once(reply, request.encoding, request.accepts_coding)
+            except ServerError as error:
+                return error_reply(error)
+            except Exception as error:  # a defect, which is this request's and no other's
+                logger.exception("the answer of model '%s' could not be encoded", reply.model_name)
+                return internal_reply(error)
+        assert reply is not None
+        return error_reply(reply)
+
+    async def encode(self, request: DirectRequest) -> Reply:
+        """The answer of one that has ended, where it takes a thread."""
+        assert isinstance(request.reply, InferenceResponse)
+        try:
+            return await encode(request.reply, request.encoding, request.accepts_coding)
+        except ServerError as error:
+            return error_reply(error)
+
+    def give_up(self, request: DirectRequest) -> None:
+        """Nobody wants its answer any more."""
+        assert request.submitted is not None
+        request.submitted.give_up()
+        self._services.memory.give(request.size)

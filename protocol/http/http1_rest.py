@@ -1,0 +1,168 @@
+"""The time that an HTTP/1 connection's task sleeps: until a request comes that takes a task. Those that take none are
+answered meanwhile, by calls.
+
+    poller -> [rest] -> direct_infer … answers -> [rest] -> wire
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.errors import ServerError
+from protocol.http.date import DateHeader
+from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
+from protocol.http.http1_exchange import JOINED_SIZE, response_head
+from protocol.http.http1_head import END_OF_HEAD, parse_head
+from protocol.http.reply import Reply
+from protocol.http.settings import ConnectionLimits
+from protocol.messages import Buffer
+from protocol.wakeup import Wakeup
+from protocol.wire import PlainWire, Wire, split
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_SIZE = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What is left to do for a request that needed no task up to here: to encode its answer, or to send the rest."""
+
+    request: DirectRequest
+    parts: Sequence[Buffer] = ()
+
+
+class Rest:
+    """Of one connection. Without `direct` every request takes the task."""
+
+    def __init__(self, wire: Wire, direct: DirectInference | None, limits: ConnectionLimits, date: DateHeader) -> None:
+        self._wire = wire
+        self._plain = wire if isinstance(wire, PlainWire) else None
+        self._direct = direct
+        self._limits = limits
+        self._date = date
+        self._head: DirectHead | None = None
+        self._usual = b""  # a head whose requests take the task
+        self._request: DirectRequest | None = None
+        self._is_in_sight = False
+        self._data = b""  # what has come for the task
+        self._has_come = False  # the task is to go on
+        self._woken = Wakeup()
+        # How many requests have been served here; no more than `most` are to be.
+        self.served = 0
+        self.most: float = 0
+        self.has_left = False  # the client has closed its end
+        self.closes = False  # the connection is to end with the request that is under way
+        self.unfinished: Unfinished | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._request is not None or self.unfinished is not None
+
+    async def wait(self) -> bytes:
+        """The first bytes of what takes the task; none where the client has closed its end, a request is `unfinished`,
+        or the connection is to end. Cancelled, a request that is under way is given up."""
+        if self._plain is None or self._direct is None:
+            data = await self._wire.receive(RECEIVE_SIZE)
+            self.has_left = not data
+            return data
+        self._direct.poller.add(self._plain.socket, self._read)
+        self._is_in_sight = True
+        try:
+            while not self._has_come:
+                await self._woken.wait()
+        finally:
+            self._look_away()
+            if self._request is not None:
+                request, self._request = self._request, None
+                self._direct.give_up(request)
+        data, self._data, self._has_come = self._data, b"", False
+        return data
+
+    def lose(self) -> None:
+        """Give up the request that is under way if its client has closed its end some time ago: nobody waits for the
+        answer."""
+        if self.has_left and self._request is not None:
+            self._wake()
+
+    def answer(self, request: DirectRequest) -> None:
+        """Implements `direct_infer.Asking`."""
+        if request is not self._request or self._direct is None:
+            return  # given up
+        self._request = None
+        reply = self._direct.end(request)
+        left = () if reply is None else self._send(reply)
+        if reply is None or left:
+            self.unfinished = Unfinished(request, left)
+            self._wake()
+        elif self.closes or not self._is_in_sight:
+            self._wake()
+
+    def _send(self, reply: Reply) -> Sequence[Buffer]:
+        """Returns what the kernel does not take at once."""
+        head = response_head(reply.status, reply.headers, self._date, length=reply.length, closes=self.closes)
+        parts: Sequence[Buffer] = (head, reply.body, *reply.tail)
+        if reply.length <= JOINED_SIZE:
+            parts = (b"".join(parts),)
+        sent = self._wire.send_at_once(parts)
+        return split(parts, sent)[1]
+
+    def _read(self) -> None:
+        """Called by the poller."""
+        assert self._plain is not None
+        data = self._plain.receive_at_once(RECEIVE_SIZE)
+        if data is None:
+            return
+        if not data:
+            self.has_left = True
+        if self._request is not None:  # a further request, or none: until this one is answered
+            self._look_away()
+            self._data = data
+        elif not (data and self._begin(data)):
+            self._data = data
+            self._wake()
+
+    def _begin(self, data: bytes) -> bool:
+        """Whether the request could be taken here."""
+        assert self._direct is not None
+        head = self._head
+        if head is None or not data.startswith(head.data):
+            head = self._head = self._find_head(data)
+        if head is None or len(data) != head.size or self.served + 1 >= self.most or self.closes:
+            return False
+        self._request = self._direct.begin(head, memoryview(data)[len(head.data) :], self)
+        if self._request is None:
+            return False
+        self.served += 1
+        return True
+
+    def _find_head(self, data: bytes) -> DirectHead | None:
+        assert self._direct is not None
+        found = END_OF_HEAD.search(data)
+        if found is None or found.end() > self._limits.max_header_size:
+            return None
+        text = data[: found.end()]
+        if text == self._usual:
+            return None
+        try:
+            head = self._direct.head(parse_head(text), text)
+        except ServerError:
+            return None
+        if head is None:
+            self._usual = text
+        return head
+
+    def _look_away(self) -> None:
+        if self._is_in_sight:
+            assert self._plain is not None
+            assert self._direct is not None
+            self._is_in_sight = False
+            self._direct.poller.remove(self._plain.socket)
+
+    def _wake(self) -> None:
+        self._look_away()
+        self._has_come = True
+        self._woken.wake()
