@@ -281,7 +281,7 @@ class ArrayBackend(Backend):
                 if len(group) > 1:
                     groups.extend([index] for index in group)
                 else:
-                    results[group[0]] = error.with_traceback(None)  # which would keep what this call knows
+                    results[group[0]] = _without_frames(error)
                 continue
             watch.lap("infer")
             responses = self._layout.responses(outputs, [padded[index] for index in group], rows)
@@ -322,6 +322,15 @@ class _Batch:
                 self._gone.add(index)
                 return len(self._gone) == len(self.requests)
         return False
+
+
+def _without_frames(error: ServerError) -> ServerError:
+    """Tracebacks, its own and those of its causes, would keep all that this call knows: the memory of a device."""
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error
 
 
 class _Stopwatch:

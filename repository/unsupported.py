@@ -79,12 +79,12 @@ SUPPORTED = frozenset(
         "optimization.graph.level",
         "optimization.priority",  # hint
         "optimization.cuda.graphs",  # by tensorrt
-        "optimization.cuda.busy_wait_events",  # likewise
-        "optimization.cuda.graph_spec.batch_size",  # likewise
+        "optimization.cuda.busy_wait_events",  # hint
+        "optimization.cuda.graph_spec.batch_size",  # by tensorrt
         "optimization.cuda.graph_spec.input.dim",  # likewise
         "optimization.cuda.graph_spec.graph_lower_bound.batch_size",  # likewise
         "optimization.cuda.graph_spec.graph_lower_bound.input.dim",  # likewise
-        "optimization.cuda.output_copy_stream",  # likewise
+        "optimization.cuda.output_copy_stream",  # hint
         "optimization.execution_accelerators.gpu_execution_accelerator.name",
         "optimization.execution_accelerators.gpu_execution_accelerator.parameters",
         "optimization.execution_accelerators.cpu_execution_accelerator.name",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -35,12 +37,12 @@ class FakeRuntime:
     memcpyDeviceToHost = 2
     memcpyDefault = 4
     hostAllocPortable = 1
+    streamCaptureModeThreadLocal = 1
 
     def __init__(self) -> None:
         self.memory = (ctypes.c_uint8 * SIZE)(*range(SIZE))
         self.device_count = 2
-        self.current_device: int | None = None
-        self.current_stream: FakeStream | None = None
+        self._current = threading.local()
         self.opened = 0
         self.is_lost = False
         self.unsynchronised = False
@@ -48,7 +50,27 @@ class FakeRuntime:
         self.allocated: dict[int, tuple[int, int]] = {}  # size and device by address
         self.pinned: dict[int, int] = {}
         self.streams: list[FakeStream] = []
+        self.copied: list[int] = []  # sizes of what was enqueued
+        self.launches = 0
         self.peers: list[tuple[int | None, int]] = []
+
+    @property
+    def current_device(self) -> int | None:
+        """The calling thread's."""
+        return getattr(self._current, "device", None)
+
+    @current_device.setter
+    def current_device(self, device: int | None) -> None:
+        self._current.device = device
+
+    @property
+    def current_stream(self) -> FakeStream | None:
+        """The calling thread's."""
+        return getattr(self._current, "stream", None)
+
+    @current_stream.setter
+    def current_stream(self, stream: FakeStream | None) -> None:
+        self._current.stream = stream
 
     def getDeviceCount(self) -> int:
         if not self.device_count:
@@ -80,8 +102,28 @@ class FakeRuntime:
 
     def memcpyAsync(self, to: int, source: int, size: int, kind: int, stream: int) -> None:
         self.check_copy(to, source, size, kind)
-        found = next(each for each in self.streams if each.ptr == stream)
-        found.copies.append((to, source, size))
+        on_device = [address for address in (to, source) if self.is_device(address, size)]
+
+        self.copied.append(size)
+
+        def work() -> None:
+            for address in on_device:
+                self.check_kept(address, size)
+            ctypes.memmove(to, source, size)
+
+        self.stream(stream).add(work)
+
+    def memsetAsync(self, address: int, value: int, size: int, stream: int) -> None:
+        self._check(self.is_device(address, size))
+
+        def work() -> None:
+            self.check_kept(address, size)
+            ctypes.memset(address, value, size)
+
+        self.stream(stream).add(work)
+
+    def stream(self, pointer: int) -> FakeStream:
+        return next(each for each in self.streams if each.ptr == pointer)
 
     def streamSynchronize(self, stream: int) -> None:
         assert stream == 0
@@ -90,14 +132,19 @@ class FakeRuntime:
     def check_copy(self, to: int, source: int, size: int, kind: int) -> None:
         if max(to, source) >= 2**63:
             raise OverflowError("Python int too large to convert to C ssize_t")
-        on_device = [self._is_device(address, size) for address in (to, source)]
+        on_device = [self.is_device(address, size) for address in (to, source)]
         if kind == self.memcpyDefault:
             self._check(any(on_device))
         else:
             self._check(on_device[0] if kind == self.memcpyHostToDevice else on_device[1])
 
-    def _is_device(self, address: int, size: int) -> bool:
-        blocks = [(begin, held) for begin, (held, _) in self.allocated.items()]
+    def check_kept(self, address: int, size: int) -> None:
+        """What is on a stream may only touch what is still there when it runs."""
+        if not self.is_device(address, size):
+            raise CUDARuntimeError(f"cudaErrorIllegalAddress: {size} bytes at {address:#x}")
+
+    def is_device(self, address: int, size: int) -> bool:
+        blocks = [(begin, held) for begin, (held, _) in list(self.allocated.items())]
         if self.opened:
             blocks.append((ctypes.addressof(self.memory), SIZE))
         return any(begin <= address and address + size <= begin + held for begin, held in blocks)
@@ -116,22 +163,56 @@ class FakeStream:
         self.priority = priority
         self.device = runtime.current_device
         self.ptr = id(self)
-        self.copies: list[tuple[int, int, int]] = []
+        self._work: list[Callable[[], object]] = []
+        self._captured: list[Callable[[], object]] | None = None
+        self._before: list[FakeStream | None] = []
         runtime.streams.append(self)
 
+    def add(self, work: Callable[[], object]) -> None:
+        """Put on the stream, or into the graph that is captured."""
+        (self._work if self._captured is None else self._captured).append(work)
+
     def synchronize(self) -> None:
-        copies, self.copies = self.copies, []
+        assert self._captured is None, "a stream that is captured may not be waited for"
+        work, self._work = self._work, []
         if self.runtime.is_lost:
             raise CUDARuntimeError(REFUSED)
-        for to, source, size in copies:
-            ctypes.memmove(to, source, size)
+        for each in work:
+            each()
+
+    def begin_capture(self, mode: int) -> None:
+        assert mode == self.runtime.streamCaptureModeThreadLocal
+        assert not self._work, "capture begins on an idle stream"
+        self._captured = []
+
+    def end_capture(self) -> FakeGraph:
+        return FakeGraph(self.runtime, self.abandon_capture())
+
+    def abandon_capture(self) -> list[Callable[[], object]]:
+        captured, self._captured = self._captured, None
+        assert captured is not None
+        return captured
 
     def __enter__(self) -> FakeStream:
+        self._before.append(self.runtime.current_stream)
         self.runtime.current_stream = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.runtime.current_stream = None
+        self.runtime.current_stream = self._before.pop()
+
+
+class FakeGraph:
+    """`cupy.cuda.graph.Graph`."""
+
+    def __init__(self, runtime: FakeRuntime, work: list[Callable[[], object]]) -> None:
+        self._runtime = runtime
+        self._captured = work
+
+    def launch(self, stream: FakeStream) -> None:
+        self._runtime.launches += 1
+        for each in self._captured:
+            stream.add(each)
 
 
 def fake_cupy(runtime: FakeRuntime) -> ModuleType:
@@ -159,9 +240,9 @@ def fake_cupy(runtime: FakeRuntime) -> ModuleType:
             device = runtime.current_device
             assert device is not None
             self.ptr = 0
-            if sum(held for held, on in runtime.allocated.values() if on == device) + size > runtime.free_bytes:
+            if sum(held for held, on in list(runtime.allocated.values()) if on == device) + size > runtime.free_bytes:
                 raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
-            self._buffer = ctypes.create_string_buffer(size + 256)
+            self._buffer = ctypes.create_string_buffer(b"\xee" * (size + 256))  # nobody may count on zeros
             begin = ctypes.addressof(self._buffer)
             self.ptr = begin + -begin % 256
             runtime.allocated[self.ptr] = size, device
@@ -187,7 +268,7 @@ def fake_cupy(runtime: FakeRuntime) -> ModuleType:
 
         def malloc(self, size: int) -> MemoryPointer:
             assert runtime.current_stream is not None, "memory of a pool belongs to a stream"
-            held = sum(held for held, on in runtime.allocated.values() if on == runtime.current_device)
+            held = sum(held for held, on in list(runtime.allocated.values()) if on == runtime.current_device)
             if held + size > self.limits[runtime.current_device]:
                 raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes")
             return MemoryPointer(Memory(size), 0)

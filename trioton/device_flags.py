@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from backends.devices.devices import DEFAULT_POOL_BYTES
 from backends.devices.pinned import DEFAULT_PINNED_BYTES
 from repository.instance_groups import MINIMUM_COMPUTE_CAPABILITY
-from trioton.flags import boolean, flag, integer, repeatable
+from trioton.flags import boolean, flag, integer, of_device, repeatable
 
 DEVICES = "GPUs"
 
@@ -21,11 +21,7 @@ class PoolSize:
     byte_size: int
 
 
-def pool_size(text: str) -> PoolSize:
-    device, colon, size = text.partition(":")
-    if not colon or not device.isdecimal() or not size.isdecimal():
-        raise ValueError("--cuda-memory-pool-byte-size option format is '<device>:<bytes>'")
-    return PoolSize(int(device), int(size))
+pool_size = of_device(PoolSize, integer(0), "--cuda-memory-pool-byte-size option format is '<device>:<bytes>'")
 
 
 def compute_capability(text: str) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 ENVIRONMENT_PREFIX = "TRIOTON_"
 # Between the values of a repeatable flag in the environment: neither paths nor `name,key=value` contain it.
@@ -116,6 +117,22 @@ def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
             bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
             raise ValueError(f"expected a whole number {bounds}")
         return value
+
+    return parse
+
+
+def of_device(make: Callable[[int, V], T], read: Callable[[str], V], expected: str) -> Callable[[str], T]:
+    """A reader of `<device>:<value>`. `read` raises ValueError where the value is none; all that is wrong is told
+    as what was `expected`."""
+
+    def parse(text: str) -> T:
+        device, colon, value = text.partition(":")
+        try:
+            if not colon or not device.isdecimal():
+                raise ValueError
+            return make(int(device), read(value))
+        except ValueError:
+            raise ValueError(expected) from None
 
     return parse
 

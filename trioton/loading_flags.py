@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trioton.flags import flag, integer, repeatable
+from trioton.flags import flag, integer, of_device, repeatable
 from trioton.host_policies import HostPolicySetting, host_policy_setting
 
 LOADING = "Loading and placement of models"
@@ -18,15 +18,18 @@ class GpuLimit:
     fraction: float
 
 
-def gpu_limit(text: str) -> GpuLimit:
-    device, colon, fraction = text.partition(":")
-    try:
-        made = GpuLimit(int(device), float(fraction))
-    except ValueError:
-        made = None
-    if made is None or not colon or made.device_id < 0 or not 0.0 <= made.fraction <= 1.0:
-        raise ValueError("--model-load-gpu-limit option format is '<device>:<fraction>', the fraction from 0.0 to 1.0")
-    return made
+def fraction(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"expected a fraction from 0.0 to 1.0, got {text}")
+    return value
+
+
+gpu_limit = of_device(
+    GpuLimit,
+    fraction,
+    "--model-load-gpu-limit option format is '<device>:<fraction>', the fraction from 0.0 to 1.0",
+)
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have several such parts

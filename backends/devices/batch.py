@@ -1,6 +1,7 @@
 """Batches of an instance whose model computes on a device: what is there already stays there, the rest is copied.
 
-In the place of `backends.array_batch.BatchLayout`, with device tensors for arrays of numbers. Strings are the host's.
+In the place of `backends.array_batch.BatchLayout`, with device tensors for arrays of numbers. Strings and the
+values of shape tensors are the host's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from repository.model_config import ModelConfig, ModelOutput
 
 
 class DeviceBatchLayout(BatchLayout):
-    """The arrays that `run` gets and gives are device tensors, but for strings; those given may be arrays, too.
+    """The arrays that `run` gets and gives are device tensors, but for strings and shape tensors; those given may be
+    arrays, too.
 
     `joined` enqueues its copies on the stream. `responses` waits for all that is enqueued.
     """
@@ -41,23 +43,24 @@ class DeviceBatchLayout(BatchLayout):
         self._copied: dict[str, NDArray[Any]] = {}  # those of a batch's outputs that somebody wants on the host
 
     def arrays(self, request: InferenceRequest) -> Arrays:
-        """One request's inputs: strings as arrays, numbers as tensors in the model's shapes, wherever they are."""
+        """One request's inputs: strings and shape tensors as arrays, other numbers as tensors in the model's shapes,
+        wherever they are."""
         numbers: dict[str, Any] = {}
-        strings: list[Tensor] = []
+        on_host: list[Tensor] = []
         for tensor in request.inputs:
-            if tensor.datatype is DataType.BYTES:
-                strings.append(tensor)
+            if tensor.datatype is DataType.BYTES or tensor.name in self._shape_tensors:
+                on_host.append(tensor)
                 continue
             reshape = self._input_reshapes.get(tensor.name)
             shape = tensor.shape if reshape is None else reshape.shape(tensor.shape, self._leading)
             numbers[tensor.name] = tensor.under(tensor.name, shape)
-        if strings:
-            numbers.update(super().arrays(InferenceRequest(request.model_name, strings)))
+        if on_host:
+            numbers.update(super().arrays(InferenceRequest(request.model_name, on_host)))
         return numbers
 
     def joined(self, arrays: Sequence[Arrays], missing: int = 0) -> Arrays:
-        strings = [{name: each for name, each in found.items() if isinstance(each, np.ndarray)} for found in arrays]
-        joined: dict[str, Any] = super().joined(strings, missing) if strings[0] else {}
+        on_host = [{name: each for name, each in found.items() if isinstance(each, np.ndarray)} for found in arrays]
+        joined: dict[str, Any] = super().joined(on_host, missing) if on_host[0] else {}
         for name in arrays[0]:
             if name not in joined:
                 joined[name] = self._join(name, [cast(Tensor, found[name]) for found in arrays], missing)
@@ -145,6 +148,11 @@ class DeviceBatchLayout(BatchLayout):
             buffer = tensor.buffer.part((end - count) * width, count * width)
             parts.append(DeviceTensor(entry.name, tensor.datatype, (count, *shape[1:]), buffer))
         return parts
+
+
+def reshaped(value: Any, shape: tuple[int, ...]) -> Any:
+    """What `run` gets or gives, an array or a tensor, in another shape."""
+    return value.under(value.name, shape) if isinstance(value, Tensor) else value.reshape(shape)
 
 
 def _last_row(tensor: Tensor) -> Tensor:

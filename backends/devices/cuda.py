@@ -6,7 +6,7 @@ Source: cupy's "Low-level CUDA support"; CUDA Runtime API, "Stream Management" a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
@@ -96,6 +96,25 @@ class CudaRuntime(DeviceRuntime):
         runtime = self._cupy.cuda.runtime
         with device_errors(self._place), self._cupy.cuda.Device(self._device_id):
             runtime.memcpyAsync(target, source, byte_size, runtime.memcpyDefault, stream.ptr)
+
+    def clear(self, target: DeviceBuffer, stream: Any) -> None:
+        with device_errors(self._place), self._cupy.cuda.Device(self._device_id):
+            self._cupy.cuda.runtime.memsetAsync(target.address, 0, target.byte_size, stream.ptr)
+
+    def capture(self, work: Callable[[], None], stream: Any) -> Callable[[], None]:
+        with device_errors(self._place), self._cupy.cuda.Device(self._device_id):
+            # Other threads may go on with what may not be captured.
+            stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            try:
+                work()
+            finally:
+                graph = stream.end_capture()
+
+        def launch() -> None:
+            with device_errors(self._place):
+                graph.launch(stream)
+
+        return launch
 
     def synchronize(self, stream: Any) -> None:
         with device_errors(self._place):

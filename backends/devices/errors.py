@@ -16,6 +16,7 @@ _OUT_OF_MEMORY = (
     "cublas_status_alloc_failed",
     "cudnn_status_alloc_failed",
     "failed to allocate memory",
+    "outofmemory",  # TensorRT's error codes
     "available memory of",  # onnxruntime's arena at its limit
 )
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.device_tensor import DeviceBuffer, DeviceMemory
+from protocol.errors import Unavailable
 
 # A stream, as the runtime that has made it knows it.
 Stream: TypeAlias = Any
@@ -52,6 +54,15 @@ class DeviceRuntime(abc.ABC):
     @abc.abstractmethod
     def copy(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy from this device, or another, to this device."""
+
+    @abc.abstractmethod
+    def clear(self, target: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue zeros, for all of it."""
+
+    def capture(self, work: Callable[[], None], stream: Stream) -> Callable[[], None]:
+        """What `work` enqueues on the stream, as a graph: nothing of it runs now, and each call of what is returned
+        enqueues it again. The memory that it uses must stay. The stream must be idle."""
+        raise Unavailable("this device has no graphs")
 
     @abc.abstractmethod
     def synchronize(self, stream: Stream) -> None:

@@ -6,7 +6,7 @@ The instance owns it and uses it in its own thread. What is enqueued on it runs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -112,6 +112,21 @@ class DeviceStream:
         self.hold(target, source)
         if source.byte_size:
             self._runtime.copy(target, source, self._stream)
+
+    def clear(self, target: DeviceBuffer) -> None:
+        """Enqueue zeros."""
+        self.hold(target)
+        self._runtime.clear(target, self._stream)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What `work` enqueues, as a graph that each call of what is returned enqueues again. Its memory, and what the
+        graph stands for, must outlive it.
+
+        Raises:
+            Unavailable: the device refuses, or has no graphs.
+        """
+        self.synchronize()
+        return self._runtime.capture(work, self._stream)
 
     def _write(self, target: DeviceBuffer, parts: Sequence[Buffer]) -> None:
         if not target.byte_size:

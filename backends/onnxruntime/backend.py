@@ -17,6 +17,7 @@ import trio
 from numpy.typing import NDArray
 
 from backends.array_backend import ArrayBackend, Signature
+from backends.devices.batch import reshaped
 from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec, ModelSource
 from backends.onnxruntime.device_run import DeviceRun
@@ -153,12 +154,12 @@ class OnnxRuntimeBackend(ArrayBackend):
     def _feed(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if not self._scalars:
             return inputs
-        return {name: _reshaped(array, ()) if name in self._scalars else array for name, array in inputs.items()}
+        return {name: reshaped(array, ()) if name in self._scalars else array for name, array in inputs.items()}
 
     def _shaped(self, outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         for entry in self._outputs if self._scalars else ():
             if entry.name in self._scalars and entry.name in outputs:
-                outputs[entry.name] = _reshaped(outputs[entry.name], entry.backend_dims)
+                outputs[entry.name] = reshaped(outputs[entry.name], entry.backend_dims)
         return outputs
 
     def interrupt(self) -> None:
@@ -173,10 +174,6 @@ class OnnxRuntimeBackend(ArrayBackend):
         self._states = None
         self._device_run = None
         self.device_stream = None
-
-
-def _reshaped(value: Any, shape: tuple[int, ...]) -> Any:
-    return value.under(value.name, shape) if isinstance(value, Tensor) else value.reshape(shape)
 
 
 def model_path(source: ModelSource) -> Path:

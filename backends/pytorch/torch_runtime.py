@@ -87,6 +87,10 @@ class TorchRuntime(DeviceRuntime):
         with device_errors(self._memory.place), self.current(stream):
             target.copy_(source, non_blocking=True)
 
+    def clear(self, target: DeviceBuffer, stream: Any) -> None:
+        with device_errors(self._memory.place), self.current(stream):
+            _of(target).zero_()
+
     def synchronize(self, stream: Any) -> None:
         if stream is not None:
             with device_errors(self._memory.place):

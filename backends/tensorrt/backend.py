@@ -9,7 +9,8 @@ import trio
 from numpy.typing import NDArray
 
 from backends.array_backend import ArrayBackend
-from backends.interface import InstanceSpec, ModelSource
+from backends.devices.batch import reshaped
+from backends.interface import InstanceDied, InstanceSpec, ModelSource
 from backends.requirements import framework_missing
 from backends.tensorrt.compatibility import check_compatible
 from backends.tensorrt.completion import complete_from_engine
@@ -17,11 +18,12 @@ from backends.tensorrt.description import EngineDescription
 from backends.tensorrt.options import dla_core, read_options
 from backends.tensorrt.profiles import group_profiles, profile_indices
 from protocol.core import MemoryUsage
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, Overloaded, Unavailable
 from repository.model_config import InstanceKind, ModelConfig
 from repository.sequence_tensors import hidden_outputs
+from repository.shape_rules import DimRule
 
-if TYPE_CHECKING:  # TensorRT and cupy are imported by the first load
+if TYPE_CHECKING:  # TensorRT is imported by the first load
     from backends.tensorrt.engines import Engines, LoadedEngine
     from backends.tensorrt.execution import Execution
 
@@ -31,6 +33,7 @@ class TensorRTBackend(ArrayBackend):
 
     prefers_gpu = True
     model_filename = "model.plan"
+    takes_device_tensors = True
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
@@ -79,24 +82,29 @@ class TensorRTBackend(ArrayBackend):
         if spec.kind is not InstanceKind.GPU:
             raise _needs_gpu(source.name)
         core = dla_core(spec.secondary_devices, instance=spec.name, model=source.name)
-        from backends.tensorrt.device import Device
-        from backends.tensorrt.engines import engines_of, plan_path
+        from backends.tensorrt.engines import engines_of, open_stream, plan_path
         from backends.tensorrt.execution import Execution
 
         path = plan_path(source)
-        device = Device(spec.device_id, source.devices.pinned, model=source.name)
-        device.use()
-        engines = engines_of(source, device, core)
-        loaded = engines.acquire(path, options, dla_core=core, model=source.name)
-        try:
-            profiles = profile_indices(spec.profiles, loaded.description, model=source.name)
-            check_compatible(config, loaded.description, [profiles])
-            outputs = [entry.name for entry in (*config.output, *hidden_outputs(config))]
-            self._execution = Execution(config, loaded, options, device, profiles, outputs=outputs, instance=spec.name)
-        except BaseException:
-            engines.release(loaded)
-            raise
+        stream = open_stream(source, options, spec.device_id)
+        engines = engines_of(source, spec.device_id, core)
+        with stream.current():
+            loaded = engines.acquire(path, options, dla_core=core, model=source.name)
+            try:
+                description = loaded.description
+                profiles = profile_indices(spec.profiles, description, model=source.name)
+                check_compatible(config, description, [profiles])
+                outputs = [entry.name for entry in (*config.output, *hidden_outputs(config))]
+                self._execution = Execution(
+                    config, loaded, options, stream, profiles, outputs=outputs, instance=spec.name
+                )
+            except BaseException:
+                engines.release(loaded)
+                raise
         self._engines, self._loaded = engines, loaded
+        self.device_stream = stream
+        if config.is_batching and description.fixed_rows and not _is_ragged(config):
+            self._batch_rule = DimRule(multiple=description.fixed_rows)
 
     def memory_usage(self) -> Sequence[MemoryUsage]:
         execution, loaded = self._execution, self._loaded
@@ -107,20 +115,35 @@ class TensorRTBackend(ArrayBackend):
 
     def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         assert self._execution is not None
-        outputs = self._execution.run(inputs)
+        assert self.device_stream is not None
+        try:
+            with self.device_stream.current():
+                outputs = self._execution.run(inputs)
+        except Overloaded:
+            raise
+        except Unavailable as error:
+            said = f"model instance '{self.spec.name}' died: its GPU has failed: {error.message}"
+            raise InstanceDied(said) from error
         for name in self._led_outputs & outputs.keys():
             outputs[name] = outputs[name][1:]
-        for name, array in outputs.items():
-            if not array.shape and name in self._dims:  # a scalar is configured as one element
-                outputs[name] = array.reshape(self._dims[name])
+        for name, value in outputs.items():
+            if not value.shape and name in self._dims:  # a scalar is configured as one element
+                outputs[name] = reshaped(value, self._dims[name])
         return outputs
 
     def close_model(self) -> None:
         assert self._engines is not None
         assert self._loaded is not None
-        self._execution = None  # contexts before their engine
-        self._engines.release(self._loaded)
-        self._engines = self._loaded = None
+        assert self.device_stream is not None
+        with self.device_stream.current():
+            self._execution = None  # contexts before their engine
+            self._engines.release(self._loaded)
+            self._engines = self._loaded = None
+        self.device_stream = None
+
+
+def _is_ragged(config: ModelConfig) -> bool:
+    return bool(config.batch_input) or any(entry.allow_ragged_batch for entry in config.input)
 
 
 def _is_on_gpu(config: ModelConfig) -> bool:

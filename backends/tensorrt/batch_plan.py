@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.devices.batch import reshaped
 from backends.tensorrt.description import EngineDescription
 from backends.tensorrt.graphs import GraphPlan, choose_graph
 from backends.tensorrt.profiles import Extents, choose_profile
+from protocol.device_tensor import DeviceTensor
 from repository.model_config import Dims, ModelConfig
 
-Arrays = dict[str, NDArray[Any]]
+# What a batch is made of: device tensors, and as arrays of the host the values of shape tensors.
+Values: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """`inputs` are C-contiguous, in the shapes to run with; those of shape tensors hold the values. `shapes` are those
-    of the batch itself, which a graph may be larger than."""
+    """`tensors` are on the device, in the shapes of the batch; a graph may be larger. `host_values` are those of shape
+    tensors."""
 
     profile: int
-    inputs: Arrays
-    shapes: Mapping[str, Dims]
+    tensors: Mapping[str, DeviceTensor]
+    host_values: Mapping[str, NDArray[Any]]
     graph: GraphPlan | None
+
+    @property
+    def shapes(self) -> dict[str, Dims]:
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
 
 
 def plan_batch(
@@ -33,61 +40,32 @@ def plan_batch(
     description: EngineDescription,
     profiles: Sequence[int],
     graphs: Sequence[GraphPlan],
-    inputs: Arrays,
+    inputs: Values,
     *,
     instance: str,
 ) -> BatchPlan:
-    """For one batch of arrays that have the shapes of the configuration.
+    """For one batch of inputs that have the shapes of the configuration.
 
     Raises:
         InvalidArgument: no profile allows these shapes, or these values of shape tensors.
     """
-    inputs = _as_engine_takes(config, description, inputs)
-    extents = _extents(description, inputs)
-    profile = choose_profile(description, profiles, extents, model=config.name, instance=instance)
-    graph = choose_graph(graphs, profile, extents)
-    shapes = {name: array.shape for name, array in inputs.items()}
-    if graph is not None:
-        inputs = {name: _enlarged(array, graph.shapes[name]) for name, array in inputs.items()}
-    return BatchPlan(profile, inputs, shapes, graph)
-
-
-def cut_to(array: NDArray[Any], shape: Dims) -> NDArray[Any]:
-    """What a larger graph computed, without what is beyond this shape."""
-    return array if array.shape == shape else array[tuple(slice(size) for size in shape)]
-
-
-def _as_engine_takes(config: ModelConfig, description: EngineDescription, inputs: Arrays) -> Arrays:
-    """Filled up to the number of rows that the engine was built for; shape tensors with the batch as first value."""
-    scalars = {tensor.name for tensor in description.inputs if not tensor.shape}
     shape_tensors = {tensor.name: tensor for tensor in description.inputs if tensor.is_shape_tensor}
-    plain = {name: array for name, array in inputs.items() if name not in shape_tensors}
-    rows = next((len(array) for array in plain.values()), 0) if config.is_batching else 0
-    if rows and rows < description.fixed_rows:
-        missing = description.fixed_rows - rows
-        plain = {name: np.concatenate([array, *[array[-1:]] * missing]) for name, array in plain.items()}
-    made = {
-        name: np.asarray(array.reshape(()) if name in scalars else array, order="C") for name, array in plain.items()
+    scalars = {tensor.name for tensor in description.inputs if not tensor.shape}
+    tensors: dict[str, DeviceTensor] = {
+        name: reshaped(value, ()) if name in scalars else value
+        for name, value in inputs.items()
+        if name not in shape_tensors
     }
+    rows = next((tensor.shape[0] for tensor in tensors.values()), 0) if config.is_batching else 0
+    host_values: dict[str, NDArray[Any]] = {}
     for name in inputs.keys() & shape_tensors.keys():
         tensor = shape_tensors[name]
         values = np.asarray(inputs[name]).reshape(-1).tolist()
-        made[name] = np.array([rows, *values] if rows else values, dtype=tensor.data_type.dtype).reshape(tensor.shape)
-    return made
-
-
-def _extents(description: EngineDescription, inputs: Arrays) -> Extents:
-    """The shape of each input, and of a shape tensor its values."""
-    shape_tensors = {tensor.name for tensor in description.inputs if tensor.is_shape_tensor}
-    return {
-        name: tuple(array.reshape(-1).tolist()) if name in shape_tensors else array.shape
-        for name, array in inputs.items()
+        # A shape tensor has the batch as its first value.
+        whole = [rows, *values] if rows else values
+        host_values[name] = np.array(whole, dtype=tensor.data_type.dtype).reshape(tensor.shape)
+    extents: Extents = {name: tensor.shape for name, tensor in tensors.items()} | {
+        name: tuple(array.reshape(-1).tolist()) for name, array in host_values.items()
     }
-
-
-def _enlarged(array: NDArray[Any], shape: Dims) -> NDArray[Any]:
-    if array.shape == shape:
-        return array
-    made = np.zeros(shape, array.dtype)
-    made[tuple(slice(size) for size in array.shape)] = array
-    return made
+    profile = choose_profile(description, profiles, extents, model=config.name, instance=instance)
+    return BatchPlan(profile, tensors, host_values, choose_graph(graphs, profile, extents))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +27,8 @@ from repository.sequence_tensors import control_inputs, state_inputs, state_outp
 from repository.shape_rules import generated_inputs
 
 logger = logging.getLogger(__name__)
+
+Entry = TypeVar("Entry", ModelInput, ModelOutput)
 
 
 def complete_from_engine(
@@ -103,25 +106,10 @@ def _completed_inputs(
     engine = {tensor.name: tensor for tensor in description.inputs}
     given = {entry.name for entry in config.input}
     missing = (ModelInput(name=name) for name in engine if name not in given | hidden)
-    made: list[ModelInput] = []
-    for entry in (*config.input, *missing):
-        if (tensor := engine.get(entry.name)) is None:
-            made.append(entry)  # the check of the final configuration names it
-            continue
-        _check_shape_tensor(entry, tensor)
-        is_ragged = entry.allow_ragged_batch
-        dims, reshape = _dims(entry, tensor, 0 if is_ragged else rows)
-        made.append(
-            msgspec.structs.replace(
-                entry,
-                data_type=_data_type(entry, tensor),
-                dims=dims,
-                reshape=reshape,
-                is_shape_tensor=tensor.is_shape_tensor,
-                is_non_linear_format_io=entry.is_non_linear_format_io or not tensor.is_linear,
-            )
-        )
-    return tuple(made)
+    return tuple(
+        _completed(entry, engine.get(entry.name), 0 if entry.allow_ragged_batch else rows)
+        for entry in (*config.input, *missing)
+    )
 
 
 def _completed_outputs(
@@ -132,33 +120,27 @@ def _completed_outputs(
     # Outputs may be left out on purpose: only a configuration that names none gets them all.
     missing = () if given else (ModelOutput(name=name) for name in engine if name not in hidden)
     scattered = {target for entry in config.batch_output for target in entry.target_name}
-    made: list[ModelOutput] = []
-    for entry in (*config.output, *missing):
-        if (tensor := engine.get(entry.name)) is None:
-            made.append(entry)
-            continue
-        _check_shape_tensor(entry, tensor)
-        dims, reshape = _dims(entry, tensor, 0 if entry.name in scattered else rows)
-        made.append(
-            msgspec.structs.replace(
-                entry,
-                data_type=_data_type(entry, tensor),
-                dims=dims,
-                reshape=reshape,
-                is_shape_tensor=tensor.is_shape_tensor,
-                is_non_linear_format_io=entry.is_non_linear_format_io or not tensor.is_linear,
-            )
-        )
-    return tuple(made)
+    return tuple(
+        _completed(entry, engine.get(entry.name), 0 if entry.name in scattered else rows)
+        for entry in (*config.output, *missing)
+    )
 
 
-def _check_shape_tensor(entry: ModelInput | ModelOutput, tensor: EngineTensor) -> None:
+def _completed(entry: Entry, tensor: EngineTensor | None, rows: int) -> Entry:
+    """One without a tensor stays as it is: the check of the final configuration names it."""
+    if tensor is None:
+        return entry
     if entry.is_shape_tensor and not tensor.is_shape_tensor:
         raise InvalidArgument(f"'{entry.name}' is incorrectly specified as a shape tensor.")
-
-
-def _data_type(entry: ModelInput | ModelOutput, tensor: EngineTensor) -> DataType:
-    return tensor.data_type if entry.data_type is DataType.INVALID else entry.data_type
+    dims, reshape = _dims(entry, tensor, rows)
+    return msgspec.structs.replace(
+        entry,
+        data_type=tensor.data_type if entry.data_type is DataType.INVALID else entry.data_type,
+        dims=dims,
+        reshape=reshape,
+        is_shape_tensor=tensor.is_shape_tensor,
+        is_non_linear_format_io=entry.is_non_linear_format_io or not tensor.is_linear,
+    )
 
 
 def _dims(entry: ModelInput | ModelOutput, tensor: EngineTensor, rows: int) -> tuple[Dims, ModelTensorReshape | None]:

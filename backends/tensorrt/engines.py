@@ -2,7 +2,7 @@
 
 An engine without open shapes serves any number of contexts, so the instances of one load that are on the same device
 (and DLA core) have it in common, with its weights. Others are read for each instance, as in Triton. Reading is done by
-one instance at a time. Blocks; imports TensorRT and cupy.
+one instance at a time. Blocks; imports TensorRT.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from backends.devices.machine import compute_capabilities
+from backends.devices.stream import DeviceStream
 from backends.interface import ModelSource
 from backends.tensorrt.description import EngineDescription
-from backends.tensorrt.device import Device
 from backends.tensorrt.library import describe, read_engine, weights_byte_size
 from backends.tensorrt.options import TensorRTOptions
 from protocol.errors import Internal, InvalidArgument, Unavailable
@@ -61,9 +62,21 @@ class Engines:
                     self._shared = None
 
 
-def engines_of(source: ModelSource, device: Device, dla_core: int | None) -> Engines:
+def open_stream(source: ModelSource, options: TensorRTOptions, device_id: int) -> DeviceStream:
+    """A stream of the GPU, to be made current around all that TensorRT does.
+
+    Raises:
+        Unavailable: there is no such GPU, no driver that works, or no cupy.
+    """
+    try:
+        return source.devices.stream(device_id, source.config, priority=options.stream_priority)
+    except Unavailable as error:
+        raise Unavailable(f"model '{source.name}' needs the NVIDIA GPU {device_id}: {error.message}") from error
+
+
+def engines_of(source: ModelSource, device_id: int, dla_core: int | None) -> Engines:
     """What the instances of this load have in common on a device."""
-    found = source.shared.setdefault(f"tensorrt {device.id} {dla_core}", Engines())
+    found = source.shared.setdefault(f"tensorrt {device_id} {dla_core}", Engines())
     assert isinstance(found, Engines)
     return found
 
@@ -82,16 +95,18 @@ def plan_path(source: ModelSource) -> Path:
 
 def describe_plan(source: ModelSource, options: TensorRTOptions, device_id: int) -> EngineDescription:
     """What the engine of a plan says of itself, for a configuration to be completed from, or compared with. The engine
-    is dropped again. May be called in any thread, whose device it changes.
+    is dropped again. May be called in any thread.
 
     Raises:
         InvalidArgument: it cannot be read.
         Unavailable: there is no such file, or no such GPU.
     """
-    device = Device(device_id, source.devices.pinned, model=source.name)
-    device.use()
-    path = plan_path(source.for_device(InstanceKind.GPU, device.compute_capability))
-    try:
-        return describe(read_engine(path, options, dla_core=None, model=source.name))
-    except Internal as error:
-        raise InvalidArgument(f"unable to load plan file to auto complete config: {path}: {error.message}") from error
+    capability = dict(enumerate(compute_capabilities())).get(device_id, "")
+    path = plan_path(source.for_device(InstanceKind.GPU, capability))
+    with open_stream(source, options, device_id).current():
+        try:
+            return describe(read_engine(path, options, dla_core=None, model=source.name))
+        except Internal as error:
+            raise InvalidArgument(
+                f"unable to load plan file to auto complete config: {path}: {error.message}"
+            ) from error

@@ -17,11 +17,13 @@ import numpy as np
 import tensorrt as trt
 from numpy.typing import NDArray
 
+from backends.devices.errors import is_out_of_memory
+from backends.devices.stream import DeviceStream
 from backends.tensorrt.description import EngineDescription, EngineTensor, Range
-from backends.tensorrt.device import Device
 from backends.tensorrt.options import TensorRTOptions
 from protocol.datatypes import DataType
-from protocol.errors import Internal, InvalidArgument, ServerError
+from protocol.device_tensor import DeviceBuffer
+from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError
 from repository.model_config import Dims
 
 logger = logging.getLogger("trioton.tensorrt")
@@ -154,24 +156,24 @@ def weights_byte_size(engine: Any) -> int:
 
 
 class OutputMemory(trt.IOutputAllocator):  # type: ignore[misc]  # the package ships no types
-    """Memory for an output whose size depends on the data: TensorRT asks for it while it runs. It only grows."""
+    """Memory for an output whose size depends on the data: TensorRT asks for it while it runs. It only grows, and is
+    the next run's too. `error` is why there was none."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, stream: DeviceStream) -> None:
         trt.IOutputAllocator.__init__(self)
-        self._device = device
-        self.memory: Any = None
-        self.byte_size = 0
+        self._stream = stream
+        self.memory: DeviceBuffer | None = None
         self.shape: Dims = ()
+        self.error: ServerError | None = None
 
     def reallocate_output(self, tensor_name: str, memory: int | None, size: int, alignment: int) -> int:
-        if self.memory is None or size > self.byte_size:
+        if self.memory is None or size > self.memory.byte_size:
             try:
-                self.memory = self._device.memory(size)
+                self.memory = self._stream.allocate(max(size, 1))
             except ServerError as error:  # TensorRT fails the run then
-                logger.error("output '%s': %s", tensor_name, error)
+                self.error = error
                 return 0
-            self.byte_size = size
-        return int(self.memory.ptr)
+        return self.memory.address
 
     def reallocate_output_async(
         self, tensor_name: str, memory: int | None, size: int, alignment: int, stream: int
@@ -183,26 +185,34 @@ class OutputMemory(trt.IOutputAllocator):  # type: ignore[misc]  # the package s
 
 
 class Context:
-    """An `IExecutionContext` with one profile, for the instance's thread alone.
+    """An `IExecutionContext` with one profile, for the instance's thread alone. What TensorRT refuses is Internal, or
+    Overloaded where it says that there is no memory left.
 
     `memory` is what it computes in, of at least `context_byte_size`; without it TensorRT allocates by the strategy.
     """
 
     def __init__(
-        self, engine: Any, profile: int, stream: Any, *, strategy: str, instance: str, memory: Any = None
+        self,
+        engine: Any,
+        profile: int,
+        stream: DeviceStream,
+        *,
+        strategy: str,
+        instance: str,
+        memory: DeviceBuffer | None = None,
     ) -> None:
         self._instance = instance
         strategies = trt.ExecutionContextAllocationStrategy
         chosen = getattr(strategies, strategy) if memory is None else strategies.USER_MANAGED
         made = engine.create_execution_context(chosen)
         if made is None:
-            raise Internal(f"unable to create TensorRT context for {instance}: {log().last_error()}")
+            raise _refusal(f"unable to create TensorRT context for {instance}: {log().last_error()}")
         self._context = made
         self._allocators: dict[str, OutputMemory] = {}
         self._host_arrays: dict[str, NDArray[Any]] = {}  # what TensorRT has the addresses of
         if memory is not None:
-            made.set_device_memory(memory.ptr, context_byte_size(engine))
-        self._must(made.set_optimization_profile_async(profile, stream.ptr), f"select profile {profile}")
+            made.set_device_memory(memory.address, context_byte_size(engine))
+        self._must(made.set_optimization_profile_async(profile, stream.number), f"select profile {profile}")
         stream.synchronize()
 
     def set_shapes(self, shapes: Mapping[str, Dims]) -> None:
@@ -217,13 +227,18 @@ class Context:
         self.bind(name, array.ctypes.data)
         self._host_arrays[name] = array
 
-    def bind_allocator(self, name: str, device: Device) -> OutputMemory:
+    def bind_allocator(self, name: str, stream: DeviceStream) -> None:
         """For an output whose shape is only known when it has been computed."""
         if name not in self._allocators:
-            made = OutputMemory(device)
+            made = OutputMemory(stream)
             self._must(self._context.set_output_allocator(name, made), f"set the allocator of '{name}'")
             self._allocators[name] = made
-        return self._allocators[name]
+
+    def allocated(self, name: str) -> tuple[DeviceBuffer, Dims]:
+        """What such an output was written to, until the next run, and its shape; after the run was waited for."""
+        found = self._allocators[name]
+        assert found.memory is not None
+        return found.memory, found.shape
 
     def output_shape(self, name: str) -> Dims:
         """For the inputs that were set; -1 where it depends on the data."""
@@ -244,13 +259,23 @@ class Context:
         if missing:
             raise Internal(f"the shapes of {', '.join(missing)} are not known for {self._instance}")
 
-    def enqueue(self, stream: Any) -> None:
-        if not self._context.execute_async_v3(stream.ptr):
-            raise Internal(f"unable to enqueue for inference {self._instance}: {log().last_error()}")
+    def enqueue(self, stream: DeviceStream) -> None:
+        """Raises Overloaded where there is no memory left."""
+        for allocator in self._allocators.values():
+            allocator.error = None
+        if self._context.execute_async_v3(stream.number):
+            return
+        said = f"unable to enqueue for inference {self._instance}: {log().last_error()}"
+        raise next((each.error for each in self._allocators.values() if each.error is not None), _refusal(said))
 
     def _must(self, is_done: bool, what: str) -> None:
         if not is_done:
             raise Internal(f"unable to {what} for {self._instance}: {log().last_error()}")
+
+
+def _refusal(said: str) -> ServerError:
+    """TensorRT has no exceptions: only its words tell that the device is full."""
+    return Overloaded(said) if is_out_of_memory(RuntimeError(said)) else Internal(said)
 
 
 def context_byte_size(engine: Any) -> int:

@@ -35,8 +35,6 @@ class TensorRTOptions:
     plugins: tuple[str, ...] = ()
     stream_priority: int = 0
     cuda: OptimizationCuda = field(default_factory=OptimizationCuda)
-    pins_inputs: bool = True
-    pins_outputs: bool = True
 
 
 def read_options(config: ModelConfig, settings: Mapping[str, str]) -> TensorRTOptions:
@@ -67,15 +65,12 @@ def read_options(config: ModelConfig, settings: Mapping[str, str]) -> TensorRTOp
         )
     _flag(config, settings, "coalesce-request-input")
     optimization = config.optimization or ModelOptimizationPolicy()
-    inputs, outputs = optimization.input_pinned_memory, optimization.output_pinned_memory
     return TensorRTOptions(
         allocation_strategy=strategy,
         is_version_compatible=_flag(config, settings, "version-compatible"),
         plugins=tuple(path for path in settings.get("plugins", "").split(";") if path),
         stream_priority=_STREAM_PRIORITY[optimization.priority],
         cuda=optimization.cuda or OptimizationCuda(),
-        pins_inputs=inputs is None or inputs.enable,
-        pins_outputs=outputs is None or outputs.enable,
     )
 
 

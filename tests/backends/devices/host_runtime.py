@@ -104,6 +104,7 @@ class HostRuntime(DeviceRuntime):
         self.pool_bytes = pool_bytes
         self.free_bytes = 1 << 30
         self.copied: list[int] = []
+        self.cleared: list[NDArray[np.uint8]] = []  # what such copies read
         self.waits = 0
         self.is_eager = False
         self.is_lost = False
@@ -132,6 +133,11 @@ class HostRuntime(DeviceRuntime):
     def copy(self, target: DeviceBuffer, source: DeviceBuffer, stream: HostStream) -> None:
         self.host.check(target.address, source.byte_size)
         self._enqueue(target.address, source.address, source.byte_size, stream)
+
+    def clear(self, target: DeviceBuffer, stream: HostStream) -> None:
+        zeros = np.zeros(target.byte_size, np.uint8)
+        self.cleared.append(zeros)
+        self.to_device(target, zeros, stream)
 
     def _enqueue(self, target: int, source: int, byte_size: int, stream: HostStream) -> None:
         self.copied.append(byte_size)

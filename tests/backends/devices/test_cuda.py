@@ -15,7 +15,7 @@ from protocol.datatypes import DataType
 from protocol.device_tensor import DeviceTensor
 from protocol.errors import Overloaded, Unavailable
 from protocol.messages import Tensor
-from tests.fake_cupy import FakeRuntime
+from tests.fake_cupy import CUDARuntimeError, FakeRuntime, FakeStream
 
 VALUES = np.arange(12, dtype=np.float32)
 
@@ -116,6 +116,63 @@ def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_zeros_are_there_when_the_stream_was_waited_for(cupy_runtime: FakeRuntime) -> None:
+    stream = Devices().stream(0)
+    buffer = stream.joined(halves())
+    stream.clear(buffer.part(8, 16))
+    found = np.frombuffer(stream.to_host([buffer])[0], np.float32).tolist()
+    assert found == [0, 1, 0, 0, 0, 0, *range(6, 12)]
+
+
+def test_a_graph_runs_when_it_is_launched_and_not_before(cupy_runtime: FakeRuntime) -> None:
+    stream = Devices().stream(0)
+    source, target = stream.joined(halves()), stream.allocate(48)
+    stream.clear(target)
+    launch = stream.capture(lambda: stream.copy(target, source))
+    assert np.frombuffer(stream.to_host([target])[0], np.float32).tolist() == [0] * 12
+    for _ in range(2):
+        launch()
+        assert np.frombuffer(stream.to_host([target])[0], np.float32).tolist() == VALUES.tolist()
+    assert cupy_runtime.launches == 2
+
+
+def test_what_cannot_be_captured_leaves_the_stream_usable(
+    cupy_runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(stream: FakeStream) -> None:
+        stream.abandon_capture()
+        raise CUDARuntimeError("cudaErrorStreamCaptureInvalidated: operation failed due to a previous error")
+
+    monkeypatch.setattr(FakeStream, "end_capture", refuse)
+    stream = Devices().stream(0)
+    with pytest.raises(Unavailable, match="GPU 0: cudaErrorStreamCaptureInvalidated"):
+        stream.capture(lambda: None)
+    assert round_trip(stream) == VALUES.tolist()
+
+
+def test_memory_that_is_dropped_before_its_copy_shows(cupy_runtime: FakeRuntime) -> None:
+    stream = Devices().stream(0)
+    buffer = stream.joined(halves())
+    stream._held.clear()
+    del buffer
+    with pytest.raises(Unavailable, match="cudaErrorIllegalAddress"):
+        stream.synchronize()
+
+
+def test_cupy_has_what_its_stand_in_has() -> None:
+    cupy = pytest.importorskip("cupy", exc_type=ImportError)
+    own = {"current_device", "current_stream", "stream", "check_copy", "check_kept", "is_device"}
+    for name in vars(FakeRuntime).keys() - own:
+        assert name.startswith("_") or hasattr(cupy.cuda.runtime, name), name
+    for name in ("Device", "Memory", "MemoryPointer", "MemoryPool", "PinnedMemory"):
+        assert isinstance(getattr(cupy.cuda, name), type), name
+    for name in ("synchronize", "begin_capture", "end_capture", "__enter__", "__exit__"):
+        assert hasattr(cupy.cuda.Stream, name), name
+    assert hasattr(cupy.cuda.graph.Graph, "launch")
+    assert issubclass(cupy.cuda.runtime.CUDARuntimeError, RuntimeError)
+    assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError)
+
+
 NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(find_cupy() is None, reason="cupy sees no GPU"))
 
 
@@ -146,3 +203,15 @@ def test_a_gpu_that_is_full() -> None:
     with pytest.raises(Overloaded, match="no memory left on the device"):
         stream.allocate(1 << 50)
     assert round_trip(stream) == VALUES.tolist()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(find_cupy() is None, reason="cupy sees no GPU")
+def test_zeros_and_graphs_on_a_gpu() -> None:
+    stream = Devices().stream(0)
+    source, target = stream.joined(halves()), stream.allocate(48)
+    stream.clear(target)
+    launch = stream.capture(lambda: stream.copy(target, source))
+    assert np.frombuffer(stream.to_host([target])[0], np.float32).tolist() == [0] * 12
+    launch()
+    assert np.frombuffer(stream.to_host([target])[0], np.float32).tolist() == VALUES.tolist()

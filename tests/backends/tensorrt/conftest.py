@@ -1,4 +1,4 @@
-"""The backend over stand-ins of TensorRT and CUDA."""
+"""The backend over stand-ins of TensorRT and cupy."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.backends.tensorrt import fake_cuda, fake_tensorrt
-from tests.backends.tensorrt.fake_cuda import Gpu
+from tests.backends.tensorrt import fake_tensorrt
+from tests.fake_cupy import FakeRuntime
 
-# Those that import tensorrt and cupy.
-_BOUND = ("library", "device", "engines", "execution")
+# Those that import tensorrt.
+_BOUND = ("library", "engines", "execution")
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
-    """A GPU of the stand-in, which the backend's modules are imported over."""
-    made = Gpu()
-    for name, module in {**fake_cuda.modules(made), "tensorrt": fake_tensorrt.module(made)}.items():
-        monkeypatch.setitem(sys.modules, name, module)
+def gpu(cupy_runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRuntime]:
+    """A machine with one GPU, which the backend's modules are imported over."""
+    cupy_runtime.device_count = 1
+    monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt.module(cupy_runtime))
+    monkeypatch.setattr("backends.devices.machine.compute_capabilities", lambda: ("8.6",) * cupy_runtime.device_count)
     package = sys.modules["backends.tensorrt"]
     for name in _BOUND:
         monkeypatch.delitem(sys.modules, f"backends.tensorrt.{name}", raising=False)
         monkeypatch.delattr(package, name, raising=False)
-    yield made
+    yield cupy_runtime
     for name in _BOUND:
         sys.modules.pop(f"backends.tensorrt.{name}", None)
         vars(package).pop(name, None)

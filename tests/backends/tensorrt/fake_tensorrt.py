@@ -1,5 +1,7 @@
 """In the place of the package tensorrt where there is no GPU: those of its documented calls that the backend makes.
 
+It computes in the memory, and on the streams, of `tests.fake_cupy`, and only for the device that is the thread's.
+
 A plan is JSON here: the tensors, as an engine describes them, and the name of one of `PROGRAMS`, which computes. Names
 and arguments are held against the real package by `test_library`, where that is installed.
 """
@@ -17,7 +19,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.backends.tensorrt.fake_cuda import Gpu
+from tests.fake_cupy import FakeRuntime
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -128,14 +130,18 @@ def plan(program: str, *tensors: dict[str, Any], profiles: int = 1) -> bytes:
     return json.dumps({"program": program, "tensors": tensors, "profiles": profiles}).encode()
 
 
-def module(gpu: Gpu) -> ModuleType:
+def module(gpu: FakeRuntime) -> ModuleType:
     """`tensorrt` over such a GPU. What it was asked for is in its `seen`."""
     made = ModuleType("tensorrt")
     seen: dict[str, Any] = {"runtimes": [], "engines": [], "contexts": [], "plugins": []}
 
+    def on_gpu(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        gpu.check_kept(address, int(np.prod(shape)) * dtype.itemsize)
+        return _at_host(address, shape, dtype)
+
     class Runtime:
         def __init__(self, logger: ILogger) -> None:
-            if not gpu.count:
+            if not gpu.device_count:
                 logger.log(ILogger.Severity.ERROR, "CUDA initialization failure with error: 35")
                 raise TypeError("pybind11::init(): factory function returned nullptr")
             self.logger = logger
@@ -157,6 +163,8 @@ def module(gpu: Gpu) -> ModuleType:
 
         def __init__(self, logger: ILogger, told: dict[str, Any]) -> None:
             self.logger = logger
+            self.device = gpu.current_device
+            assert self.device is not None, "no device is the thread's"
             self.told: dict[str, dict[str, Any]] = {each["name"]: each for each in told["tensors"]}
             self.program = PROGRAMS[told["program"]]
             self.num_io_tensors = len(self.told)
@@ -194,7 +202,11 @@ def module(gpu: Gpu) -> ModuleType:
 
         def create_execution_context(
             self, strategy: ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy.STATIC
-        ) -> IExecutionContext:
+        ) -> IExecutionContext | None:
+            assert gpu.current_device == self.device
+            if seen.get("refuses_contexts"):
+                self.logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory (Requested size was 512 bytes.)")
+                return None
             return IExecutionContext(self, strategy)
 
     class IExecutionContext:
@@ -219,7 +231,7 @@ def module(gpu: Gpu) -> ModuleType:
 
         def set_device_memory(self, memory: int, size: int) -> None:
             assert size >= self.engine.device_memory_size_v2
-            gpu.array(memory, (size,), np.dtype(np.uint8))
+            gpu.check_kept(memory, size)
             self.memory = memory
 
         def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
@@ -236,6 +248,9 @@ def module(gpu: Gpu) -> ModuleType:
             return fits
 
         def set_tensor_address(self, name: str, memory: int) -> bool:
+            if not self.engine.told[name]["shape_tensor"]:
+                assert memory % 256 == 0
+                gpu.check_kept(memory, 1)
             self._addresses[name] = memory
             return True
 
@@ -259,6 +274,10 @@ def module(gpu: Gpu) -> ModuleType:
             return list(self.engine.program(zeros)[name].shape)
 
         def execute_async_v3(self, stream_handle: int) -> bool:
+            stream = gpu.stream(stream_handle)
+            assert gpu.current_device == self.engine.device == stream.device
+            if self.memory:
+                gpu.check_kept(self.memory, self.engine.device_memory_size_v2)
             if self.strategy is ExecutionContextAllocationStrategy.USER_MANAGED and not self.memory:
                 self.engine.logger.log(ILogger.Severity.ERROR, "no device memory was set")
                 return False
@@ -271,23 +290,24 @@ def module(gpu: Gpu) -> ModuleType:
                 bound = sum(int(np.prod(shape)) for shape in shapes.values()) * 4
                 addresses[name] = allocator.reallocate_output_async(name, None, bound, 256, stream_handle)
                 if not addresses[name]:
+                    self.engine.logger.log(ILogger.Severity.ERROR, "an output has no memory")
                     return False
             hosts = {name: self._host_values(name) for name in shapes if self.engine.told[name]["shape_tensor"]}
 
             def work() -> None:
                 inputs = {
-                    name: hosts[name] if name in hosts else gpu.array(addresses[name], shape, self._dtype(name)).copy()
+                    name: hosts[name] if name in hosts else on_gpu(addresses[name], shape, self._dtype(name)).copy()
                     for name, shape in shapes.items()
                 }
                 for name, array in self.engine.program(inputs).items():
                     if self.engine.told[name]["shape_tensor"]:
                         _at_host(addresses[name], array.shape, array.dtype)[...] = array
                         continue
-                    gpu.array(addresses[name], array.shape, array.dtype)[...] = array
+                    on_gpu(addresses[name], array.shape, array.dtype)[...] = array
                     if name in self._allocators:
                         self._allocators[name].notify_shape(name, list(array.shape))
 
-            gpu.streams[stream_handle].add(work)
+            stream.add(work)
             return True
 
         def _dtype(self, name: str) -> np.dtype[Any]:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from backends.interface import Backend, InstanceDied
 from backends.tensorrt import TensorRTBackend
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
+from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError, Unavailable
 from repository.model_config import InstanceKind, ModelInstanceGroup, SecondaryDevice
 from tests.backends.helpers import answer, infer, loaded, request_of
 from tests.backends.tensorrt.engine_models import ADD_SUB, add_sub_plan, spec, write_plan
-from tests.backends.tensorrt.fake_cuda import Gpu, Stream
 from tests.backends.tensorrt.fake_tensorrt import plan, tensor
+from tests.fake_cupy import FakeRuntime, FakeStream
 
 PROFILE = (1, 4, 8)
 
@@ -51,19 +51,14 @@ async def refused(config: str, folder: Path, error: type[ServerError], **options
     return caught.value.message
 
 
-async def test_batches_are_computed_and_nothing_is_left_on_the_gpu(gpu: Gpu, tmp_path: Path) -> None:
+async def test_batches_are_computed_and_nothing_is_left_on_the_gpu(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     async with loaded(TensorRTBackend, spec(ADD_SUB, tmp_path)) as backend:
-        before = set(gpu.pieces)
         for batch in ((1,), (3, 2), (8,), (1, 1, 1), (3,)):
             await sums(backend, *batch)
-        assert set(gpu.pieces) == before  # made for the largest batch
-        assert len(before) == 4
+            assert not gpu.allocated  # tensors are a batch's
         assert gpu.pinned
-        (usage, pinned) = backend.memory_usage()[:2]
-        assert (usage.type, usage.byte_size) == ("GPU", 4 * 8 * 4 * 4 + 512)
-        assert (pinned.type, pinned.byte_size) == ("CPU_PINNED", 2 * 8 * 4 * 4)
-    assert not gpu.pieces
+        assert [(usage.type, usage.byte_size) for usage in backend.memory_usage()] == [("GPU", 512), ("GPU", 4096)]
     assert backend.memory_usage() == ()
 
 
@@ -75,24 +70,21 @@ async def test_batches_are_computed_and_nothing_is_left_on_the_gpu(gpu: Gpu, tmp
         "cuda { output_copy_stream: true }",
         "cuda { busy_wait_events: true }",
         "cuda { graphs: true }",
-        "cuda { graphs: true output_copy_stream: true }",
         "eager_batching: true gather_kernel_buffer_threshold: 2",
         "priority: PRIORITY_MAX",
     ],
 )
-async def test_no_optimisation_changes_an_answer(gpu: Gpu, tmp_path: Path, optimization: str) -> None:
+async def test_no_optimisation_changes_an_answer(gpu: FakeRuntime, tmp_path: Path, optimization: str) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     config = f"{ADD_SUB} optimization {{ {optimization} }}"
     async with loaded(TensorRTBackend, spec(config, tmp_path)) as backend:
         for batch in ((2,), (5,), (3, 5), (2,)):
             await sums(backend, *batch)
-    assert {stream.priority < 0 for stream in gpu.streams.values()} == {"MAX" in optimization}
-    assert {event.block for event in gpu.events} == {"busy" not in optimization}
-    assert len(gpu.streams) == (2 if "output_copy_stream" in optimization else 1)
-    assert not gpu.pieces
+    assert [(stream.priority or 0) < 0 for stream in gpu.streams] == ["MAX" in optimization]
+    assert not gpu.allocated
 
 
-async def test_answers_are_memory_of_their_own(gpu: Gpu, tmp_path: Path) -> None:
+async def test_answers_are_memory_of_their_own(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     async with loaded(TensorRTBackend, spec(ADD_SUB, tmp_path)) as backend:
         ones, zeros = np.ones((1, 4), np.float32), np.zeros((1, 4), np.float32)
@@ -101,7 +93,7 @@ async def test_answers_are_memory_of_their_own(gpu: Gpu, tmp_path: Path) -> None
         assert answer(first)["OUTPUT0"].tolist() == [[1, 1, 1, 1]]
 
 
-async def test_each_profile_has_a_context_and_the_nearest_runs(gpu: Gpu, tmp_path: Path) -> None:
+async def test_each_profile_has_a_context_and_the_nearest_runs(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan((1, 1, 2), (1, 2, 4), (2, 8, 8)))
     async with loaded(TensorRTBackend, spec(ADD_SUB, tmp_path, profiles=("2", "1"))) as backend:
         for rows in (1, 2, 3, 8, 6):
@@ -109,7 +101,7 @@ async def test_each_profile_has_a_context_and_the_nearest_runs(gpu: Gpu, tmp_pat
         assert [(context.profile, context.runs) for context in seen()["contexts"]] == [(2, 2), (1, 3)]
 
 
-async def test_the_first_profile_is_used_where_none_is_named(gpu: Gpu, tmp_path: Path) -> None:
+async def test_the_first_profile_is_used_where_none_is_named(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan((1, 1, 2), (1, 8, 8)))
     config = ADD_SUB.replace("max_batch_size: 8", "max_batch_size: 2")
     async with loaded(TensorRTBackend, spec(config, tmp_path)) as backend:
@@ -118,7 +110,7 @@ async def test_the_first_profile_is_used_where_none_is_named(gpu: Gpu, tmp_path:
     assert "only supports max-batch 2" in await refused(ADD_SUB, tmp_path, InvalidArgument)
 
 
-async def test_a_shape_that_no_profile_allows_fails_alone(gpu: Gpu, tmp_path: Path) -> None:
+async def test_a_shape_that_no_profile_allows_fails_alone(gpu: FakeRuntime, tmp_path: Path) -> None:
     profile = [[1, 2], [2, 4], [4, 6]]
     write_plan(tmp_path, plan("identity", tensor("X", (-1, -1), profile), tensor("Y", (-1, -1), output=True)))
     config = """
@@ -133,7 +125,7 @@ async def test_a_shape_that_no_profile_allows_fails_alone(gpu: Gpu, tmp_path: Pa
         assert answer(good)["Y"].tolist() == rows_of(2, width=6).tolist()
 
 
-async def test_shapes_are_inferred_only_when_they_change(gpu: Gpu, tmp_path: Path) -> None:
+async def test_shapes_are_inferred_only_when_they_change(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     async with loaded(TensorRTBackend, spec(ADD_SUB, tmp_path)) as backend:
         for rows in (2, 2, 3, 3, 2):
@@ -147,7 +139,7 @@ BOUNDED = """
 """
 
 
-async def test_graphs_serve_the_sizes_that_they_were_captured_for(gpu: Gpu, tmp_path: Path) -> None:
+async def test_graphs_serve_the_sizes_that_they_were_captured_for(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     async with loaded(TensorRTBackend, spec(GRAPHS, tmp_path)) as backend:
         main, *captured = seen()["contexts"]
@@ -160,10 +152,10 @@ async def test_graphs_serve_the_sizes_that_they_were_captured_for(gpu: Gpu, tmp_
             await sums(backend, rows)
         assert (gpu.launches, main.runs) == (7, 2)
         await sums(backend, 3)
-    assert not gpu.pieces
+    assert not gpu.allocated
 
 
-async def test_a_larger_graph_serves_down_to_its_lower_bound(gpu: Gpu, tmp_path: Path) -> None:
+async def test_a_larger_graph_serves_down_to_its_lower_bound(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     async with loaded(TensorRTBackend, spec(ADD_SUB + BOUNDED, tmp_path)) as backend:
         main, *_ = seen()["contexts"]
@@ -173,7 +165,7 @@ async def test_a_larger_graph_serves_down_to_its_lower_bound(gpu: Gpu, tmp_path:
         assert main.runs == 2
 
 
-async def test_beyond_the_batch_a_graph_gets_zeros_and_its_answer_is_cut(gpu: Gpu, tmp_path: Path) -> None:
+async def test_beyond_the_batch_a_graph_gets_zeros_and_its_answer_is_cut(gpu: FakeRuntime, tmp_path: Path) -> None:
     profile = [[1, 1], [2, 4], [4, 8]]
     write_plan(tmp_path, plan("identity", tensor("X", (-1, -1), profile), tensor("Y", (-1, -1), output=True)))
     config = """
@@ -190,13 +182,13 @@ async def test_beyond_the_batch_a_graph_gets_zeros_and_its_answer_is_cut(gpu: Gp
 
 
 async def test_a_graph_that_cannot_be_captured_is_told_and_done_without(
-    gpu: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    gpu: FakeRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(stream: Stream) -> None:
+    def refuse(stream: FakeStream) -> None:
         stream.abandon_capture()
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(Stream, "end_capture", refuse)
+    monkeypatch.setattr(FakeStream, "end_capture", refuse)
     write_plan(tmp_path, add_sub_plan(PROFILE))
     with caplog.at_level(logging.WARNING):
         async with loaded(TensorRTBackend, spec(GRAPHS, tmp_path)) as backend:
@@ -205,7 +197,7 @@ async def test_a_graph_that_cannot_be_captured_is_told_and_done_without(
     assert "no CUDA graph for m_0_0 with 'INPUT0' [1, 4], 'INPUT1' [1, 4]" in caplog.text
 
 
-async def test_an_engine_of_a_fixed_number_of_rows_is_filled_up(gpu: Gpu, tmp_path: Path) -> None:
+async def test_an_engine_of_a_fixed_number_of_rows_is_filled_up(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan((4, 4, 4), rows=4))
     config = ADD_SUB.replace("max_batch_size: 8", "max_batch_size: 4")
     async with loaded(TensorRTBackend, spec(config, tmp_path)) as backend:
@@ -213,7 +205,7 @@ async def test_an_engine_of_a_fixed_number_of_rows_is_filled_up(gpu: Gpu, tmp_pa
             await sums(backend, *batch)
 
 
-async def test_scalars_per_model_and_per_row(gpu: Gpu, tmp_path: Path) -> None:
+async def test_scalars_per_model_and_per_row(gpu: FakeRuntime, tmp_path: Path) -> None:
     config = """
     input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
     """
@@ -229,13 +221,12 @@ async def test_scalars_per_model_and_per_row(gpu: Gpu, tmp_path: Path) -> None:
         assert answer(found)["Y"].tolist() == [[5], [6]]
 
 
-@pytest.mark.parametrize("output_copy_stream", ["false", "true"])
-async def test_outputs_whose_size_depends_on_the_data(gpu: Gpu, tmp_path: Path, output_copy_stream: str) -> None:
+async def test_outputs_whose_size_depends_on_the_data(gpu: FakeRuntime, tmp_path: Path) -> None:
     profile = [[1], [4], [64]]
     write_plan(tmp_path, plan("positives", tensor("X", (-1,), profile), tensor("Y", (-1,), output=True)))
-    config = f"""
-    input {{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }} output {{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }}
-    optimization {{ cuda {{ graphs: true output_copy_stream: {output_copy_stream} }} }}
+    config = """
+    input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }
+    optimization { cuda { graphs: true } }
     """
     async with loaded(TensorRTBackend, spec(config, tmp_path)) as backend:
         for values in ([1, -1, 2], [-1, -2], [3] * 64, [-5, 7]):
@@ -243,7 +234,7 @@ async def test_outputs_whose_size_depends_on_the_data(gpu: Gpu, tmp_path: Path, 
             assert answer(found)["Y"].tolist() == [value for value in values if value > 0]
         assert gpu.launches == 0
     seen()["contexts"].clear()  # the stand-in remembers them, and they their memory
-    assert not gpu.pieces
+    assert not gpu.allocated
 
 
 SHAPES = """
@@ -269,7 +260,7 @@ def shapes_plan() -> bytes:
     )
 
 
-async def test_shape_tensors_get_the_batch_as_their_first_value(gpu: Gpu, tmp_path: Path) -> None:
+async def test_shape_tensors_get_the_batch_as_their_first_value(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, shapes_plan())
     config = f"{SHAPES} optimization {{ cuda {{ graphs: true }} }}"
     async with loaded(TensorRTBackend, spec(config, tmp_path)) as backend:
@@ -286,7 +277,7 @@ async def test_shape_tensors_get_the_batch_as_their_first_value(gpu: Gpu, tmp_pa
 
 @pytest.mark.parametrize(("is_dynamic", "engines"), [(False, 1), (True, 2)])
 async def test_instances_share_an_engine_without_open_shapes(
-    gpu: Gpu, tmp_path: Path, is_dynamic: bool, engines: int
+    gpu: FakeRuntime, tmp_path: Path, is_dynamic: bool, engines: int
 ) -> None:
     write_plan(tmp_path, add_sub_plan((1, 1, 2)) if is_dynamic else add_sub_plan((2, 2, 2), rows=2))
     first = spec(ADD_SUB.replace("max_batch_size: 8", "max_batch_size: 2"), tmp_path)
@@ -302,28 +293,28 @@ async def test_instances_share_an_engine_without_open_shapes(
         assert len(seen()["engines"]) == 2 * engines - (1 if is_dynamic else 0)
 
 
-async def test_each_device_and_dla_core_has_an_engine_of_its_own(gpu: Gpu, tmp_path: Path) -> None:
-    gpu.count = 2
+async def test_each_device_and_dla_core_has_an_engine_of_its_own(gpu: FakeRuntime, tmp_path: Path) -> None:
+    gpu.device_count = 2
     seen()["dla_cores"] = 2
     write_plan(tmp_path, add_sub_plan((2, 2, 2), rows=2))
     first = spec(ADD_SUB.replace("max_batch_size: 8", "max_batch_size: 2"), tmp_path)
     second = type(first)(first.source, "m_0_1", InstanceKind.GPU, 1)
     third = type(first)(first.source, "m_0_2", InstanceKind.GPU, 1, secondary_devices=(SecondaryDevice(device_id=1),))
     async with loaded(TensorRTBackend, first), loaded(TensorRTBackend, second) as on_second:
-        assert gpu.current == 1
+        assert [engine.device for engine in seen()["engines"]] == [0, 1]
         async with loaded(TensorRTBackend, third):
             assert len(seen()["engines"]) == 3
         await sums(on_second, 1)
     assert [runtime.DLA_core for runtime in seen()["runtimes"]] == [-1, -1, 1]
 
 
-async def test_a_dla_core_that_is_not_there(gpu: Gpu, tmp_path: Path) -> None:
+async def test_a_dla_core_that_is_not_there(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     said = await refused(ADD_SUB, tmp_path, InvalidArgument, devices=[SecondaryDevice(device_id=3)])
     assert said.startswith("unable to create TensorRT runtime with DLA Core ID: 3, available number of DLA cores: 0")
 
 
-async def test_settings_reach_the_runtime(gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_settings_reach_the_runtime(gpu: FakeRuntime, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     settings = {"version_compatible": "true", "plugins": "/a.so;/missing.so;/refused.so"}
     strategy = 'parameters { key: "execution_context_allocation_strategy" value { string_value: "ON_PROFILE_CHANGE" } }'
@@ -349,7 +340,7 @@ async def test_kinds_without_a_gpu_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_missing_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("library", "device", "engines", "execution"):
+    for name in ("library", "engines", "execution"):
         monkeypatch.delitem(sys.modules, f"backends.tensorrt.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     monkeypatch.setitem(sys.modules, "cupy", None)
@@ -362,20 +353,21 @@ async def test_a_missing_package_says_what_to_install(tmp_path: Path, monkeypatc
         await TensorRTBackend.complete_config(source)
 
 
-async def test_a_driver_that_does_not_work_is_told(gpu: Gpu, tmp_path: Path) -> None:
+async def test_a_driver_that_does_not_work_is_told(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
-    gpu.count = 0
+    gpu.device_count = 0
     said = await refused(ADD_SUB, tmp_path, Unavailable)
-    assert said.startswith("model 'm' needs an NVIDIA GPU, but CUDA finds none: cudaErrorInsufficientDriver")
-    gpu.count = 1
-    source = spec("", tmp_path).source
-    first = type(spec("", tmp_path))(source, "m_0_0", InstanceKind.GPU, 4)
-    with pytest.raises(Unavailable, match="model 'm' needs the NVIDIA GPU 4, but CUDA finds 1"):
+    assert said.startswith(
+        "model 'm' needs the NVIDIA GPU 0: GPU 0 cannot be used: cupy is not installed or sees no GPU"
+    )
+    gpu.device_count = 1
+    first = type(spec("", tmp_path))(spec("", tmp_path).source, "m_0_0", InstanceKind.GPU, 4)
+    with pytest.raises(Unavailable, match="model 'm' needs the NVIDIA GPU 4: GPU 4: cudaErrorInvalidDevice"):
         async with loaded(TensorRTBackend, first):
             pass
 
 
-async def test_files_that_are_not_there_or_no_engines(gpu: Gpu, tmp_path: Path) -> None:
+async def test_files_that_are_not_there_or_no_engines(gpu: FakeRuntime, tmp_path: Path) -> None:
     said = await refused(ADD_SUB, tmp_path, Unavailable)
     assert said == f"unable to find '{tmp_path}/1/model.plan' for model instance 'm'"
     write_plan(tmp_path, b"no engine")
@@ -387,7 +379,7 @@ async def test_files_that_are_not_there_or_no_engines(gpu: Gpu, tmp_path: Path) 
         await TensorRTBackend.complete_config(source)
 
 
-async def test_completion_reads_the_file_of_the_first_gpu(gpu: Gpu, tmp_path: Path) -> None:
+async def test_completion_reads_the_file_of_the_first_gpu(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE), "other.plan")
     source = spec(
         'instance_group { kind: KIND_GPU gpus: 0 } cc_model_filenames { key: "8.6" value: "other.plan" }', tmp_path
@@ -402,15 +394,18 @@ async def test_completion_reads_the_file_of_the_first_gpu(gpu: Gpu, tmp_path: Pa
         await TensorRTBackend.check_model(type(source)("m", 1, tmp_path, wrong))
 
 
-async def test_memory_that_cannot_be_had_fails_the_load(gpu: Gpu, tmp_path: Path) -> None:
+async def test_memory_that_cannot_be_had_fails_the_load(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
-    gpu.limit = 100
-    said = await refused(ADD_SUB, tmp_path, Unavailable)
-    assert said.startswith("no 128 bytes of memory can be had on GPU 0: cudaErrorMemoryAllocation")
+    gpu.free_bytes = 100
+    said = await refused(GRAPHS, tmp_path, Overloaded)
+    assert said.startswith("GPU 0: no memory left on the device: cudaErrorMemoryAllocation")
+    seen()["refuses_contexts"] = True
+    said = await refused(ADD_SUB, tmp_path, Overloaded)
+    assert said.startswith("unable to create TensorRT context for m_0_0: Error Code 2: OutOfMemory")
 
 
 async def test_what_tensorrt_refuses_to_enqueue_fails_the_batch(
-    gpu: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpu: FakeRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     async with loaded(TensorRTBackend, spec(ADD_SUB, tmp_path)) as backend:
@@ -420,16 +415,23 @@ async def test_what_tensorrt_refuses_to_enqueue_fails_the_batch(
         assert refusal.message == "unable to enqueue for inference m_0_0: TensorRT gives no reason"
 
 
-async def test_a_gpu_that_fails_ends_the_instance(gpu: Gpu, tmp_path: Path) -> None:
+async def test_a_gpu_that_fails_ends_the_instance(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path, add_sub_plan(PROFILE))
     async with loaded(TensorRTBackend, spec(ADD_SUB, tmp_path)) as backend:
-        gpu.failure = "cudaErrorECCUncorrectable: uncorrectable ECC error encountered"
-        with pytest.raises(InstanceDied, match=r"'m_0_0' died: its GPU has failed: cudaErrorECCUncorrectable"):
-            await infer(backend, request_of(("INPUT0", rows_of(1)), ("INPUT1", rows_of(1))))
+        computes = type(seen()["contexts"][0]).execute_async_v3
+
+        def lose(context: Any, stream: int) -> bool:
+            gpu.is_lost = True
+            return bool(computes(context, stream))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(seen()["contexts"][0]), "execute_async_v3", lose)
+            with pytest.raises(InstanceDied, match=r"'m_0_0' died: its GPU has failed: GPU 0: cudaError"):
+                await infer(backend, request_of(("INPUT0", rows_of(1)), ("INPUT1", rows_of(1))))
 
 
 @pytest.mark.parametrize("dtype", ["FLOAT", "HALF", "BF16", "INT8", "INT32", "INT64", "BOOL", "UINT8"])
-async def test_every_datatype_goes_through(gpu: Gpu, tmp_path: Path, dtype: str) -> None:
+async def test_every_datatype_goes_through(gpu: FakeRuntime, tmp_path: Path, dtype: str) -> None:
     data_type = {"FLOAT": "FP32", "HALF": "FP16"}.get(dtype, dtype)
     x, y = tensor("X", (-1, 3), [[1, 3], [2, 3], [4, 3]], dtype=dtype), tensor("Y", (-1, 3), dtype=dtype, output=True)
     write_plan(tmp_path, plan("identity", x, y))
@@ -444,7 +446,7 @@ async def test_every_datatype_goes_through(gpu: Gpu, tmp_path: Path, dtype: str)
         np.testing.assert_array_equal(answer(found)["Y"], values)
 
 
-async def test_datatypes_that_the_protocol_lacks_are_refused(gpu: Gpu, tmp_path: Path) -> None:
+async def test_datatypes_that_the_protocol_lacks_are_refused(gpu: FakeRuntime, tmp_path: Path) -> None:
     x, y = tensor("X", (-1, 3), [[1, 3], [2, 3], [4, 3]], dtype="FP8"), tensor("Y", (-1, 3), dtype="FP8", output=True)
     write_plan(tmp_path, plan("identity", x, y))
     config = 'max_batch_size: 4 input { name: "X" data_type: TYPE_INT8 dims: [ 3 ] }'

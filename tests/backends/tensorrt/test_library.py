@@ -1,17 +1,16 @@
-"""The stand-ins promise nothing that the real packages do not have; needs these, and no GPU."""
+"""The stand-in promises nothing that the real package does not have; needs that, and no GPU."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import pytest
 
-from tests.backends.tensorrt import fake_cuda, fake_tensorrt
-from tests.backends.tensorrt.fake_cuda import Gpu
+from tests.backends.tensorrt import fake_tensorrt
+from tests.fake_cupy import FakeRuntime
 
 
 def parts(module: ModuleType) -> Iterator[tuple[str, type]]:
@@ -22,7 +21,7 @@ def parts(module: ModuleType) -> Iterator[tuple[str, type]]:
 
 def test_tensorrt_has_what_its_stand_in_has() -> None:
     real = pytest.importorskip("tensorrt")
-    fake = fake_tensorrt.module(Gpu())
+    fake = fake_tensorrt.module(FakeRuntime())
     for name, stand_in in parts(fake):
         theirs = getattr(real, name)
         for member, value in vars(stand_in).items():
@@ -49,26 +48,3 @@ def parameters(owner: type, method: str) -> int:
     """How many the longest form has, by its documentation; `self` counts."""
     told = getattr(owner, method).__doc__
     return max(len(re.findall(r"(?:^|, )\w+: ", form)) for form in re.findall(rf"{method}\((.*?)\) ->", told))
-
-
-def test_cupy_has_what_its_stand_in_has() -> None:
-    pytest.importorskip("cupy")
-    import cupy
-
-    fake = fake_cuda.modules(Gpu())["cupy"]
-    assert_has(cupy.cuda, vars(fake)["cuda"])
-    for name in ("synchronize", "wait_event", "begin_capture", "end_capture"):
-        assert hasattr(cupy.cuda.Stream, name)
-    for name in ("record", "synchronize"):
-        assert hasattr(cupy.cuda.Event, name)
-    for name in ("use", "compute_capability"):
-        assert hasattr(cupy.cuda.Device, name)
-    assert hasattr(cupy.cuda.graph.Graph, "launch")
-    assert issubclass(cupy.cuda.runtime.CUDARuntimeError, RuntimeError)
-
-
-def assert_has(real: Any, stand_in: SimpleNamespace) -> None:
-    for name, value in vars(stand_in).items():
-        assert hasattr(real, name), name
-        if isinstance(value, SimpleNamespace):
-            assert_has(getattr(real, name), value)

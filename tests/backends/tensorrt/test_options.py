@@ -26,7 +26,7 @@ def test_the_defaults() -> None:
     found = options()
     assert found == TensorRTOptions()
     assert (found.allocation_strategy, found.is_version_compatible, found.plugins) == ("STATIC", False, ())
-    assert (found.stream_priority, found.pins_inputs, found.pins_outputs) == (0, True, True)
+    assert found.stream_priority == 0
 
 
 def test_the_strategy() -> None:
@@ -70,18 +70,6 @@ def test_values_that_are_none(text: str, settings: dict[str, str], kind: type[Se
 @pytest.mark.parametrize(("priority", "is_first"), [("PRIORITY_MAX", True), ("PRIORITY_MIN", False)])
 def test_priority_is_that_of_the_stream(priority: str, is_first: bool) -> None:
     assert (options(f"optimization {{ priority: {priority} }}").stream_priority < 0) is is_first
-
-
-def test_optimisations() -> None:
-    found = options(
-        "optimization { input_pinned_memory { enable: false } output_pinned_memory { enable: false } "
-        "cuda { busy_wait_events: true output_copy_stream: true } }"
-    )
-    assert not found.pins_inputs
-    assert not found.pins_outputs
-    assert found.cuda.busy_wait_events
-    assert found.cuda.output_copy_stream
-    assert options("optimization { input_pinned_memory { enable: true } }").pins_inputs
 
 
 def test_a_dla_core_is_the_only_secondary_device() -> None:

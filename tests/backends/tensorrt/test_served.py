@@ -1,4 +1,4 @@
-"""Plans behind the whole core of a server, over the stand-ins of TensorRT and CUDA."""
+"""Plans behind the whole core of a server, over the stand-ins of TensorRT and cupy."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pytest
 from protocol.errors import ServerError
 from tests.backends.conformance.serving import model_of, serving
 from tests.backends.tensorrt.engine_models import add_sub_plan, write_plan
-from tests.backends.tensorrt.fake_cuda import Gpu
 from tests.backends.tensorrt.fake_tensorrt import plan, tensor
+from tests.fake_cupy import FakeRuntime
 
 A, B = np.arange(8, dtype=np.float32).reshape(2, 4), np.ones((2, 4), np.float32)
 SHAPE = (1, 3, 4, 4)
 
 
 @pytest.fixture(autouse=True)
-def has_gpus(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu.count = 2
+def has_gpus(gpu: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu.device_count = 2
     monkeypatch.setattr("actors.core.compute_capabilities", lambda: ("8.6", "9.0"))
 
 
-async def test_a_plan_needs_no_configuration(gpu: Gpu, tmp_path: Path) -> None:
+async def test_a_plan_needs_no_configuration(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path / "m", add_sub_plan((1, 4, 8)))
     async with serving(tmp_path) as core:
         config = core.model_config("m")
@@ -33,10 +33,10 @@ async def test_a_plan_needs_no_configuration(gpu: Gpu, tmp_path: Path) -> None:
         found = await model_of(core).infer({"INPUT0": A, "INPUT1": B})
         np.testing.assert_array_equal(found["OUTPUT0"], A + B)
         np.testing.assert_array_equal(found["OUTPUT1"], A - B)
-    assert not gpu.pieces
+    assert not gpu.allocated
 
 
-async def test_groups_have_profiles_of_their_own(gpu: Gpu, tmp_path: Path) -> None:
+async def test_groups_have_profiles_of_their_own(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(tmp_path / "m", add_sub_plan((1, 1, 4), (1, 2, 4), (1, 4, 4)))
     (tmp_path / "m" / "config.pbtxt").write_text(
         """
@@ -51,7 +51,7 @@ async def test_groups_have_profiles_of_their_own(gpu: Gpu, tmp_path: Path) -> No
         assert sorted(context.profile for context in contexts) == [0, 1, 2]
 
 
-async def test_requests_with_other_values_of_a_shape_tensor_run_apart(gpu: Gpu, tmp_path: Path) -> None:
+async def test_requests_with_other_values_of_a_shape_tensor_run_apart(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(
         tmp_path / "m",
         plan(
@@ -71,7 +71,7 @@ async def test_requests_with_other_values_of_a_shape_tensor_run_apart(gpu: Gpu, 
             assert found["NEXT"].tolist() == [width + 1]
 
 
-async def test_states_of_sequences(gpu: Gpu, tmp_path: Path) -> None:
+async def test_states_of_sequences(gpu: FakeRuntime, tmp_path: Path) -> None:
     rows = [[1, 1], [2, 1], [4, 1]]
     inputs = [tensor(name, (-1, 1), rows) for name in ("X", "START", "STATE")]
     write_plan(tmp_path / "m", plan("step", *inputs, *(tensor(name, (-1, 1), output=True) for name in ("Y", "NEXT"))))
@@ -95,7 +95,7 @@ async def test_states_of_sequences(gpu: Gpu, tmp_path: Path) -> None:
     assert totals == [1, 2, 3, 4]
 
 
-async def test_formats_of_tensors_other_than_linear_are_refused_by_name(gpu: Gpu, tmp_path: Path) -> None:
+async def test_formats_of_tensors_other_than_linear_are_refused_by_name(gpu: FakeRuntime, tmp_path: Path) -> None:
     write_plan(
         tmp_path / "m",
         plan("identity", tensor("X", SHAPE, [SHAPE] * 3, format="CHW32"), tensor("Y", SHAPE, output=True)),
