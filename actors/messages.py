@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import trio
 
@@ -70,14 +70,23 @@ class Execute:
     keeps_rows: bool = False
 
 
+class BatchInbox(Protocol):
+    """Where a model instance is given its batches."""
+
+    def send_nowait(self, message: Execute) -> None:
+        """Raises trio.BrokenResourceError once it is closed."""
+
+    def close(self) -> None:
+        """Finish what was given, and unload."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class InstanceAddress:
-    """A loaded model instance. `inbox` has room for two batches, and an instance is given no more than the one that it
-    runs and the next, so the sender never waits. Closing it means: finish and unload. `take_ahead` makes it take the
-    next one while it runs one; None where that waits in the inbox."""
+    """A loaded model instance. An instance is given no more than the batch that it runs and the next, so its `inbox` is
+    never full. `take_ahead` makes it take the next one while it runs one; None where that waits in the inbox."""
 
     name: str
-    inbox: trio.MemorySendChannel[Execute]
+    inbox: BatchInbox
     take_ahead: Callable[[], None] | None = None
 
 
@@ -158,17 +167,10 @@ SchedulerMessage: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class SchedulerAddress:
-    """`inbox` never makes a sender wait: each message belongs to a request or an instance that exists already, so it
-    holds no more than those, and the scheduler takes all that is there each time it wakes."""
+    """`tell` has the scheduler note a message before it returns, and never waits. It raises Unavailable if the
+    scheduler has ended. Requests may be answered meanwhile (see `actors.scheduler_loop`)."""
 
-    inbox: trio.MemorySendChannel[SchedulerMessage]
-
-    def tell(self, message: SchedulerMessage) -> None:
-        """Raises Unavailable if the scheduler has ended."""
-        try:
-            self.inbox.send_nowait(message)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            raise stopped_accepting() from None
+    tell: Callable[[SchedulerMessage], None]
 
 
 class StoppedAccepting(Unavailable):

@@ -351,13 +351,15 @@ class Model:
         submission = Submission(self._address, item)
         if request.caller is not None:
             submission.begin_wait(request.caller, self)
+        if self._turns is not None:
+            item.turn = Turn(self._turns) if self._takes_turns_late else self._turns.join()
         try:
             self._address.tell(Submit(item))
         except Unavailable:
+            if item.turn is not None:
+                item.turn.leave()
             submission.end_wait()
             raise
-        if self._turns is not None:
-            item.turn = Turn(self._turns) if self._takes_turns_late else self._turns.join()
         return submission
 
     def drain(self, *, lets_sequences_end: bool = False) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 
 import trio
 
+from actors.inbox import Inbox
 from actors.messages import (
     BatchDone,
     Execute,
@@ -52,7 +53,7 @@ class ModelInstance:
     responses: ResponseStatistics = field(default_factory=ResponseStatistics)  # of its decoupled model
     # Loaded until then, and never told of to the scheduler; None for one that takes requests.
     passive_until: trio.Event | None = None
-    _inboxes: dict[InstanceAddress, trio.MemoryReceiveChannel[Execute]] = field(default_factory=dict, init=False)
+    _inboxes: dict[InstanceAddress, Inbox[Execute]] = field(default_factory=dict, init=False)
     # Addresses whose last batch runs: the instance has another one for the next.
     _freed: set[InstanceAddress] = field(default_factory=set, init=False)
     _streams: set[ResponseStream] = field(default_factory=set, init=False)
@@ -88,12 +89,12 @@ class ModelInstance:
 
     async def _serve(self, task_status: trio.TaskStatus[None], serving: trio.CancelScope) -> None:
         def open_address() -> InstanceAddress:
-            to_inbox, inbox = trio.open_memory_channel[Execute](2)
+            inbox = Inbox[Execute]()
 
             def take_ahead() -> None:
                 hearing.start_soon(self._take_ahead, address, inbox, serving)
 
-            address = InstanceAddress(self.name, to_inbox, take_ahead if self.runs_ahead else None)
+            address = InstanceAddress(self.name, inbox, take_ahead if self.runs_ahead else None)
             self._inboxes[address] = inbox
             self.scheduler.tell(InstanceReady(address))
             return address
@@ -122,7 +123,7 @@ class ModelInstance:
     ) -> None:
         """Run the batches that come to an address, until it is closed or freed."""
         inbox = self._inboxes[address]
-        async for message in inbox:
+        while (message := await inbox.receive()) is not None:
             await self._take(address, message, partial(free, address))
             if self._has_died:
                 serving.cancel()
@@ -145,14 +146,11 @@ class ModelInstance:
         else:
             await self._execute(address, message, free)
 
-    async def _take_ahead(
-        self, address: InstanceAddress, inbox: trio.MemoryReceiveChannel[Execute], serving: trio.CancelScope
-    ) -> None:
+    async def _take_ahead(self, address: InstanceAddress, inbox: Inbox[Execute], serving: trio.CancelScope) -> None:
         """Give the backend its next batch while it runs one."""
         await trio.lowlevel.checkpoint()  # until it has been given the one before, so that batches keep their order
-        try:
-            message = inbox.receive_nowait()
-        except (trio.WouldBlock, trio.EndOfChannel):  # taken in turn, the one before has ended
+        message = inbox.receive_nowait()
+        if message is None:  # taken in turn, the one before has ended
             return
         await self._take(address, message)
         if self._has_died:

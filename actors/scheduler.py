@@ -29,7 +29,6 @@ from actors.messages import (
     Submit,
     stopped_accepting,
 )
-from actors.ordered_replies import OrderedReplies
 from actors.reply_slot import Reply
 from actors.scheduler_loop import SchedulerLoop
 from actors.statistics import FailureReason
@@ -45,7 +44,6 @@ class Scheduler(SchedulerLoop):
     """
 
     policy: BatchingPolicy
-    ordered: OrderedReplies | None = None
     is_decoupled: bool = False
     runs_ahead: bool = False
     tuning: BatchTuning | None = None
@@ -70,8 +68,6 @@ class Scheduler(SchedulerLoop):
         match message:
             case Submit(item):
                 self._submit(item)
-            case BatchDone():
-                self._finish(message)
             case Abandon(item):
                 self.policy.abandon(item)
                 self.statistics.count_failure(FailureReason.CANCELED, trio.current_time() - item.arrival)
@@ -91,8 +87,6 @@ class Scheduler(SchedulerLoop):
                 self._is_draining = True
 
     def _submit(self, item: QueuedRequest) -> None:
-        if item.is_cancelled:
-            return
         if self._is_draining:
             item.answer(stopped_accepting())
         elif not self._live:
@@ -123,22 +117,20 @@ class Scheduler(SchedulerLoop):
             self.statistics.count_failure(FailureReason.REJECTED, now - item.arrival)
         self._answer(expired, [Unavailable("Request timeout expired")] * len(expired))
 
-    def _finish(self, done: BatchDone) -> None:
-        now = trio.current_time()
+    def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
         instance = done.instance
         is_ahead = self._ahead.get(instance) is done.given  # an instance that is stopped ends its batches in any order
         (self._ahead if is_ahead else self._running).pop(instance, None)
         self.statistics.count_batch(done, now=now)
         if self.tuning is not None:
             self.tuning.completed(done.batch, started=done.started, now=now)
-        if done.replies is not None:
-            self._answer(done.batch, done.replies)
         if instance in self._ahead:
             self._running[instance] = self._ahead.pop(instance)
         elif done.is_alive and not is_ahead:
             self._rest(instance)
         if not done.is_alive:
             self._retire(instance)
+        return ((), ()) if done.replies is None else (done.batch, done.replies)
 
     def _rest(self, instance: InstanceAddress) -> None:
         """It can take a batch, or has run its last one."""
@@ -158,13 +150,6 @@ class Scheduler(SchedulerLoop):
         """There are to be so many instances from now on."""
         if self.tuning is not None:
             self.tuning.resize(instances)
-
-    def _answer(self, batch: Sequence[QueuedRequest], replies: Sequence[Reply]) -> None:
-        if self.ordered is not None:
-            self.ordered.answer(zip(batch, replies, strict=True))
-            return
-        for item, reply in zip(batch, replies, strict=True):
-            item.answer(reply)
 
     def _lose(self, instance: InstanceAddress) -> None:
         """It has gone, and has reported every batch that it took."""
@@ -189,7 +174,7 @@ class Scheduler(SchedulerLoop):
             if batch is None:
                 return
             instance = self._idle.popleft()
-            self._running[instance] = self._hand_over(instance, batch)
+            self._hand_over(instance, batch, self._running)
         if self.runs_ahead:
             self._assign_ahead(now)
 
@@ -201,18 +186,17 @@ class Scheduler(SchedulerLoop):
             batch = self.policy.next_batch(now, is_ahead=True)
             if batch is None:
                 return
-            self._ahead[instance] = self._hand_over(instance, batch)
+            self._hand_over(instance, batch, self._ahead)
             if instance.take_ahead is not None:
                 instance.take_ahead()
 
-    def _hand_over(self, instance: InstanceAddress, batch: Batch) -> Execute:
+    def _hand_over(self, instance: InstanceAddress, batch: Batch, running: dict[InstanceAddress, Execute]) -> None:
         if batch.reason is not None:
             self.statistics.count_flush(batch.reason)
         if self.is_decoupled:
             self._streaming.update(batch.items)
-        message = Execute(batch.items)
+        message = running[instance] = Execute(batch.items)
         instance.inbox.send_nowait(message)
-        return message
 
     def _fail(self, items: Sequence[QueuedRequest], error: Unavailable) -> None:
         now = trio.current_time()

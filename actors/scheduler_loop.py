@@ -1,21 +1,37 @@
-"""The loop that every scheduler of a model runs: wake, take all messages that are there, give out what can run.
+"""What all schedulers of a model have in common: messages are noted at once, what can run is given out by a task.
 
 Flow: core → model → [scheduler] → model instance → [scheduler] → reply channel → core. What is done with a message, and
 what can run, is the scheduler's own: `actors.scheduler`, or `actors.sequence.batcher` for sequences.
+
+A message is noted by a call, within `SchedulerAddress.tell`. The task wakes once for all that was told since it slept,
+so that requests of a burst share a batch. Only the end of a batch does not wait for it: in that one call the batch is
+counted, its instance is given the next one, and then, while that computes, the scheduler answers. Nobody else answers a
+request that it holds, and what is answered has been counted. A caller that is answered may tell the scheduler something
+before `tell` returns, so answers come last in whatever is done.
 """
 
 from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 
 import trio
 
-from actors.messages import InstanceAddress, SchedulerAddress, SchedulerMessage
+from actors.messages import (
+    BatchDone,
+    InstanceAddress,
+    QueuedRequest,
+    SchedulerAddress,
+    SchedulerMessage,
+    stopped_accepting,
+)
+from actors.ordered_replies import OrderedReplies
+from actors.reply_slot import Reply
 from actors.statistics import VersionStatistics
 from protocol.errors import Unavailable
+from protocol.wakeup import Wakeup
 
 
 @dataclass(eq=False, slots=True)
@@ -27,10 +43,15 @@ class SchedulerLoop(abc.ABC):
     name: str
     policy: Sized  # of the requests that wait
     statistics: VersionStatistics
+    ordered: OrderedReplies | None = None
     _live: set[InstanceAddress] = field(default_factory=set, init=False)
     # Names of instances that finish what they have, and no more.
     _removed: set[str] = field(default_factory=set, init=False)
     _is_draining: bool = field(default=False, init=False)
+    _has_ended: bool = field(default=False, init=False)
+    # Since the task has last looked what can be given out.
+    _has_news: bool = field(default=False, init=False)
+    _news: Wakeup = field(default_factory=Wakeup, init=False)
 
     @property
     def pending_count(self) -> int:
@@ -43,32 +64,67 @@ class SchedulerLoop(abc.ABC):
         return len({instance.name for instance in self._live} - self._removed)
 
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
-        to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](math.inf)
-        with inbox:
-            try:
-                task_status.started(SchedulerAddress(to_inbox))
-                while not (self._is_draining and not len(self.policy) and not self._has_running()):
-                    await self._wait(inbox)
-                    self._handle_waiting(inbox)
-                    self._give_out(trio.current_time())
-            finally:
-                self._is_draining = True
-                self._handle_waiting(inbox)
-                # Nobody may be left waiting for an answer that cannot come.
-                self._fail_all(Unavailable(f"model '{self.name}' was stopped before the request was finished"))
-                for instance in self._live:
-                    instance.inbox.close()
+        try:
+            task_status.started(SchedulerAddress(self._tell))
+            while not (self._is_draining and not len(self.policy) and not self._has_running()):
+                await self._wait()
+                self._give_out(trio.current_time())
+        finally:
+            self._is_draining = True
+            # Nobody may be left waiting for an answer that cannot come.
+            self._fail_all(Unavailable(f"model '{self.name}' was stopped before the request was finished"))
+            self._has_ended = True
+            for instance in self._live:
+                instance.inbox.close()
 
-    async def _wait(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
+    def _tell(self, message: SchedulerMessage) -> None:
+        if self._has_ended:
+            raise stopped_accepting()
+        if isinstance(message, BatchDone):
+            self._end_batch(message)
+        else:
+            self._handle(message)
+            self._tell_task()
+
+    def _tell_task(self) -> None:
+        if not self._has_news:
+            self._has_news = True
+            self._news.wake()
+
+    async def _wait(self) -> None:
+        """Until something was told, or it is time."""
         wake_at = self._wake_at()
-        if wake_at == math.inf:  # mostly, and a scope costs
-            self._handle(await inbox.receive())
+        if self._has_news:
+            await trio.lowlevel.checkpoint()
+        elif wake_at == math.inf:  # mostly, and a scope costs
+            await self._news.wait()
+        else:
+            with trio.move_on_at(wake_at):
+                await self._news.wait()
+        self._has_news = False
+
+    def _end_batch(self, done: BatchDone) -> None:
+        now = trio.current_time()
+        items, replies = self._finish(done, now)
+        self._give_out(now)
+        if self._is_draining or self._wake_at() != math.inf:
+            self._tell_task()
+        self._answer(items, replies)
+
+    def _answer(self, items: Sequence[QueuedRequest], replies: Sequence[Reply]) -> None:
+        if self.ordered is not None:
+            self.ordered.answer(zip(items, replies, strict=True))
             return
-        with trio.move_on_at(wake_at):
-            self._handle(await inbox.receive())
+        for item, reply in zip(items, replies, strict=True):
+            item.answer(reply)
 
     @abc.abstractmethod
-    def _handle(self, message: SchedulerMessage) -> None: ...
+    def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
+        """Count a batch, and what its instance can do next. Gives the requests that are to be answered, and how."""
+
+    @abc.abstractmethod
+    def _handle(self, message: SchedulerMessage) -> None:
+        """Note any message but `BatchDone`."""
 
     @abc.abstractmethod
     def _wake_at(self) -> float:
@@ -85,15 +141,6 @@ class SchedulerLoop(abc.ABC):
     @abc.abstractmethod
     def _fail_all(self, error: Unavailable) -> None:
         """Answer everything that waits or runs with an error: the scheduler ends."""
-
-    def _handle_waiting(self, inbox: trio.MemoryReceiveChannel[SchedulerMessage]) -> None:
-        """Take all messages that are there already: one wake-up for a burst of requests, not one for each."""
-        while True:
-            try:
-                message = inbox.receive_nowait()
-            except trio.WouldBlock:
-                return
-            self._handle(message)
 
     def _no_instance(self) -> Unavailable:
         return Unavailable(f"model '{self.name}' is not ready: all of its instances have stopped and are restarting")

@@ -41,7 +41,7 @@ def build_scheduler(
         config.name,
         policy,
         statistics,
-        OrderedReplies() if config.preserves_ordering and not config.is_decoupled else None,
+        ordered=OrderedReplies() if config.preserves_ordering and not config.is_decoupled else None,
         is_decoupled=config.is_decoupled,
         tuning=tuning,
         runs_ahead=_runs_ahead(config, can_run_ahead=can_run_ahead),

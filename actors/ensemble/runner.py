@@ -8,7 +8,6 @@ its steps. The runner knows all that run: a drain waits for them, and with the r
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import trio
@@ -38,7 +37,7 @@ class EnsembleRunner:
     _checker: RequestChecker = field(init=False)
     _running: set[trio.CancelScope] = field(default_factory=set, init=False)
     _accepts: bool = field(default=False, init=False)
-    _hearing: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
+    _serving: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
 
     def __post_init__(self) -> None:
         self.limits = EnsembleLimits(self.composition.config)
@@ -63,20 +62,20 @@ class EnsembleRunner:
         return 0
 
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
-        to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](math.inf)
-        with inbox:
-            self._accepts = True
-            try:
-                task_status.started(SchedulerAddress(to_inbox))
-                with self._hearing:
-                    async for message in inbox:
-                        assert isinstance(message, Drain)  # requests and instances send it nothing
-                        self._accepts = False
-                        self._end_if_drained()
-            finally:
-                self._accepts = False
-                for request in self._running:
-                    request.cancel()
+        self._accepts = True
+        try:
+            task_status.started(SchedulerAddress(self._tell))
+            with self._serving:
+                await trio.sleep_forever()
+        finally:
+            self._accepts = False
+            for request in self._running:
+                request.cancel()
+
+    def _tell(self, message: SchedulerMessage) -> None:
+        assert isinstance(message, Drain)  # requests and instances tell it nothing
+        self._accepts = False
+        self._end_if_drained()
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """As `actors.model.Model.infer`, for an ensemble that is not decoupled."""
@@ -147,7 +146,7 @@ class EnsembleRunner:
 
     def _end_if_drained(self) -> None:
         if not self._accepts and not self._running:
-            self._hearing.cancel()
+            self._serving.cancel()
 
     def _count_success(self, ran: EnsembleRequest, batch_size: int, arrival: float) -> None:
         now = trio.current_time()

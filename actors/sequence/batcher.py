@@ -56,7 +56,7 @@ def sequence_batcher(
     policy = SequencePolicy(
         config, key_of_states=tensors.key_of_states, on_offered=_take_turn if ordered is None else ordered.expect
     )
-    return SequenceBatcher(config.name, policy, statistics, tensors, ordered, is_decoupled=config.is_decoupled)
+    return SequenceBatcher(config.name, policy, statistics, ordered, tensors=tensors, is_decoupled=config.is_decoupled)
 
 
 @dataclass(eq=False, slots=True)
@@ -68,8 +68,7 @@ class SequenceBatcher(SchedulerLoop):
     """
 
     policy: SequencePolicy
-    tensors: SequenceTensors
-    ordered: OrderedReplies | None = None
+    tensors: SequenceTensors = field(kw_only=True)
     is_decoupled: bool = False
     _idle: dict[InstanceAddress, None] = field(default_factory=dict)  # the one that is idle longest first
     _running: dict[InstanceAddress, Rows] = field(default_factory=dict)
@@ -95,8 +94,6 @@ class SequenceBatcher(SchedulerLoop):
         match message:
             case Submit(item):
                 self._submit(item)
-            case BatchDone():
-                self._finish(message)
             case Abandon(item):
                 self._abandon(item)
             case StreamEnded():
@@ -112,8 +109,6 @@ class SequenceBatcher(SchedulerLoop):
                 self._lets_sequences_end = lets_sequences_end
 
     def _submit(self, item: QueuedRequest) -> None:
-        if item.is_cancelled:
-            return
         if self._is_draining and not self.policy.continues(item.request):
             self._refuse(item, stopped_accepting())
         elif not self._live:
@@ -166,22 +161,23 @@ class SequenceBatcher(SchedulerLoop):
                     step.item.take_states = partial(self._take_states, step)
         return [_for_nobody(self.tensors.null(steps[0])) if step is None else step.item for step in rows]
 
-    def _finish(self, done: BatchDone) -> None:
-        now = trio.current_time()
+    def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
         rows = self._running.pop(done.instance, None)
         if rows is None:  # given up with its instance
-            return
+            return (), ()
         if done.is_alive:
             self._idle[done.instance] = None
         else:  # before its slots become free, so that nobody moves in
             self._lose(done.instance)
         if done.replies is None:
             self._finish_round(done, _real(rows), now)
-        else:
-            given = [reply for step, reply in zip(rows, done.replies, strict=True) if step is not None]
-            self._finish_replies(done, _real(rows), given, now)
+            return (), ()
+        given = [reply for step, reply in zip(rows, done.replies, strict=True) if step is not None]
+        return self._finish_replies(done, _real(rows), given, now)
 
-    def _finish_replies(self, done: BatchDone, steps: Sequence[Step], given: Sequence[Reply], now: float) -> None:
+    def _finish_replies(
+        self, done: BatchDone, steps: Sequence[Step], given: Sequence[Reply], now: float
+    ) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
         ended: list[Step] = []
         replies: list[Reply] = []
         for step, reply in zip(steps, given, strict=True):
@@ -200,11 +196,7 @@ class SequenceBatcher(SchedulerLoop):
             self._count_execution(done, len(steps))
         else:
             self.statistics.count_batch(replace(done, batch=items, replies=replies), now=now)
-        if self.ordered is not None:
-            self.ordered.answer(zip(items, replies, strict=True))
-            return
-        for item, reply in zip(items, replies, strict=True):
-            item.answer(reply)
+        return items, replies
 
     def _finish_round(self, done: BatchDone, steps: Sequence[Step], now: float) -> None:
         """A batch of a decoupled model: its requests are answered by their streams."""

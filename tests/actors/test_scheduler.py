@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.batching.dynamic import DynamicBatchingPolicy
-from actors.messages import Abandon, Drain, SchedulerAddress, Submit
+from actors.messages import (
+    Abandon,
+    BatchDone,
+    Drain,
+    Execute,
+    InstanceAddress,
+    InstanceReady,
+    QueuedRequest,
+    SchedulerAddress,
+    Submit,
+)
 from actors.model_instance import ModelInstance
 from actors.ordered_replies import OrderedReplies
+from actors.reply_slot import Reply, ReplySlot
 from actors.scheduler import Scheduler
 from actors.statistics import FailureReason, VersionStatistics
 from protocol.errors import Unavailable
 from protocol.messages import InferenceResponse
 from repository.model_config import ModelDynamicBatching, ModelQueuePolicy
-from tests.actors.fakes import Caller, FakeBackend, fake_backend, spec
+from tests.actors.fakes import TIMING, Caller, FakeBackend, fake_backend, request, spec
 
 
 def scheduler(*, delay_us: int = 0, max_queue_size: int = 0, is_ordered: bool = False) -> Scheduler:
@@ -61,6 +74,46 @@ async def test_without_a_delay_an_idle_instance_never_waits(autojump_clock: Mock
         await wait_all_tasks_blocked()
     assert backend.batches == [["0"], ["1"]]
     address.tell(Drain())
+
+
+class Watching(ReplySlot):
+    """A reply slot whose caller looks around in the moment of the answer, and asks again."""
+
+    def __init__(self, on_answer: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_answer = on_answer
+
+    def send_nowait(self, reply: Reply) -> None:
+        super().send_nowait(reply)
+        self._on_answer()
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_who_is_answered_is_counted_and_the_instance_has_its_next_batch(
+    nursery: trio.Nursery, *, is_ordered: bool
+) -> None:
+    actor = scheduler(is_ordered=is_ordered)
+    address: SchedulerAddress = await nursery.start(actor.run)
+    to_instance, given = trio.open_memory_channel[Execute](2)
+    instance = InstanceAddress("m_0", to_instance)
+    address.tell(InstanceReady(instance))
+    seen: list[tuple[int, int]] = []
+    again = Caller(1, id="again")
+
+    def on_answer() -> None:
+        seen.append((actor.statistics.inference_count, given.statistics().current_buffer_used))
+        address.tell(Submit(again.item))
+
+    first = QueuedRequest(request(4, id="first"), 4, None, trio.current_time(), Watching(on_answer))
+    address.tell(Submit(first))
+    address.tell(Submit(Caller(4, id="second").item))
+    running = await given.receive()
+    answer = InferenceResponse("m", 1, [])
+    address.tell(BatchDone(instance, running, running.batch, [answer], 0.0, TIMING))
+    assert seen == [(4, 1)]
+    assert [item.request.id for item in (await given.receive()).batch] == ["second"]
+    assert actor.pending_count == 1
+    nursery.cancel_scope.cancel()
 
 
 async def test_with_a_delay_a_batch_waits_for_company_and_no_longer(
