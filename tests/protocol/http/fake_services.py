@@ -61,7 +61,6 @@ class FakeTrace:
 
 @dataclass
 class FakeTraceControl:
-    is_sampling = True
     """A TraceControl for the models `echo` and those in `overrides`; it traces every request while `is_on`."""
 
     is_on: bool = False
@@ -69,6 +68,10 @@ class FakeTraceControl:
     current: TraceSettings = field(default_factory=TraceSettings)
     updates: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     traces: list[FakeTrace] = field(default_factory=list)
+
+    @property
+    def is_sampling(self) -> bool:
+        return self.is_on
 
     def settings(self, model: str = "") -> TraceSettings:
         if model not in ("", "echo"):
