@@ -295,7 +295,7 @@ class ServerCore:
         manager = self._manager
         if manager is None or self._is_stopping or manager.residence is not None:
             return None
-        model = manager.find(request.model_name, request.model_version)
+        model = manager.table.find(request.model_name, request.model_version)
         submission = model.submit(request, answer_to)
         if submission is None:
             return None
@@ -308,10 +308,9 @@ class ServerCore:
 
     def answered(self, submission: Submission) -> None:
         """Implements `actors.submission.Acceptance`."""
-        model_name, request_id = submission.request_key
-        if request_id:
+        if submission.request.id:
             self._in_flight.remove(submission)
-        self._answered((model_name, submission.version))
+        self._answered((submission.request.model_name, submission.version))
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         manager = self._taking(request)

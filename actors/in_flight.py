@@ -31,7 +31,7 @@ class InFlight:
         Raises:
             Cancelled: `cancel` has stopped it.
         """
-        key = request.model_name, request.id
+        key = _key(request)
         with trio.CancelScope() as scope:
             self._requests.setdefault(key, {})[scope] = version
             try:
@@ -42,10 +42,10 @@ class InFlight:
 
     def add(self, submission: Submission) -> None:
         """A request that no task waits for; until it is removed."""
-        self._requests.setdefault(submission.request_key, {})[submission] = submission.version
+        self._requests.setdefault(_key(submission.request), {})[submission] = submission.version
 
     def remove(self, submission: Submission) -> None:
-        self._remove(submission.request_key, submission)
+        self._remove(_key(submission.request), submission)
 
     def _remove(self, key: tuple[str, str], request: trio.CancelScope | Submission) -> None:
         requests = self._requests[key]
@@ -67,3 +67,7 @@ class InFlight:
 
     def __len__(self) -> int:
         return sum(map(len, self._requests.values()))
+
+
+def _key(request: InferenceRequest) -> tuple[str, str]:
+    return request.model_name, request.id

@@ -87,9 +87,9 @@ class ModelManager:
         self._load_models = load_models
         self._load_limit = load_limit
         self._load_retries = load_retries
-        self._table = ModelTable(is_namespaced=repositories.is_namespaced)
+        self.table = ModelTable(is_namespaced=repositories.is_namespaced)
         # Where there is a memory budget, whoever runs a model leases it first.
-        self.residence = None if memory_budget is None else Residence(memory_budget, self._table, load_limit)
+        self.residence = None if memory_budget is None else Residence(memory_budget, self.table, load_limit)
         self._dependencies = EnsembleDependencies()
         self._load_waits = LoadWaits()
         self._to_inbox, self._inbox = trio.open_memory_channel[Load | Unload](0)
@@ -103,7 +103,7 @@ class ModelManager:
         await trio.to_thread.run_sync(remove_abandoned)
         async with trio.open_nursery() as models:
             life_cycle = ModelLifeCycle(
-                self._table,
+                self.table,
                 self._loader,
                 self._dependencies,
                 models,
@@ -112,10 +112,10 @@ class ModelManager:
             )
             control = ModelControl(
                 life_cycle,
-                self._table,
+                self.table,
                 self._loader,
                 self._repositories,
-                ComposingModels(self._table, self._loader, self._repositories, self._load_waits),
+                ComposingModels(self.table, self._loader, self._repositories, self._load_waits),
                 self._dependencies,
                 load_limit=self._load_limit,
                 tasks=models,
@@ -141,7 +141,7 @@ class ModelManager:
     # The address
 
     def find(self, name: str, version: int = LATEST_VERSION) -> Model:
-        return self._table.find(name, version)
+        return self.table.find(name, version)
 
     @contextmanager
     def load_for(self, loading: str, name: str) -> Iterator[None]:
@@ -163,7 +163,7 @@ class ModelManager:
 
     def open_sequences(self) -> dict[tuple[str, int], int]:
         """By model and version; only those that have any."""
-        found = {(entry.name, model.version): model.open_sequences for entry, model in self._table.ready()}
+        found = {(entry.name, model.version): model.open_sequences for entry, model in self.table.ready()}
         return {key: count for key, count in found.items() if count}
 
     def continues_sequence(self, request: InferenceRequest) -> bool:
@@ -171,27 +171,27 @@ class ModelManager:
         if not request.sequence_id or request.sequence_start:
             return False
         models = (
-            model for name in self._table.with_needs(request.model_name) for model in self._table.entry(name).models
+            model for name in self.table.with_needs(request.model_name) for model in self.table.entry(name).models
         )
         return any(model.continues_sequence(request) for model in models)
 
     def find_all(self, name: str = "", version: int = LATEST_VERSION) -> list[Model]:
-        return self._table.find_all(name, version)
+        return self.table.find_all(name, version)
 
     def ready_versions(self, name: str) -> tuple[int, ...]:
-        entry = self._table.find_entry(name)
+        entry = self.table.find_entry(name)
         return () if entry is None else entry.ready_versions or tuple(sorted(entry.evicted))
 
     def is_ready(self) -> bool:
         """Strict readiness: every model that was asked for serves."""
-        return all(entry.is_as_asked() for entry in self._table.entries.values())
+        return all(entry.is_as_asked() for entry in self.table.entries.values())
 
     async def check_ready(self) -> bool:
         """As `is_ready`, with the models asked themselves."""
-        return await all_ready([model.check_ready for _, model in self._table.ready()]) and self.is_ready()
+        return await all_ready([model.check_ready for _, model in self.table.ready()]) and self.is_ready()
 
     def snapshots(self) -> list[VersionSnapshot]:
-        return version_snapshots(self._table)
+        return version_snapshots(self.table)
 
     async def index(self, *, ready: bool) -> list[ModelIndex]:
         """The known versions, and by name those models of the repositories that were never loaded; without these where
@@ -202,10 +202,10 @@ class ModelManager:
             logger.warning("the index has only models that were loaded: %s", error)
             found = FoundModels()
         index: list[ModelIndex] = []
-        for identifier in sorted({*found.models, *found.duplicates, *self._table.entries}):
-            namespace, name = self._table.split(identifier)
-            if identifier in self._table.entries:
-                index += self._table.entries[identifier].index(namespace, name)
+        for identifier in sorted({*found.models, *found.duplicates, *self.table.entries}):
+            namespace, name = self.table.split(identifier)
+            if identifier in self.table.entries:
+                index += self.table.entries[identifier].index(namespace, name)
             elif identifier in found.duplicates:
                 index.append(ModelIndex(name, "", ModelState.UNAVAILABLE.value, DUPLICATE_MODEL))
             else:
@@ -287,6 +287,6 @@ class ModelManager:
         for level in load_levels(names, needs):
             async with trio.open_nursery() as loads:
                 for name in level:
-                    self._table.entry(name).is_explicit = True
+                    self.table.entry(name).is_explicit = True
                     loads.start_soon(control.load_if_absent, name, frozenset(tried))
             tried.update(level)

@@ -31,11 +31,12 @@ class Submission:
     cancelled, or the client cannot be answered any more. (A class, since a generator would double its cost on the main
     road.)"""
 
-    __slots__ = ("_address", "_caller", "_item", "_target", "acceptance", "cancel_called", "version")
+    __slots__ = ("_address", "_caller", "_item", "_target", "acceptance", "cancel_called", "request", "version")
 
     def __init__(self, address: SchedulerAddress, item: QueuedRequest) -> None:
         self._address = address
         self._item = item
+        self.request = item.request
         self._caller: Caller | None = None
         self._target: CalledModel | None = None
         # Told when it has ended; of those that no task waits for.
@@ -63,12 +64,6 @@ class Submission:
         else:
             self.give_up()
 
-    @property
-    def request_key(self) -> tuple[str, str]:
-        """Of all requests to its model that have its id."""
-        request = self._item.request
-        return request.model_name, request.id
-
     def end(self) -> None:
         """Implements `protocol.core.Submitted`."""
         if self._caller is not None:
@@ -76,8 +71,9 @@ class Submission:
         item = self._item
         if item.turn is not None:
             item.turn.leave()
-        if item.request.trace is not None:
-            item.request.trace.stamp(REQUEST_END)
+        trace = self.request.trace
+        if trace is not None:
+            trace.stamp(REQUEST_END)
         if self.acceptance is not None:
             self.acceptance.answered(self)
 
@@ -89,8 +85,7 @@ class Submission:
     def cancel(self) -> None:
         """Answer it with `Cancelled`, whatever its model does; not for one that has been answered."""
         self.cancel_called = True
-        request = self._item.request
-        self._item.answer(cancelled(request.model_name, request.id))
+        self._item.answer(cancelled(self.request.model_name, self.request.id))
         self._abandon()
 
     def _abandon(self) -> None:

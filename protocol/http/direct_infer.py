@@ -58,12 +58,17 @@ class DirectHead:
 class DirectRequest:
     """One that is under way. Implements `protocol.core.AnswerTo` and `protocol.answers.Answered`."""
 
-    __slots__ = ("_answers", "_asking", "accepts_coding", "encoding", "reply", "size", "submitted")
+    __slots__ = ("_answers", "accepts_coding", "asking", "encoding", "reply", "size", "submitted")
 
     def __init__(
-        self, asking: Asking, answers: Answers, encoding: OutputEncoding, accepts_coding: bytes | None, size: int
+        self,
+        asking: Asking,
+        answers: Answers,
+        encoding: OutputEncoding,
+        accepts_coding: bytes | None,
+        size: int,
     ) -> None:
-        self._asking = asking
+        self.asking = asking
         self._answers = answers
         self.encoding = encoding
         self.accepts_coding = accepts_coding
@@ -77,7 +82,7 @@ class DirectRequest:
             self._answers.put(self)
 
     def deliver(self) -> None:
-        self._asking.answer(self)
+        self.asking.answer(self)
 
 
 class DirectInference:
@@ -87,7 +92,7 @@ class DirectInference:
         self._app = app
         self._services = app.services
         self.poller = Poller()
-        self._answers = Answers()
+        self._answers: Answers = Answers()
 
     async def run(self) -> None:
         """The tasks that call connections."""
@@ -133,9 +138,8 @@ class DirectInference:
     def begin(self, head: DirectHead, body: memoryview, asking: Asking) -> DirectRequest | None:
         """Queue a request; None where it has to go the usual way, and nothing has been done."""
         services = self._services
-        memory = services.memory
-        size = len(body)
-        if size > memory.left or services.trace.is_sampling:
+        memory, size = services.memory, len(body)
+        if size > memory.limit - memory.held or services.trace.is_sampling:
             return None
         forms = self._app.forms
         name, version, length = head.model_name, head.model_version, head.header_length
@@ -152,14 +156,14 @@ class DirectInference:
             return None
         if request.submitted is None:
             return None
-        memory.take(size)
+        memory.held += size
         return request
 
     def end(self, request: DirectRequest) -> Reply | None:
         """Its answer, now that it is there; None where that has to be encoded by `encode`."""
         assert request.submitted is not None
         request.submitted.end()
-        self._services.memory.give(request.size)
+        self._services.memory.held -= request.size
         reply = request.reply
         if isinstance(reply, InferenceResponse):
             try:
@@ -184,4 +188,4 @@ class DirectInference:
         """Nobody wants its answer any more."""
         assert request.submitted is not None
         request.submitted.give_up()
-        self._services.memory.give(request.size)
+        self._services.memory.held -= request.size

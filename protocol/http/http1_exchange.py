@@ -83,6 +83,12 @@ def response_head(
     return b"".join(lines)
 
 
+@lru_cache(maxsize=256)
+def usual_head(status: int, headers: Headers, length: int) -> bytes:
+    """That of a response of known length on a connection that stays, up to its date."""
+    return _first_lines(status, headers) + b"content-length: %d\r\n" % length
+
+
 # A server's responses have few different headers.
 @lru_cache(maxsize=256)
 def _first_lines(status: int, headers: Headers) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from protocol.errors import ServerError
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
-from protocol.http.http1_exchange import JOINED_SIZE, response_head
+from protocol.http.http1_exchange import JOINED_SIZE, response_head, usual_head
 from protocol.http.http1_head import END_OF_HEAD, parse_head
 from protocol.http.reply import Reply
 from protocol.http.settings import ConnectionLimits
@@ -103,12 +103,16 @@ class Rest:
 
     def _send(self, reply: Reply) -> Sequence[Buffer]:
         """Returns what the kernel does not take at once."""
-        head = response_head(reply.status, reply.headers, self._date, length=reply.length, closes=self.closes)
+        length = reply.length
+        if self.closes:
+            head = response_head(reply.status, reply.headers, self._date, length=length, closes=True)
+        else:
+            head = usual_head(reply.status, reply.headers, length) + self._date.line()
         parts: Sequence[Buffer] = (head, reply.body, *reply.tail)
-        if reply.length <= JOINED_SIZE:
+        if length <= JOINED_SIZE:
             parts = (b"".join(parts),)
         sent = self._wire.send_at_once(parts)
-        return split(parts, sent)[1]
+        return () if sent == len(head) + length else split(parts, sent)[1]
 
     def _read(self) -> None:
         """Called by the poller."""

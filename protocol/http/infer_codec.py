@@ -256,8 +256,9 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
     if encoding.is_all_binary and not (response.id or response.parameters or encoding.elsewhere):
         described, parts = [], []
         for tensor in response.outputs:
-            described.append((tensor.name, tensor.datatype, tensor.shape, tensor.byte_size))
-            parts.append(flat(tensor.data))
+            data = tensor.data if type(tensor.data) is bytes else flat(tensor.data)
+            described.append((tensor.name, tensor.datatype, tensor.shape, len(data)))
+            parts.append(data)
         text, headers = _usual_text(response.model_name, response.model_version, tuple(described))
         return headers, [text, *parts]
     outputs: list[OutputBody] = []

@@ -494,7 +494,7 @@ async def test_changes_of_models_that_are_not_there_now(three: Path) -> None:
         await eventually(lambda: "a" in resident(core))
         assert await settled(core) == ["a", "c"]
         shutil.rmtree(three / "b")
-        await eventually(lambda: not core._manager or not core._manager._table.entry("b").can_serve)
+        await eventually(lambda: not core._manager or not core._manager.table.entry("b").can_serve)
         with pytest.raises(NotFound, match="'b' has no available versions"):
             await ask(core, "b")
         core.stop()
