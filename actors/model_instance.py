@@ -248,7 +248,10 @@ class ModelInstance:
     def _tell_of_gone(self, batch: Sequence[QueuedRequest]) -> None:
         """Of callers that went before their batch began, for whom it runs all the same."""
         gone = [item for item in batch if item.is_cancelled and not item.is_for_nobody]
-        if gone and self._hearing is not None:
+        if self.backend.runs_at_once:
+            for item in gone:
+                self._tell_cancelled(batch, item)
+        elif gone and self._hearing is not None:
             self._hearing.start_soon(self._tell_soon, batch, gone)
 
     async def _tell_soon(self, batch: Sequence[QueuedRequest], gone: Sequence[QueuedRequest]) -> None:

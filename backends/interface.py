@@ -179,6 +179,9 @@ class Backend(abc.ABC):
     can_run_ahead: bool = False
     # Whether it may be given a batch while others go on, as `execute_overlapping` says.
     can_overlap: bool = False
+    # Whether a batch runs without a turn of the loop: then it is told by `cancel`, before the batch that it is given
+    # next, of those callers that have gone already.
+    runs_at_once: bool = False
     # How long `unload` may take.
     unload_seconds: float = 10.0
     # What its model file is usually called, for backends from other packages: `trioton repo add` knows files by the

@@ -22,6 +22,7 @@ from backends.python.batches import Batches
 from backends.python.channel import WorkerGone
 from backends.python.environment import find_environment
 from backends.python.loaded_model import LoadedModel, begin
+from backends.python.loop_batches import LoopBatches
 from backends.python.placement import Placement
 from backends.python.portions import BatchTooLarge, input_size, portions, too_large
 from backends.python.program import check_program
@@ -58,6 +59,7 @@ class PythonBackend(Backend):
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
         self._loaded: LoadedModel | None = None
+        self._loop_batches: LoopBatches | None = None  # of a model in the server's loop
         self._renewal: Renewal | None = None
         # A worker that is being replaced, while it finishes what it has.
         self._retiring: LoadedModel | None = None
@@ -111,6 +113,9 @@ class PythonBackend(Backend):
             self.unload_seconds = math.inf
         self._loaded = await self._load()
         self._renewal = Renewal(settings)
+        if isinstance(self._loaded.batches, LoopBatches):
+            self._loop_batches = self._loaded.batches
+            self.runs_at_once = True
 
     async def _load(self) -> LoadedModel:
         source = self.spec.source
@@ -131,10 +136,21 @@ class PythonBackend(Backend):
         return await self._execute(requests, free if self.spec.config.sequence_batching is None else None)
 
     async def _execute(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None) -> BatchResult:
+        if self._loop_batches is not None:
+            return await self._execute_in_loop(self._loop_batches, requests, free)
         try:
             responses, timing = await self._attended(len(requests), lambda batches: batches.run(requests, free))
         except BatchTooLarge:
             return await self._execute_in_portions(requests)
+        return BatchResult(responses, timing)
+
+    async def _execute_in_loop(
+        self, batches: LoopBatches, requests: Sequence[InferenceRequest], free: Callable[[], None] | None
+    ) -> BatchResult:
+        result = batches.compute(requests)
+        if isinstance(result, BatchResult):
+            return result
+        responses, timing = await self._attended(len(requests), lambda _: batches.wait_late(result, free))
         return BatchResult(responses, timing)
 
     async def _execute_in_portions(self, requests: Sequence[InferenceRequest]) -> BatchResult:
@@ -289,7 +305,7 @@ class PythonBackend(Backend):
     async def unload(self) -> None:
         """Finalize the model within some seconds, or in its own time where it is debugged, then end its process and
         whatever it started."""
-        loaded, self._loaded = self._loaded, None
+        loaded, self._loaded, self._loop_batches = self._loaded, None, None
         if loaded is not None:
             await loaded.stop()
 

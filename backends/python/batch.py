@@ -57,7 +57,9 @@ def encode_batch(
     in it if they are `in_segment`. Raises Internal, as `TensorColumn.frame`."""
     head = dict(about_batch)
     about = [
-        [index, about] for index, request in enumerate(requests) if (about := _about(request, all_outputs)) is not None
+        [index, about]
+        for index, request in enumerate(requests)
+        if (about := about_request(request, all_outputs)) is not None
     ]
     if about:
         head["requests"] = about
@@ -65,7 +67,7 @@ def encode_batch(
     return inputs.frame(EXECUTE, head, before=(number, flags), is_elsewhere=in_segment)
 
 
-def _about(request: InferenceRequest, all_outputs: frozenset[str]) -> str | dict[str, Any] | None:
+def about_request(request: InferenceRequest, all_outputs: frozenset[str]) -> str | dict[str, Any] | None:
     """What a request is besides its inputs: its id, where that is all, and mostly nothing."""
     requested = request.requested_outputs
     is_all = not requested or all_outputs.issubset(requested)

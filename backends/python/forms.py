@@ -17,7 +17,7 @@ from backends.python.wire import BrokenFrame
 from backends.python.worker.trioton_worker.frames import ALIGNMENT, LONGEST_KNOWN_FORM, MOST_FORMS, aligned
 from protocol.datatypes import DataType
 
-_DATATYPES = {datatype.number: datatype for datatype in DataType if datatype is not DataType.INVALID}
+DATATYPES = {datatype.number: datatype for datatype in DataType if datatype is not DataType.INVALID}
 _HIGHEST_RANK = 64  # numpy's
 _PADDING = bytes(ALIGNMENT)
 
@@ -110,7 +110,7 @@ def _decode(data: bytes) -> Form:
         raise BrokenFrame(f"its frame has the form {data[:200]!r}: {error}") from None
     key: FormKey = []
     for name, number, shape in found:
-        datatype = _DATATYPES.get(number)
+        datatype = DATATYPES.get(number)
         if datatype is None:
             raise BrokenFrame(f"its output '{name}' has the datatype {number}")
         if len(shape) > _HIGHEST_RANK or (shape and min(shape) < 0):

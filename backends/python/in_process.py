@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -138,7 +138,14 @@ class InProcessWorker:
     noun = "thread in the server"
     killed_text = "was given up by the server"
 
-    def __init__(self, model: InProcessModel, control: socket.socket, name: str) -> None:
+    def __init__(
+        self,
+        model: InProcessModel,
+        control: socket.socket,
+        name: str,
+        connect: Callable[[socket.socket], Connection] = Connection,
+    ) -> None:
+        self.session: Session | None = None  # of its thread, while that serves
         self._model = model
         self._name = name
         self._ended = trio.Event()
@@ -146,15 +153,17 @@ class InProcessWorker:
         self._is_closed = False
         self._token = trio.lowlevel.current_trio_token()
         self._control = control.dup()
+        self._connection = connect(self._control)
         model.places += 1
         threading.Thread(target=self._serve, name=f"model {name}", daemon=True).start()
 
     def _serve(self) -> None:
         """In the thread."""
         with self._control:
-            session = open_session(self._model.session(Connection(self._control)))
+            session = self.session = open_session(self._model.session(self._connection))
             serve(session, self._model.maker)
         self._end_text = session.end_text or "ended"
+        self.session = None
         del session
         gc.collect()  # what the model held is not to wait for the server's next collection
         with suppress(trio.RunFinishedError):  # the server has not waited for it

@@ -61,7 +61,7 @@ class WorkerLink:
         self.arena = Arena(settings)
         self.forms = Forms()
         self._log = log
-        self.channel = Channel(control, self._take)
+        self.channel = Channel(control, self.take)
         self._attending = trio.Lock()
         self._tasks: trio.Nursery | None = None
         self._listened = trio.Event()
@@ -210,7 +210,8 @@ class WorkerLink:
         self.channel.close()
         self.arena.close()
 
-    def _take(self, frame: Frame) -> None:
+    def take(self, frame: Frame) -> None:
+        """Give a frame of the worker to whoever expects its kind. Raises BrokenFrame."""
         handler = self.handlers.get(frame.kind)
         if handler is None:
             raise BrokenFrame(f"it sent a frame of kind {frame.kind}, which is not expected now")

@@ -17,11 +17,13 @@ from backends.python.batches import Batches
 from backends.python.bls import BlsCalls
 from backends.python.channel import WorkerGone
 from backends.python.heads import DoneHead
+from backends.python.in_loop import InLoopWorker
 from backends.python.link import WorkerFailed, WorkerLink
+from backends.python.loop_batches import LoopBatches
 from backends.python.placement import Placement
 from backends.python.questions import Questions
 from backends.python.readiness import Readiness
-from backends.python.settings import PythonSettings
+from backends.python.settings import Isolation, PythonSettings
 from backends.python.worker.trioton_worker.frames import INITIALIZE
 from protocol.errors import Internal
 from repository.json_form import to_json_form
@@ -64,7 +66,10 @@ class LoadedModel:
         questions = Questions(link, source)
         try:
             questions.may_load = True
-            batches = Batches(link, spec, outputs, concurrency=1, byte_limit=settings.shm_limit_byte_size)
+            if isinstance(link.runner, InLoopWorker):
+                batches: Batches = LoopBatches(link, spec, outputs, link.runner, questions)
+            else:
+                batches = Batches(link, spec, outputs, concurrency=1, byte_limit=settings.shm_limit_byte_size)
             loaded = cls(link, batches, questions, is_debugged=bool(settings.debugger))
             models = None if source.services is None else source.services.models
             BlsCalls(link, loaded.batches, models, limit=settings.calls, byte_limit=settings.shm_limit_byte_size)
@@ -74,6 +79,7 @@ class LoadedModel:
                 "outputs": sorted(outputs),
                 "can_share": link.arena.is_usable,
                 "is_decoupled": source.config.is_decoupled,
+                "is_in_loop": settings.isolation is Isolation.IN_LOOP,
                 "logs_verbose": link.logs_verbose,
                 "calls": settings.calls,
                 "byte_limit": settings.shm_limit_byte_size,

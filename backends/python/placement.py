@@ -18,6 +18,7 @@ from backends.affinity import bound_children
 from backends.interface import ModelSource
 from backends.python.environment import Environment, find_environment
 from backends.python.host import Host, HostGone
+from backends.python.in_loop import InLoopWorker
 from backends.python.in_process import InProcessModel, InProcessWorker
 from backends.python.link import WorkerLink
 from backends.python.process import WorkerProcess
@@ -70,7 +71,7 @@ class Placement:
         isolation = self._settings.isolation
         if isolation is Isolation.PROCESS:
             return await self.own_process(name, cores)
-        if isolation is Isolation.IN_PROCESS:
+        if isolation in (Isolation.IN_PROCESS, Isolation.IN_LOOP):
             return await self._link(name, lambda control: self._start_thread(control, name))
         if isolation is Isolation.FORK:
             _check_fork(self._source, kind)
@@ -110,7 +111,7 @@ class Placement:
     async def _start_thread(self, control: socket.socket, name: str) -> Runner:
         if self._in_process is None:
             self._in_process = InProcessModel()
-        return InProcessWorker(self._in_process, control, name)
+        return thread_for(self._settings.isolation)(self._in_process, control, name)
 
     async def _shared_host(self, load_head: Mapping[str, object]) -> Host:
         if self._host is not None and self._host.is_usable:
@@ -139,6 +140,11 @@ class Placement:
             raise Internal(
                 f"model '{self._source.name}': cannot start the interpreter '{environment.interpreter}': {error}"
             ) from error
+
+
+def thread_for(isolation: Isolation) -> type[InProcessWorker]:
+    """What serves an instance in the server's process."""
+    return InLoopWorker if isolation is Isolation.IN_LOOP else InProcessWorker
 
 
 def _check_fork(source: ModelSource, kind: InstanceKind) -> None:

@@ -30,6 +30,11 @@ logger = logging.getLogger("trioton.backends.python")
 # Bounds for a model that makes metrics without end.
 MOST_METRICS = 100_000
 _FILE_PREFIX = "file:"
+# Why a model in the server's loop gets no answer.
+NOT_IN_LOOP = (
+    "it would wait in the server's loop, where ISOLATION in_loop runs the model, for what only that loop can do; use "
+    "in_process"
+)
 
 
 class Questions:
@@ -50,6 +55,13 @@ class Questions:
         self._last_id = 0
         link.handlers[CALL] = self._ask
         link.handlers[METRIC] = self._change
+
+    def answer_at_once(self, frame: Frame) -> dict[str, object]:
+        """The answer to a question that must not be waited for. Raises BrokenFrame."""
+        question = decode_question(frame)
+        if isinstance(question, FamilyAsk | MetricAsk | ValueAsk):
+            return self._answered(question, lambda: self._measure(question))
+        return _failed(question, Unsupported(NOT_IN_LOOP))
 
     def close(self) -> None:
         """Let go of all metrics; what they have counted vanishes with their last holder."""
@@ -74,7 +86,8 @@ class Questions:
             case UnloadAsk() | ReadyAsk():
                 self._link.spawn(self._answer_later, question, b"")
             case FamilyAsk() | MetricAsk() | ValueAsk():
-                self._answer(question, lambda: self._measure(question))
+                answer = self._answered(question, lambda: self._measure(question))
+                self._link.channel.post(encode(RETURN, answer))
 
     def _change(self, frame: Frame) -> None:
         head = decode_head(frame, MetricHead)
@@ -106,12 +119,11 @@ class Questions:
         if found is not None:
             found.close()
 
-    def _answer(self, question: Ask, work: Callable[[], float | int | str]) -> None:
+    def _answered(self, question: Ask, work: Callable[[], float | int | str]) -> dict[str, object]:
         try:
-            head: dict[str, object] = {"call": question.call, "value": work()}
+            return {"call": question.call, "value": work()}
         except ServerError as error:
-            head = _failed(question, error)
-        self._link.channel.post(encode(RETURN, head))
+            return _failed(question, error)
 
     def _measure(self, question: FamilyAsk | MetricAsk | ValueAsk) -> float | int | str:
         services = self._services

@@ -34,6 +34,11 @@ class Isolation(enum.Enum):
     THREADS = "threads"  # threads of one worker process
     FORK = "fork"  # a worker process each, forked from one in which the model was loaded
     IN_PROCESS = "in_process"  # threads of the server's own process
+    IN_LOOP = "in_loop"  # the thread of the server's loop
+
+
+# Those for which the operator must allow that models run in the server's process.
+_IN_SERVER = frozenset({Isolation.IN_PROCESS, Isolation.IN_LOOP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +150,21 @@ def _isolation(source: ModelSource) -> Isolation:
     except ValueError:
         known = ", ".join(each.value for each in Isolation)
         raise InvalidArgument(f"{place} must be one of {known}, got '{given}'") from None
-    if isolation is Isolation.IN_PROCESS:
+    if isolation in _IN_SERVER:
         allowed = source.settings.get(_ALLOW_IN_PROCESS, "false")
         if not parse_bool(allowed, place=f"model '{source.name}': backend setting '{_ALLOW_IN_PROCESS}'"):
             raise InvalidArgument(
-                f"{place} is in_process, which the server's operator has not allowed: "
+                f"{place} is {given}, which the server's operator has not allowed: "
                 f"--backend-config=python,{_ALLOW_IN_PROCESS}=true does"
             )
         own = [key for key in source.config.parameters if key in _OF_A_PROCESS or key.startswith(VARIABLE_PREFIX)]
         if own:
-            raise InvalidArgument(
-                f"{place} is in_process, so the model cannot have {', '.join(sorted(own))} of its own"
-            )
+            raise InvalidArgument(f"{place} is {given}, so the model cannot have {', '.join(sorted(own))} of its own")
+    if isolation is Isolation.IN_LOOP and source.config.is_decoupled:
+        raise InvalidArgument(
+            f"{place} is in_loop, which a decoupled model cannot have: its response senders may have to wait; use "
+            "in_process"
+        )
     return isolation
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from backends.python.backend import PythonBackend
 from backends.python.in_process import InProcessModel, InProcessWorker, place_of
 from backends.python.link import WorkerLink
-from backends.python.placement import Placement
+from backends.python.placement import Placement, thread_for
 from backends.python.runner import Runner
 from backends.python.settings import Isolation
 from backends.python.worker.trioton_worker.connection import Connection, Head
@@ -41,15 +41,17 @@ def in_process_backend(note_failure: NoteFailure) -> type[PythonBackend]:
             self, name: str, kind: InstanceKind, load_head: Mapping[str, object], cores: frozenset[int] = frozenset()
         ) -> WorkerLink:
             isolation = self._settings.isolation
-            if isolation in (Isolation.THREADS, Isolation.IN_PROCESS):
+            if isolation in (Isolation.THREADS, Isolation.IN_PROCESS, Isolation.IN_LOOP):
                 if self._shared is None:
                     self._shared = TestedModel(note_failure)
-                return await self._thread(self._shared, name)
+                return await self._thread(self._shared, name, thread_for(isolation))
             return await self._thread(TestedModel(note_failure, is_forked=isolation is Isolation.FORK), name)
 
-        async def _thread(self, model: TestedModel, name: str) -> WorkerLink:
+        async def _thread(
+            self, model: TestedModel, name: str, kind: type[InProcessWorker] = InProcessWorker
+        ) -> WorkerLink:
             async def start(control: socket.socket) -> Runner:
-                return InProcessWorker(model, control, name)
+                return kind(model, control, name)
 
             return await self._link(name, start)
 

@@ -24,7 +24,8 @@ THEIRS = "triton"
 HOST = "127.0.0.1"
 SOURCE = Path(__file__).parents[2]
 MODELS = Path(__file__).parent / "models"
-IN_PROCESS = 'parameters { key: "ISOLATION" value { string_value: "in_process" } }\n'
+# How the models run of our server "in process"; `in_process`, a thread for each instance, can be asked for instead.
+IN_LOOP = "in_loop"
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.005
@@ -53,11 +54,12 @@ def our_server(source: Path = SOURCE) -> Peer:
     return Peer(OURS, command, {"PYTHONPATH": str(source)}, version("numpy"), folder=source)
 
 
-def in_process(peer: Peer, folder: Path) -> Peer:
+def in_process(peer: Peer, folder: Path, isolation: str = IN_LOOP) -> Peer:
     """Our server with the same models, which `folder` gets a copy of, in the server's own process."""
-    models = folder / "in-process"
+    models = folder / isolation.replace("_", "-")
+    parameter = f'parameters {{ key: "ISOLATION" value {{ string_value: "{isolation}" }} }}\n'
     for source in [*peer.models.glob("*/config.pbtxt"), *peer.models.glob("*/*/model.py")]:
-        text = source.read_text() + (IN_PROCESS if source.name == "config.pbtxt" else "")
+        text = source.read_text() + (parameter if source.name == "config.pbtxt" else "")
         target = models / source.relative_to(peer.models)
         if not target.is_file() or target.read_text() != text:  # another run may read it
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.bench.check import check
 from tests.bench.load import LoadGenerator
 from tests.bench.measurement import LoadFailed
-from tests.bench.peers import Peer, PeerError, Server, in_process, our_server
+from tests.bench.peers import IN_LOOP, Peer, PeerError, Server, in_process, our_server
 from tests.bench.prepare import DEFAULT_FOLDER, PreparationError, prepare
 from tests.bench.processor import answered
 from tests.bench.rows import ROWS, Row, add_select, selected
@@ -102,11 +102,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m tests.bench.python_calls", description="Count the Python calls that a request costs."
     )
     add_select(parser)
-    parser.add_argument("--in-process", action="store_true", help="the models in the server's process, not in workers")
+    parser.add_argument(
+        "--in-process",
+        nargs="?",
+        const=IN_LOOP,
+        choices=(IN_LOOP, "in_process"),
+        help="the models in the server's process, not in workers: in its loop, or in threads",
+    )
     parser.add_argument("--most", type=int, default=40, help="how many functions to print (default %(default)s)")
     options = parser.parse_args(arguments)
     rows = selected(parser, options.select) if options.select else [each for each in ROWS if each.concurrency == 64]
-    peer = in_process(our_server(), DEFAULT_FOLDER) if options.in_process else our_server()
+    peer = our_server()
+    if options.in_process:
+        peer = in_process(peer, DEFAULT_FOLDER, options.in_process)
     try:
         load = LoadGenerator.of(prepare(), int(1000 * (SETTLING_SECONDS + COUNTING_SECONDS) / 2))
         file, log = DEFAULT_FOLDER / "python-calls.json", DEFAULT_FOLDER / "python-calls.log"

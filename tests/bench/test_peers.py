@@ -113,7 +113,7 @@ def test_the_models_in_the_server_s_process_differ_in_nothing_else(tmp_path: Pat
             parse_pbtxt((models / model / "config.pbtxt").read_text(), source=model)
             for models in (peer.models, peers.MODELS)
         )
-        assert ours.parameters.pop("ISOLATION").string_value == "in_process"
+        assert ours.parameters.pop("ISOLATION").string_value == "in_loop"
         assert ours == original
         program = Path(model) / "1" / "model.py"
         assert (peer.models / program).read_bytes() == (peers.MODELS / program).read_bytes()

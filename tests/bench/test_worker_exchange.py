@@ -7,7 +7,7 @@ import pytest
 from tests.bench import worker_exchange
 
 
-@pytest.mark.parametrize("isolation", ["process", "in_process"])
+@pytest.mark.parametrize("isolation", ["process", "in_process", "in_loop"])
 async def test_the_cost_of_both_sides_is_told(isolation: str) -> None:
     cost = await worker_exchange.measure(isolation, batch=3, bursts=2)
     assert cost.server > 0

@@ -1,8 +1,8 @@
 """What one batch costs the exchange with a Python model: `python -m tests.bench.worker_exchange`.
 
 The backend alone, without edges and scheduler, with the benchmark's `add_sub`: in a worker process, and in this process
-as `isolation=in_process` has it. Figures are processor time, each the least of many bursts, since whatever else runs on
-the machine only adds. The worker's includes the model's own `execute`.
+as `ISOLATION` `in_process` and `in_loop` have it. Figures are processor time, each the least of many bursts, since
+whatever else runs on the machine only adds. The worker's includes the model's own `execute`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     parser.add_argument("--bursts", type=int, default=100)
     bursts = parser.parse_args(arguments).bursts
     say("µs of processor time for a request    server   worker")
-    for isolation in ("process", "in_process"):
+    for isolation in ("process", "in_process", "in_loop"):
         for batch in BATCHES:
             cost = trio.run(functools.partial(measure, isolation, batch, bursts))
             say(f"{isolation:12}batches of {batch:<12}{cost.server * 1e6:8.1f} {cost.worker * 1e6:8.1f}")

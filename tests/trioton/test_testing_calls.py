@@ -163,7 +163,7 @@ def test_each_model_has_its_own_helpers(tmp_path: Path) -> None:
     assert "number_helper" not in sys.modules
 
 
-@pytest.mark.parametrize("isolation", ["process", "threads", "fork", "in_process"])
+@pytest.mark.parametrize("isolation", ["process", "threads", "fork", "in_process", "in_loop"])
 def test_whatever_the_isolation(tmp_path: Path, isolation: str) -> None:
     """All run here; where instances would share a module, they do, and a forked one is told so."""
     body = """
@@ -182,5 +182,5 @@ def test_whatever_the_isolation(tmp_path: Path, isolation: str) -> None:
     config += "instance_group { count: 2 kind: KIND_CPU }"
     with serve_model(caller(tmp_path / "m", body, config=config)) as model:
         made, length = model.infer({"IN": [[0]]})["OUT"][0].tolist()
-    assert made == (2 if isolation in ("threads", "in_process") else 1)
+    assert made == (2 if isolation in ("threads", "in_process", "in_loop") else 1)
     assert length == len("forked" if isolation == "fork" else "m")

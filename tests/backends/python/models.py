@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -94,9 +94,30 @@ def backend(
     kind: InstanceKind = InstanceKind.CPU,
     device_id: int = 0,
     files: Mapping[str, str] | None = None,
+    isolation: str = "process",
 ) -> PythonBackend:
+    if isolation != "process":
+        settings = {"allow-in-process": "true", **(settings or {})}
+        options = {**config.parameters, **parameters(ISOLATION=isolation)}
+        config = msgspec.structs.replace(config, parameters=options)
     source = model_source(directory, text, config=config, settings=settings, files=files)
     return PythonBackend(InstanceSpec(source, "m_0", kind, device_id))
+
+
+class MakeBackend(Protocol):
+    """As `backend`, of which it is a form."""
+
+    def __call__(
+        self,
+        directory: Path,
+        text: str,
+        *,
+        config: ModelConfig = ...,
+        settings: Mapping[str, str] | None = ...,
+        kind: InstanceKind = ...,
+        device_id: int = ...,
+        files: Mapping[str, str] | None = ...,
+    ) -> PythonBackend: ...
 
 
 def parameters(**values: str) -> dict[str, ModelParameter]:

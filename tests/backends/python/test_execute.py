@@ -16,7 +16,8 @@ from protocol.datatypes import DataType
 from protocol.errors import KINDS, Internal, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import ModelInput, ModelOutput
-from tests.backends.python.models import CONFIG, IDENTITY, backend, executing, infer, output, request, running
+from tests.backends.python import models
+from tests.backends.python.models import CONFIG, IDENTITY, MakeBackend, executing, infer, output, request, running
 
 PREFIX = "Failed to process the request(s) for model 'm_0', message: "
 
@@ -58,7 +59,7 @@ def config_for(arrays: list[NDArray[Any]]) -> Any:
 @pytest.mark.parametrize("settings", [{}, INLINE])
 @pytest.mark.parametrize("shape", [(1, 3), (2, 40000), (2, 0), (0,), ()], ids=str)
 async def test_every_datatype_comes_back_as_it_went(
-    tmp_path: Path, shape: tuple[int, ...], settings: dict[str, str]
+    backend: MakeBackend, tmp_path: Path, shape: tuple[int, ...], settings: dict[str, str]
 ) -> None:
     """Small, large, without elements, and without dimensions; in shared memory and without."""
     arrays = arrays_of_every_datatype(*shape)
@@ -72,7 +73,7 @@ async def test_every_datatype_comes_back_as_it_went(
                 assert bytes(after.data) == bytes(before.data)
 
 
-async def test_a_batch_is_answered_request_by_request(tmp_path: Path) -> None:
+async def test_a_batch_is_answered_request_by_request(backend: MakeBackend, tmp_path: Path) -> None:
     model = """
     import triton_python_backend_utils as pb_utils
 
@@ -112,7 +113,7 @@ async def test_a_batch_is_answered_request_by_request(tmp_path: Path) -> None:
     assert min(timing.compute_input_ns, timing.compute_infer_ns, timing.compute_output_ns) > 0
 
 
-async def test_what_a_request_is_besides_its_tensors_reaches_the_model(tmp_path: Path) -> None:
+async def test_what_a_request_is_besides_its_tensors_reaches_the_model(backend: MakeBackend, tmp_path: Path) -> None:
     model = executing("""
         r, = requests
         about = [r.request_id(), r.correlation_id(), r.flags(), r.timeout(), r.parameters(),
@@ -131,7 +132,7 @@ async def test_what_a_request_is_besides_its_tensors_reaches_the_model(tmp_path:
     assert output(plain)[0].decode() == repr(["", 0, 0, 0, "{}", ["OTHER", "OUT"], False, [1, 1], True])
 
 
-async def test_outputs_that_nobody_asked_for_are_dropped(tmp_path: Path) -> None:
+async def test_outputs_that_nobody_asked_for_are_dropped(backend: MakeBackend, tmp_path: Path) -> None:
     model = executing("""
         return [pb_utils.InferenceResponse([pb_utils.Tensor(name, np.zeros(1, np.int8)) for name in "ABCD"])
                 for _ in requests]
@@ -144,7 +145,7 @@ async def test_outputs_that_nobody_asked_for_are_dropped(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("settings", [{}, INLINE, {"shm-limit-byte-size": str(12 << 20)}])
-async def test_tensors_of_growing_size_cross(tmp_path: Path, settings: dict[str, str]) -> None:
+async def test_tensors_of_growing_size_cross(backend: MakeBackend, tmp_path: Path, settings: dict[str, str]) -> None:
     """In segments that grow, without any, and in batches of which only one request at a time fits."""
     async with running(backend(tmp_path, executing(IDENTITY), settings=settings)) as instance:
         for size in (10, 1 << 13, 1 << 18, 1 << 21, 5, 1 << 21, 3 << 20):
@@ -154,7 +155,7 @@ async def test_tensors_of_growing_size_cross(tmp_path: Path, settings: dict[str,
             np.testing.assert_array_equal(output(responses[1]), array + 1)
 
 
-async def test_an_answer_stays_as_it_is_when_the_next_batch_runs(tmp_path: Path) -> None:
+async def test_an_answer_stays_as_it_is_when_the_next_batch_runs(backend: MakeBackend, tmp_path: Path) -> None:
     """Outputs are never views of memory that is written to again."""
     async with running(backend(tmp_path, executing(IDENTITY))) as instance:
         for size in (4, 1 << 16, 1 << 19):
@@ -163,7 +164,7 @@ async def test_an_answer_stays_as_it_is_when_the_next_batch_runs(tmp_path: Path)
                 assert (output(response) == index).all()
 
 
-async def test_a_model_may_keep_its_inputs(tmp_path: Path) -> None:
+async def test_a_model_may_keep_its_inputs(backend: MakeBackend, tmp_path: Path) -> None:
     """As tensors, as arrays, as views of arrays, and when `execute` fails: later batches do not write over them."""
     model = """
     import numpy as np
@@ -201,7 +202,7 @@ async def test_a_model_may_keep_its_inputs(tmp_path: Path) -> None:
                 assert output(response).tolist() == list(range(turn + 1))
 
 
-async def test_inputs_may_be_written_to(tmp_path: Path) -> None:
+async def test_inputs_may_be_written_to(backend: MakeBackend, tmp_path: Path) -> None:
     model = executing("""
         for r in requests:
             r.inputs()[0].as_numpy()[...] += 1
@@ -214,7 +215,7 @@ async def test_inputs_may_be_written_to(tmp_path: Path) -> None:
             assert (sent.inputs[0].as_numpy() == 0).all()
 
 
-async def test_an_error_of_one_request_leaves_the_others_alone(tmp_path: Path) -> None:
+async def test_an_error_of_one_request_leaves_the_others_alone(backend: MakeBackend, tmp_path: Path) -> None:
     """Every code becomes the error of the same kind, with its message unchanged."""
     model = executing("""
         codes = [None, "UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED",
@@ -235,7 +236,9 @@ async def test_an_error_of_one_request_leaves_the_others_alone(tmp_path: Path) -
     assert len({type(error) for error in errors}) == 8
 
 
-async def test_a_raise_fails_the_batch_and_not_the_instance(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_raise_fails_the_batch_and_not_the_instance(
+    backend: MakeBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Clients get the exception and its place, the log gets the whole traceback."""
     model = executing("""
         if requests[0].request_id() == "bad":
@@ -275,11 +278,11 @@ def helper(request):
         ("return [answer(np.ones(1, np.complex64))] * 2", "TritonModelException: NumPy dtype is not supported."),
         (
             "return [requests[0].get_response_sender()] * 2",
-            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'trioton_w",
+            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class '",
         ),
     ],
 )
-async def test_a_wrong_result_fails_the_batch(tmp_path: Path, body: str, message: str) -> None:
+async def test_a_wrong_result_fails_the_batch(backend: MakeBackend, tmp_path: Path, body: str, message: str) -> None:
     async with running(backend(tmp_path, executing(body))) as instance:
         for _ in range(2):
             with pytest.raises(Internal) as failure:
@@ -287,7 +290,7 @@ async def test_a_wrong_result_fails_the_batch(tmp_path: Path, body: str, message
             assert failure.value.message.startswith(PREFIX + message)
 
 
-async def test_a_model_without_execute_says_so(tmp_path: Path) -> None:
+async def test_a_model_without_execute_says_so(backend: MakeBackend, tmp_path: Path) -> None:
     async with running(backend(tmp_path, "class TritonPythonModel: pass")) as instance:
         with pytest.raises(Internal) as failure:
             await infer(instance, request())
@@ -317,7 +320,7 @@ async def test_execute_may_be_a_coroutine(tmp_path: Path) -> None:
             for number in range(100):
                 await self.queue.put(number)
     """
-    async with running(backend(tmp_path, model)) as instance:
+    async with running(models.backend(tmp_path, model)) as instance:
         answers = [output(r).item() for _ in range(3) for r in await infer(instance, request(), request())]
     assert answers == [0, 1, 2, 3, 4, 5]
 
@@ -334,7 +337,7 @@ async def test_the_logger_and_print_reach_the_servers_log(tmp_path: Path, caplog
         os.system("echo from a child")
         return [answer(r.inputs()[0].as_numpy()) for r in requests]
     """)
-    async with running(backend(tmp_path, model)) as instance:
+    async with running(models.backend(tmp_path, model)) as instance:
         await infer(instance, request())
     records = [record for record in caplog.records if record.name == "trioton.model.m"]
     found = {record.getMessage(): record for record in records}
@@ -344,7 +347,9 @@ async def test_the_logger_and_print_reach_the_servers_log(tmp_path: Path, caplog
     assert {"m_0: to stdout", "m_0: to stderr", "m_0: from a child"} <= found.keys()
 
 
-async def test_a_bad_bytes_tensor_is_the_clients_mistake_or_the_batchs_failure(tmp_path: Path) -> None:
+async def test_a_bad_bytes_tensor_is_the_clients_mistake_or_the_batchs_failure(
+    backend: MakeBackend, tmp_path: Path
+) -> None:
     """What the edges let through of a broken BYTES tensor fails in `as_numpy`, and nowhere else."""
     broken = Tensor("IN", DataType.BYTES, (1,), b"\x09\x00\x00\x00abc")
     async with running(backend(tmp_path, executing(IDENTITY))) as instance:
@@ -353,7 +358,7 @@ async def test_a_bad_bytes_tensor_is_the_clients_mistake_or_the_batchs_failure(t
         assert output((await infer(instance, request((1.0,))))[0]).tolist() == [[1.0]]
 
 
-async def test_parameters_that_do_not_fit_are_the_models_error(tmp_path: Path) -> None:
+async def test_parameters_that_do_not_fit_are_the_models_error(backend: MakeBackend, tmp_path: Path) -> None:
     model = executing("return [pb_utils.InferenceResponse([], parameters={'big': 1 << 70})]")
     async with running(backend(tmp_path, model)) as instance:
         with pytest.raises(Internal, match="does not fit 64 bits"):

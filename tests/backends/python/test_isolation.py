@@ -37,7 +37,9 @@ from tests.backends.python.models import (
 from tests.backends.python.processes import children, open_descriptors, until
 
 MODES = ("process", "threads", "fork", "in_process")
-SHARING = ("threads", "in_process")
+ALL_MODES = (*MODES, "in_loop")  # the last one for models that do not wait
+IN_SERVER = ("in_process", "in_loop")
+SHARING = ("threads", *IN_SERVER)
 ALLOWED = {"allow-in-process": "true"}
 
 
@@ -62,7 +64,7 @@ def number(response: object) -> float:
     return float(output(response).item())  # type: ignore[arg-type]  # checked there
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ALL_MODES)
 async def test_two_instances_serve_and_leave_nothing(tmp_path: Path, mode: str) -> None:
     """Small and large tensors, and arrays that the model holds."""
     source = source_of(tmp_path, executing(IDENTITY), mode)
@@ -76,7 +78,7 @@ async def test_two_instances_serve_and_leave_nothing(tmp_path: Path, mode: str) 
     assert open_descriptors() == descriptors
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ALL_MODES)
 async def test_errors_in_each_phase(tmp_path: Path, mode: str) -> None:
     model = """
         import triton_python_backend_utils as pb_utils
@@ -174,13 +176,13 @@ async def test_a_model_sees_that_its_client_has_gone(tmp_path: Path, mode: str) 
             await receiver.ended.wait()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ALL_MODES)
 async def test_the_end_of_a_model_is_seen(tmp_path: Path, mode: str) -> None:
     """Idle and in a batch; it can be loaded anew, as its actor does it."""
     source = source_of(tmp_path, executing(f"sys.exit(3)\n{IDENTITY}"), mode)
     instance = instance_of(source)
     await instance.load()
-    how = "thread in the server ended by SystemExit: 3" if mode == "in_process" else "worker process exited with code 3"
+    how = "thread in the server ended by SystemExit: 3" if mode in IN_SERVER else "worker process exited with code 3"
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(instance.wait_died)
@@ -194,7 +196,7 @@ async def test_the_end_of_a_model_is_seen(tmp_path: Path, mode: str) -> None:
         assert output((await infer(again, request((3.0,))))[0]).tolist() == [[3.0]]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ALL_MODES)
 async def test_what_instances_share(tmp_path: Path, mode: str) -> None:
     """Threads: the module and its class. Forks: nothing that they write, but what was there before is theirs all."""
     model = """
@@ -220,11 +222,12 @@ async def test_what_instances_share(tmp_path: Path, mode: str) -> None:
         "process": [["m_0", ""], ["m_1", ""]],
         "threads": [["m_0,m_1", ""]] * 2,
         "in_process": [["m_0,m_1", ""]] * 2,
+        "in_loop": [["m_0,m_1", ""]] * 2,
         "fork": [["m_template", "m_0"], ["m_template", "m_1"]],
     }[mode]
     pids = {int(each[2]) for each in found}
     assert len(pids) == (1 if mode in SHARING else 2)
-    assert (os.getpid() in pids) == (mode == "in_process")
+    assert (os.getpid() in pids) == (mode in IN_SERVER)
 
 
 async def test_a_crash_of_one_thread_ends_all_and_all_can_come_back(tmp_path: Path) -> None:
@@ -412,8 +415,9 @@ async def test_a_template_that_ends_says_how(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("others", "settings", "kind", "message"),
     [
-        ({"ISOLATION": "thread"}, ALLOWED, "CPU", "must be one of process, threads, fork, in_process, got 'thread'"),
+        ({"ISOLATION": "thread"}, ALLOWED, "CPU", "must be one of process, threads, fork, in_process, in_loop, got"),
         ({"ISOLATION": "in_process"}, {}, "CPU", "--backend-config=python,allow-in-process=true"),
+        ({"ISOLATION": "in_loop"}, {}, "CPU", "--backend-config=python,allow-in-process=true"),
         (
             {"ISOLATION": "in_process", "ENV:A": "1", "WORKING_DIRECTORY": "1"},
             ALLOWED,

@@ -109,7 +109,7 @@ async def test_a_model_finds_its_siblings_and_nothing_of_the_servers(tmp_path: P
         await infer(instance, request())
 
 
-@pytest.mark.parametrize("isolation", ["process", "threads", "fork", "in_process"])
+@pytest.mark.parametrize("isolation", ["process", "threads", "fork", "in_process", "in_loop"])
 async def test_a_change_counts_even_in_the_second_of_the_load_before(isolation: str, tmp_path: Path) -> None:
     """Of a file as large as it was: Python would take its compiled file for good."""
     for number in ("1", "2"):

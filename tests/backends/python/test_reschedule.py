@@ -12,7 +12,7 @@ from protocol.datatypes import DataType
 from protocol.errors import Internal
 from protocol.messages import InferenceResponse
 from repository.model_config import ModelSequenceBatching, SequenceState
-from tests.backends.python.models import CONFIG, backend, executing, infer, output, request, running
+from tests.backends.python.models import CONFIG, MakeBackend, executing, infer, output, request, running
 
 # Requests with a negative number run again.
 AGAIN = """
@@ -28,7 +28,7 @@ AGAIN = """
 """
 
 
-async def test_those_that_ask_run_again_and_the_others_are_answered(tmp_path: Path) -> None:
+async def test_those_that_ask_run_again_and_the_others_are_answered(backend: MakeBackend, tmp_path: Path) -> None:
     async with running(backend(tmp_path, executing(AGAIN))) as model:
         responses = await infer(model, request([1]), request([-1]), request([2]))
         assert [type(response) for response in responses] == [InferenceResponse, Rescheduled, InferenceResponse]
@@ -49,19 +49,23 @@ RESCHEDULE = "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEAS
         ("requests[0].set_release_flags(5)", "release flags must be 1 or 2, got 5"),
     ],
 )
-async def test_what_contradicts_the_flag_fails_the_batch(tmp_path: Path, body: str, message: str) -> None:
+async def test_what_contradicts_the_flag_fails_the_batch(
+    backend: MakeBackend, tmp_path: Path, body: str, message: str
+) -> None:
     async with running(backend(tmp_path, executing(body))) as model:
         with pytest.raises(Internal) as caught:
             await infer(model, request([1]))
         assert message in caught.value.message
 
 
-async def test_returning_nothing_is_enough_where_all_run_again(tmp_path: Path) -> None:
+async def test_returning_nothing_is_enough_where_all_run_again(backend: MakeBackend, tmp_path: Path) -> None:
     async with running(backend(tmp_path, executing(RESCHEDULE))) as model:
         assert [type(response) for response in await infer(model, request([1]))] == [Rescheduled]
 
 
-async def test_the_outputs_of_states_reach_the_server_though_no_client_may_ask_for_them(tmp_path: Path) -> None:
+async def test_the_outputs_of_states_reach_the_server_though_no_client_may_ask_for_them(
+    backend: MakeBackend, tmp_path: Path
+) -> None:
     state = SequenceState("S_IN", "S_OUT", DataType.FP32, (1,))
     config = replace(CONFIG, sequence_batching=ModelSequenceBatching(state=(state,)))
     body = """

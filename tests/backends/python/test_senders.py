@@ -13,7 +13,8 @@ from backends.python import PythonBackend
 from protocol.errors import Internal, InvalidArgument, NotFound
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.model_config import ModelSequenceBatching
-from tests.backends.python.models import CONFIG, backend, executing, infer, output, parameters, request, running
+from tests.backends.python import models
+from tests.backends.python.models import CONFIG, MakeBackend, executing, infer, output, parameters, request, running
 from tests.backends.python.processes import children
 
 # Answers by sender where the request says so.
@@ -41,7 +42,7 @@ MIXED = """
 ALL = ("returned", "thread", "twice", "apart", "error", "unused")
 
 
-async def test_each_request_is_answered_once_however_it_is_answered(tmp_path: Path) -> None:
+async def test_each_request_is_answered_once_however_it_is_answered(backend: MakeBackend, tmp_path: Path) -> None:
     async with running(backend(tmp_path, executing(MIXED))) as instance:
         for _ in range(2):
             found = await infer(instance, *(request(id=how) for how in ALL))
@@ -53,13 +54,13 @@ async def test_each_request_is_answered_once_however_it_is_answered(tmp_path: Pa
             ]
 
 
-async def test_nothing_returned_is_no_answer_and_no_error(tmp_path: Path) -> None:
+async def test_nothing_returned_is_no_answer_and_no_error(backend: MakeBackend, tmp_path: Path) -> None:
     model = executing("for r in requests: r.get_response_sender().send(answer(np.zeros(1)), FINAL)")
     async with running(backend(tmp_path, model)) as instance:
         assert len(await infer(instance, request(), request())) == 2
 
 
-async def test_a_request_that_is_let_go_is_told_to_its_client(tmp_path: Path) -> None:
+async def test_a_request_that_is_let_go_is_told_to_its_client(backend: MakeBackend, tmp_path: Path) -> None:
     """The others of the batch are answered."""
     model = executing("""
         requests[1].get_response_sender()
@@ -73,7 +74,7 @@ async def test_a_request_that_is_let_go_is_told_to_its_client(tmp_path: Path) ->
         assert "has let go of the request without sending its final response" in error.message
 
 
-async def test_what_was_sent_stays_when_the_batch_fails(tmp_path: Path) -> None:
+async def test_what_was_sent_stays_when_the_batch_fails(backend: MakeBackend, tmp_path: Path) -> None:
     model = executing("""
         requests[0].get_response_sender().send(answer(np.zeros(1)), FINAL)
         raise ValueError("late")
@@ -107,7 +108,7 @@ MISUSES = [
 
 
 @pytest.mark.parametrize(("body", "text"), MISUSES, ids=[body for body, _ in MISUSES])
-async def test_what_is_asked_of_a_sender_wrongly(tmp_path: Path, body: str, text: str) -> None:
+async def test_what_is_asked_of_a_sender_wrongly(backend: MakeBackend, tmp_path: Path, body: str, text: str) -> None:
     model = executing(f"""
         sender = requests[0].get_response_sender()
         try:
@@ -158,7 +159,7 @@ class Batch:
         return [output(response).item() for response in self.result.responses]
 
 
-async def test_a_batch_that_waits_for_its_senders_lets_others_through(tmp_path: Path) -> None:
+async def test_a_batch_that_waits_for_its_senders_lets_others_through(backend: MakeBackend, tmp_path: Path) -> None:
     """Also those that answer it."""
     async with running(backend(tmp_path, executing(LATE))) as instance:
         late = [Batch(instance, request(id="late"), request()) for _ in range(3)]
@@ -177,7 +178,7 @@ async def test_a_batch_that_waits_for_its_senders_lets_others_through(tmp_path: 
         assert [batch.outputs() for batch in late] == [[-1, 1]] * 3
 
 
-async def test_a_sequence_waits_for_its_senders(tmp_path: Path) -> None:
+async def test_a_sequence_waits_for_its_senders(backend: MakeBackend, tmp_path: Path) -> None:
     """Its next request must not overtake."""
     config = replace(CONFIG, sequence_batching=ModelSequenceBatching())
     async with running(backend(tmp_path, executing(MIXED), config=config)) as instance:
@@ -186,7 +187,7 @@ async def test_a_sequence_waits_for_its_senders(tmp_path: Path) -> None:
         assert not batch.freed.is_set()
 
 
-async def test_a_batch_given_up_while_it_waits_leaves_the_instance_usable(tmp_path: Path) -> None:
+async def test_a_batch_given_up_while_it_waits_leaves_the_instance_usable(backend: MakeBackend, tmp_path: Path) -> None:
     async with running(backend(tmp_path, executing(LATE))) as instance:
         async with trio.open_nursery() as nursery:
             batch = Batch(instance, request(id="late"))
@@ -200,7 +201,9 @@ async def test_a_batch_given_up_while_it_waits_leaves_the_instance_usable(tmp_pa
 
 
 async def test_a_worker_that_dies_ends_the_batches_that_wait(tmp_path: Path) -> None:
-    instance = backend(tmp_path, executing("os._exit(4) if requests[0].request_id() else setattr(self, 'r', requests)"))
+    instance = models.backend(
+        tmp_path, executing("os._exit(4) if requests[0].request_id() else setattr(self, 'r', requests)")
+    )
     await instance.load()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(instance.wait_died)
@@ -245,7 +248,7 @@ class TritonPythonModel:
 async def test_coroutines_run_beside_each_other_up_to_a_limit(tmp_path: Path, limit: int) -> None:
     """With inputs and outputs of their own, small and large."""
     config = replace(CONFIG, parameters=parameters(MAX_CONCURRENT_EXECUTE=str(limit)))
-    async with running(backend(tmp_path, COUNTING, config=config)) as instance:
+    async with running(models.backend(tmp_path, COUNTING, config=config)) as instance:
         large = request([5.0] * 20_000, id="large")
         small = request([0.0])
         batches = [Batch(instance, large if index % 2 else small) for index in range(6)]
@@ -265,4 +268,4 @@ async def test_coroutines_run_beside_each_other_up_to_a_limit(tmp_path: Path, li
 async def test_a_bad_limit_is_refused(tmp_path: Path) -> None:
     config = replace(CONFIG, parameters=parameters(MAX_CONCURRENT_EXECUTE="0"))
     with pytest.raises(InvalidArgument, match="'m': MAX_CONCURRENT_EXECUTE must be at least 1, got 0"):
-        await backend(tmp_path, COUNTING, config=config).load()
+        await models.backend(tmp_path, COUNTING, config=config).load()

@@ -209,7 +209,7 @@ class TritonPythonModel:
     assert histogram.metrics[0].done == [("observe", 1.5), ("close", 0)]
 
 
-@pytest.mark.parametrize("mode", ["threads", "in_process"])
+@pytest.mark.parametrize("mode", ["threads", "in_process", "in_loop"])
 async def test_instances_share_a_metric_of_their_module(tmp_path: Path, mode: str) -> None:
     """It is the instance's that made it, whoever changes it."""
     body = """

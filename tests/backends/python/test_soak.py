@@ -7,6 +7,7 @@ most; a few in an ordinary run.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 from pathlib import Path
 
@@ -86,8 +87,10 @@ def segments(pid: int) -> int:
     return Path(f"/proc/{pid}/maps").read_text().count("memfd:trioton")
 
 
-@pytest.mark.parametrize("is_decoupled", [False, True])
-@pytest.mark.parametrize("mode", ["process", "threads", "fork", "in_process"])
+@pytest.mark.parametrize(
+    ("mode", "is_decoupled"),
+    [*itertools.product(["process", "threads", "fork", "in_process"], [False, True]), ("in_loop", False)],
+)
 async def test_nothing_is_left_of_many_requests(tmp_path: Path, mode: str, is_decoupled: bool) -> None:
     """After the first tenth everything has its size."""
     before = shared_memory_files(os.getpid())

@@ -15,6 +15,7 @@ from .packing import Packing, Parts, Unpacking
 from .requests import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
 from .responses import InferenceResponse
 from .session import LiveBatch, Session
+from .tensors import Tensor
 
 
 class Segments:
@@ -66,34 +67,47 @@ class Batch:
 
 
 def _decode_requests(frame: Frame, memory: Any, all_outputs: frozenset[str], live: LiveBatch) -> list[InferenceRequest]:
-    requests = []
-    for index, inputs in enumerate(Unpacking(frame, live.session.forms, memory, skipped=2)):
-        request = InferenceRequest.__new__(InferenceRequest)
-        request._inputs = inputs
-        request._model_name = request._request_id = ""
-        request._model_version = -1
-        request._batch = live
-        request._index = index
-        request._reply = request._preferred_memory = request._trace = None
-        request._release_flags = RELEASE_ALL
-        request._correlation_id = request._flags = request._timeout = 0
-        request._parameters = {}
-        request._requested_output_names = all_outputs
-        requests.append(request)
+    requests = [
+        received_request(inputs, live, index, all_outputs)
+        for index, inputs in enumerate(Unpacking(frame, live.session.forms, memory, skipped=2))
+    ]
     for index, about in frame.head.get("requests", ()):
-        request = requests[index]
-        if isinstance(about, str):  # nothing but an id
-            request._request_id = about
-            continue
-        request._request_id = about["id"]
-        request._correlation_id = about["correlation_id"]
-        request._flags = about["flags"]
-        request._timeout = about["timeout"]
-        request._parameters = about["parameters"]
-        request._trace = about.get("trace")
-        requested = about["outputs"]
-        request._requested_output_names = all_outputs if requested is None else frozenset(requested)
+        describe_request(requests[index], about)
     return requests
+
+
+def received_request(
+    inputs: list[Tensor], live: LiveBatch, index: int, all_outputs: frozenset[str]
+) -> InferenceRequest:
+    """One of a batch, that is nothing but its inputs."""
+    request = InferenceRequest.__new__(InferenceRequest)
+    request._inputs = inputs
+    request._model_name = request._request_id = ""
+    request._model_version = -1
+    request._batch = live
+    request._index = index
+    request._reply = request._preferred_memory = request._trace = None
+    request._release_flags = RELEASE_ALL
+    request._correlation_id = request._flags = request._timeout = 0
+    request._parameters = {}
+    request._requested_output_names = all_outputs
+    return request
+
+
+def describe_request(request: InferenceRequest, about: str | Head) -> None:
+    """Say what a received request is besides its inputs: nothing but an id, or what the head of EXECUTE has of it."""
+    if isinstance(about, str):
+        request._request_id = about
+        return
+    request._request_id = about["id"]
+    request._correlation_id = about["correlation_id"]
+    request._flags = about["flags"]
+    request._timeout = about["timeout"]
+    request._parameters = about["parameters"]
+    request._trace = about.get("trace")
+    requested = about["outputs"]
+    if requested is not None:
+        request._requested_output_names = frozenset(requested)
 
 
 class BadResult(Exception):
@@ -127,6 +141,19 @@ def check_responses(responses: object, requests: Sequence[InferenceRequest]) -> 
     return responses
 
 
+def answered_otherwise(request: InferenceRequest, response: InferenceResponse | None) -> int:
+    """RESCHEDULED or LATER for a request that is not answered by what `execute` returned for it, else 0; to be asked of
+    those without a response, or with a sender."""
+    if request._release_flags == RELEASE_RESCHEDULE:
+        return RESCHEDULED
+    reply = request._open_reply()
+    assert reply is not None  # the request came from the server
+    if response is None or reply.sent_count:
+        return LATER
+    reply.close()
+    return 0
+
+
 class Answer:
     """The EXECUTED frame being made: runs, head, and the tensors' bytes still where the model left them."""
 
@@ -140,24 +167,12 @@ class Answer:
         self.packing = Packing(known)
         for index, (response, request) in enumerate(zip(responses, requests)):
             if response is None or request._reply is not None:
-                response = self._sent_otherwise(request, response)
-            if response is not None:
-                self._add(index, response, request._requested_output_names)
-
-    def _sent_otherwise(
-        self, request: InferenceRequest, response: InferenceResponse | None
-    ) -> InferenceResponse | None:
-        """Note a request that is not answered by what `execute` returned; the response of one that is."""
-        if request._release_flags == RELEASE_RESCHEDULE:
-            self.packing.add_other(RESCHEDULED)
-            return None
-        reply = request._open_reply()
-        assert reply is not None  # the request came from the server
-        if response is None or reply.sent_count:
-            self.packing.add_other(LATER)
-            return None
-        reply.close()
-        return response
+                otherwise = answered_otherwise(request, response)
+                if otherwise:
+                    self.packing.add_other(otherwise)
+                    continue
+            assert response is not None  # or it would be answered otherwise
+            self._add(index, response, request._requested_output_names)
 
     def _add(self, index: int, response: InferenceResponse, names: Any) -> None:
         if response._parameters:

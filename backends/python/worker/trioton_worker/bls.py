@@ -21,6 +21,7 @@ from .tensors import on_device
 from .trace import InferenceTrace
 
 MEMORY_GPU = 2  # TRITONSERVER_MEMORY_GPU
+_WHAT = "to call another model"
 _TRANSPORT_FAILED = "An error occurred while performing BLS request."
 # So many responses were looked at before the server is told.
 _TAKEN_AT_ONCE = UNTAKEN_RESPONSES // 2
@@ -45,6 +46,9 @@ def execute(request: Any, decoupled: bool) -> Any:
 
 def async_execute(request: Any, decoupled: bool) -> Any:
     """As `execute`, to be awaited; begins at once. Cancelled, the server gives the call up."""
+    here = session()
+    if here is not None:
+        here.connection.check_may_wait(_WHAT)
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
     try:
@@ -124,6 +128,7 @@ def _begin(request: Any, decoupled: bool) -> Call:
     here = session()
     if here is None or not here.can_infer:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
+    here.connection.check_may_wait(_WHAT)
     packing = Packing(here.forms)
     packing.add(request._inputs)
     if packing.size > here.byte_limit:

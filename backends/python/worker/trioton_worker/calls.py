@@ -40,6 +40,7 @@ class Call:
             ticket = Ticket()
             if self._has_news(partial(self.calls.switchboard.complete, ticket)):
                 return self.take()
+            self.calls.connection.check_may_wait("to wait for another model")
             self.calls.switchboard.wait(ticket)
             if not ticket.is_done:
                 raise ServerGone

@@ -87,6 +87,13 @@ class Connection:
         """Whether this process is the worker: a forked child has the socket as well, but may not speak on it."""
         return os.getpid() == self._owner
 
+    def check_may_wait(self, what: str) -> None:
+        """Raise TritonModelException where the running thread must not wait for the server."""
+
+    def answer_at_once(self, head: Head) -> Head | None:
+        """The head of the server's answer to a CALL with this head; None where it is to be sent, and waited for."""
+        return None
+
     def hang_up(self) -> None:
         """Say no more, and hear no more."""
         with suppress(OSError):  # the server was faster

@@ -19,7 +19,7 @@ from .logger import Logger
 from .making import Maker
 from .requests import RELEASE_RESCHEDULE, InferenceRequest
 from .responses import InferenceResponse, failed_response
-from .session import Session, set_executing
+from .session import LiveBatch, Session, enter_session, leave_session, set_executing
 from .tensors import on_device
 
 
@@ -56,14 +56,15 @@ class Instance:
             offer_breakpoints(head["debugger"])
             wait_for_debugpy(head["debugger"])
         self._session.place(head)
+        if head.get("is_in_loop") and _is_async(self._maker.load(head)):
+            raise BadResult(_no_coroutine(self._name))
         self._model = self._maker.make(head)
         self._session.can_infer = True
         self._input_device = self._usable(head["input_device"])
         has_check = getattr(self._model, "is_ready", None) is not None
         if has_check:
             self._session.switchboard.want_checks()
-        is_async = inspect.iscoroutinefunction(getattr(self._model, "execute", None))
-        return {"is_async": is_async, "has_is_ready": has_check}
+        return {"is_async": _is_async(self._model), "has_is_ready": has_check}
 
     def finalize(self, head: Head) -> Head:
         self._session.can_infer = False
@@ -75,6 +76,27 @@ class Instance:
     def leave(self) -> None:
         """Let nothing of it go on in a process that does."""
         self._loop.stop()
+
+    def compute_in_loop(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceResponse | None]:
+        """What the model answers, in the thread of the server's loop. Raises what the model raises, and BadResult."""
+        token = enter_session(self._session)
+        try:
+            result = self._compute(requests)
+        finally:
+            leave_session(token)
+        if type(result) is not list and inspect.iscoroutine(result):
+            result.close()
+            raise BadResult(_no_coroutine(self._name))
+        return check_responses(result, requests)
+
+    def _compute(self, requests: Sequence[InferenceRequest]) -> Any:
+        execute = getattr(self._model, "execute", None)
+        if execute is None:
+            raise BadResult(f"Python model {self._path} does not implement `execute` method.")
+        if self._input_device is not None:
+            for request in requests:
+                request._inputs = [on_device(tensor, self._input_device) for tensor in request._inputs]
+        return execute(list(requests))
 
     def execute(self, frame: Frame) -> None:
         """Run one batch and answer it, also where the model has failed. A coroutine is only begun."""
@@ -93,19 +115,13 @@ class Instance:
         """What to answer; None where a coroutine will do it."""
         requests, batch.requests = batch.requests, []  # ours go with this call, or they would look kept
         try:
-            execute = getattr(self._model, "execute", None)
-            if execute is None:
-                raise BadResult(f"Python model {self._path} does not implement `execute` method.")
-            if self._input_device is not None:
-                for request in requests:
-                    request._inputs = [on_device(tensor, self._input_device) for tensor in request._inputs]
-            result = execute(list(requests))
+            result = self._compute(requests)
             if inspect.iscoroutine(result):
                 self._loop.start(self._go_on(batch, self._awaited(batch, requests, result)))
                 return None
             return self._outgoing(batch, requests, result)
         except Exception as error:
-            return _failed(batch, error)
+            return Outgoing(fail(batch.live, error))
 
     async def _go_on(self, batch: Batch, outgoing: Any) -> None:
         set_executing(batch.live)
@@ -118,7 +134,7 @@ class Instance:
         try:
             return self._outgoing(batch, requests, await result)
         except (Exception, asyncio.CancelledError) as error:
-            return _failed(batch, error)
+            return Outgoing(fail(batch.live, error))
 
     def _outgoing(self, batch: Batch, requests: Sequence[InferenceRequest], result: Any) -> Outgoing:
         if self._session.is_decoupled:
@@ -194,12 +210,25 @@ def _rescheduled(requests: Sequence[InferenceRequest]) -> list[int]:
     return found
 
 
-def _failed(batch: Batch, error: BaseException) -> Outgoing:
-    """All requests of the batch fail that were not answered before; their senders are closed."""
-    batch.live.has_failed = True
-    batch.live.session.note_failure(error)
-    for reply in list(batch.live.replies.values()) if batch.live.replies is not None else ():
+def _is_async(model: Any) -> bool:
+    """Of a model's object, or its class."""
+    return inspect.iscoroutinefunction(getattr(model, "execute", None))
+
+
+def _no_coroutine(name: str) -> str:
+    return (
+        f"model instance '{name}' has a coroutine as execute, which ISOLATION in_loop cannot run in the server's loop; "
+        "use in_process"
+    )
+
+
+def fail(live: LiveBatch, error: BaseException) -> Head:
+    """All requests of the batch fail that were not answered before; their senders are closed. Returns what the server
+    is to be told."""
+    live.has_failed = True
+    live.session.note_failure(error)
+    for reply in list(live.replies.values()) if live.replies is not None else ():
         reply.close()
     if isinstance(error, BadResult):
-        return Outgoing(failed_batch(str(error)))
-    return Outgoing(failed_batch(describe(error), format_traceback(error)))
+        return failed_batch(str(error))
+    return failed_batch(describe(error), format_traceback(error))

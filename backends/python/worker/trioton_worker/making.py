@@ -48,13 +48,14 @@ class SharingMaker(Maker):
 
     def __init__(self, load: Callable[[Head], Any] = load_class) -> None:
         self._load = load
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         self._class: Any = None
 
     def load(self, head: Head) -> Any:
-        if self._class is None:
-            self._class = self._load(head)
-        return self._class
+        with self._making:
+            if self._class is None:
+                self._class = self._load(head)
+            return self._class
 
     def make(self, head: Head) -> Any:
         with self._making:

@@ -22,7 +22,9 @@ def ask(
     if here is None:
         raise TritonModelException(f"{problem}there is no server")
     try:
-        answer = here.calls.ask(head, body, body_size).head
+        answer = here.connection.answer_at_once(head)
+        if answer is None:
+            answer = here.calls.ask(head, body, body_size).head
     except ServerGone:
         raise TritonModelException(f"{problem}the server has closed its connection") from None
     if "error" in answer:

@@ -64,10 +64,11 @@ def _serve(session: Session, maker: Maker) -> None:
             offer_breakpoints(frame.head["debugger"])
         _answer(session, partial(complete_config, maker), frame.head)
         return
-    instance = Instance(session, maker)
+    instance = session.instance = Instance(session, maker)
     try:
         _serve_instance(session, instance, frame)
     finally:
+        session.instance = None
         if not session.owns_process:
             instance.leave()
 

@@ -68,6 +68,7 @@ class Session:
         self.owns_process = owns_process
         self.note_failure = note_failure
         self.calls = Calls(connection, self.switchboard, self.forms)
+        self.instance: Any = None  # the `Instance` that it serves, while it does
         self.can_infer = False  # between initialize and finalize
         self.is_decoupled = False
         self.logs_verbose = True
@@ -131,6 +132,15 @@ def open_session(opened: Session) -> Session:
 def close_session(closed: Session) -> None:
     _open.remove(closed)
     _current.set(None)
+
+
+def enter_session(entered: Session) -> contextvars.Token[Session | None]:
+    """It is also the running thread's, until `leave_session`: one that works for several."""
+    return _current.set(entered)
+
+
+def leave_session(token: contextvars.Token[Session | None]) -> None:
+    _current.reset(token)
 
 
 def session() -> Session | None:

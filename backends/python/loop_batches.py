@@ -1,0 +1,262 @@
+"""The batches of a model in the server's loop: each is one call of the model, with no thread, socket or frame between.
+
+Flow: backend → [loop batches] → the instance's `execute` → back the same way. What response senders of other threads
+say comes by the link, as for any worker.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from backends.interface import BatchResult, BatchTiming, InstanceSpec, Rescheduled
+from backends.python.batch import Outcome, about_request, error_of
+from backends.python.batches import Batches
+from backends.python.channel import WorkerGone
+from backends.python.forms import DATATYPES, FormKey
+from backends.python.heads import FailedHead
+from backends.python.in_loop import InLoopWorker
+from backends.python.link import WorkerLink
+from backends.python.loop_tensors import LargeOutput, inputs_of, settle
+from backends.python.questions import Questions
+from backends.python.running_batch import RunningBatch
+from backends.python.worker.trioton_worker.batch import answered_otherwise, describe_request, received_request
+from backends.python.worker.trioton_worker.connection import encode_json
+from backends.python.worker.trioton_worker.forms import Form
+from backends.python.worker.trioton_worker.frames import LATER, MOST_FORMS
+from backends.python.worker.trioton_worker.instance import fail
+from backends.python.worker.trioton_worker.requests import InferenceRequest as ModelRequest
+from backends.python.worker.trioton_worker.responses import InferenceResponse as ModelResponse
+from backends.python.worker.trioton_worker.session import LiveBatch
+from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+
+logger = logging.getLogger("trioton.backends.python")
+
+# The server does nothing else for so long: it is time to say so, once for each instance.
+SLOW_SECONDS = 0.1
+
+
+@dataclass(eq=False, slots=True)
+class LateBatch:
+    """One whose `execute` has returned, and of which response senders still owe some answers: None in `answers`."""
+
+    batch: RunningBatch
+    answers: Sequence[Outcome | None]
+    timing: BatchTiming
+
+    def merged(self) -> list[Outcome]:
+        """All answers, now that they are there."""
+        return [self.batch.answers[index] if answer is None else answer for index, answer in enumerate(self.answers)]
+
+
+class LoopBatches(Batches):
+    """Inputs are copied once, into memory of the model's own, and outputs too, but for large arrays that nobody else
+    has.
+
+    The worker's limit of bytes does not hold here: there is no second copy of anything that it would bound.
+    """
+
+    def __init__(
+        self, link: WorkerLink, spec: InstanceSpec, outputs: frozenset[str], worker: InLoopWorker, questions: Questions
+    ) -> None:
+        super().__init__(link, spec, outputs, concurrency=1, byte_limit=0)
+        self._worker = worker
+        self._hand_over = worker.hand_over
+        self._known_forms: dict[tuple[object, ...], Form] = {}
+        self._gone: list[InferenceRequest] = []  # whose callers went before their batch began
+        self._is_slow = False
+        worker.hand_over.begin(link, questions)
+
+    def compute(self, requests: Sequence[InferenceRequest]) -> BatchResult | LateBatch | None:
+        """One batch, whole, or but for those of its requests that response senders answer later; None where the model
+        has ended. Raises Internal where the batch has failed as a whole."""
+        session = self._worker.session
+        if session is None or session.instance is None or session.end_text:
+            return None
+        started = time.perf_counter_ns()
+        live = LiveBatch(session, next(self._numbers))
+        session.logs_verbose = self._link.logs_verbose
+        if self._gone:
+            self._note_gone(live, requests)
+        try:
+            received = self._received(requests, live)
+            begun = time.perf_counter_ns()
+            responses = session.instance.compute_in_loop(received)
+            computed = time.perf_counter_ns()
+            answers, large = self._outcomes(requests, received, responses)
+            if large:
+                del received, responses  # so that it shows who else has the arrays
+                settle(large)
+        except Exception as error:
+            return self._failed(live, requests, error)
+        except BaseException as error:  # as in any worker, it ends the instance
+            session.break_off(error)
+            return None
+        if computed - begun > SLOW_SECONDS * 1e9:
+            self._warn(computed - begun)
+        timing = BatchTiming(begun - started, computed - begun, time.perf_counter_ns() - computed)
+        if None in answers or self._hand_over.responses:
+            return self._late(live, requests, answers, timing)
+        return BatchResult(answers, timing)  # type: ignore[arg-type]  # none is None
+
+    async def wait_late(
+        self, late: LateBatch | None, free: Callable[[], None] | None
+    ) -> tuple[list[Outcome], BatchTiming]:
+        """Until all requests of what `compute` gave are answered. Raises WorkerGone."""
+        if late is None:
+            raise WorkerGone(self._link.channel.problem)
+        batch = late.batch
+        try:
+            if free is not None:
+                self._offer(free)
+            if self._link.channel.is_closed:
+                raise WorkerGone(self._link.channel.problem)
+            if batch.unanswered:
+                await self._wait_answered(batch)
+        finally:
+            self._withdraw(free)
+            self._close(batch)
+        return late.merged(), late.timing
+
+    def cancel(self, request: InferenceRequest) -> None:
+        self._gone.append(request)
+        super().cancel(request)
+
+    def _note_gone(self, live: LiveBatch, requests: Sequence[InferenceRequest]) -> None:
+        gone = set(map(id, self._gone))
+        live.cancelled.update(index for index, request in enumerate(requests) if id(request) in gone)
+        self._gone.clear()
+
+    # Requests to the model
+
+    def _received(self, requests: Sequence[InferenceRequest], live: LiveBatch) -> list[ModelRequest]:
+        received: list[ModelRequest] = []
+        run: list[InferenceRequest] = []
+        key: FormKey | None = None
+        for request in requests:
+            own = [(tensor.name, tensor.datatype, tensor.shape) for tensor in request.inputs]
+            if own != key:
+                if key is not None:
+                    self._receive(run, key, live, received)
+                run, key = [], own
+            run.append(request)
+        if key is not None:
+            self._receive(run, key, live, received)
+        return received
+
+    def _receive(
+        self, run: Sequence[InferenceRequest], key: FormKey, live: LiveBatch, received: list[ModelRequest]
+    ) -> None:
+        """Add requests of one form."""
+        names = self._outputs
+        for request, inputs in zip(run, inputs_of(run, self._form(key)), strict=True):
+            made = received_request(inputs, live, len(received), names)
+            about = about_request(request, names)
+            if about is not None:
+                describe_request(made, about)
+            received.append(made)
+
+    def _form(self, key: FormKey) -> Form:
+        known = tuple(key)
+        form = self._known_forms.get(known)
+        if form is None:
+            form = Form(b"", [(name, datatype.number, shape) for name, datatype, shape in key])
+            if len(self._known_forms) >= MOST_FORMS:
+                self._known_forms.clear()
+            self._known_forms[known] = form
+        return form
+
+    # What it answers
+
+    def _outcomes(
+        self,
+        requests: Sequence[InferenceRequest],
+        received: Sequence[ModelRequest],
+        responses: Sequence[ModelResponse | None],
+    ) -> tuple[list[Outcome | None], list[LargeOutput]]:
+        """For each request; None for those that their response senders answer. The data of large outputs is still to be
+        set."""
+        name, version = self._spec.source.name, self._spec.source.version
+        answers: list[Outcome | None] = []
+        large: list[LargeOutput] = []
+        for request, made, response in zip(requests, received, responses, strict=True):
+            if response is None or made._reply is not None:
+                otherwise = answered_otherwise(made, response)
+                if otherwise:
+                    answers.append(None if otherwise == LATER else Rescheduled())
+                    continue
+            assert response is not None  # or it would be answered otherwise
+            if response._error is not None:
+                answers.append(error_of((int(response._error.code()), _text(response._error.message()))))
+                continue
+            names = made._requested_output_names
+            outputs = []
+            for tensor in response._output_tensors:
+                if tensor._name in names:
+                    data = tensor._raw()
+                    outputs.append(Tensor(tensor._name, DATATYPES[tensor._number], tensor._shape, data))
+                    if type(data) is memoryview and type(tensor) is ModelTensor and tensor._encoded is None:
+                        outputs[-1].data = b""
+                        large.append((outputs[-1], tensor._array))
+            parameters = response._parameters and json.loads(encode_json(response._parameters))
+            answers.append(InferenceResponse(name, version, outputs, request.id, parameters))
+        return answers, large
+
+    def _failed(self, live: LiveBatch, requests: Sequence[InferenceRequest], error: Exception) -> BatchResult:
+        """What the model has answered before by response senders stays."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        told = fail(live, error.with_traceback(trace))["failure"]
+        failure = FailedHead(_text(told["message"]), _text(told["traceback"]))
+        self._link.log_failure(failure)
+        batch = self._deliver(live, requests)
+        self._close(batch)
+        if not batch.answers:
+            raise self._failure(failure) from None
+        return BatchResult(
+            [batch.answers.get(index, self._failure(failure)) for index in range(len(requests))], BatchTiming(0, 0, 0)
+        )
+
+    def _late(
+        self,
+        live: LiveBatch,
+        requests: Sequence[InferenceRequest],
+        answers: Sequence[Outcome | None],
+        timing: BatchTiming,
+    ) -> BatchResult | LateBatch:
+        batch = self._deliver(live, requests)
+        late = LateBatch(batch, answers, timing)
+        batch.unanswered = {
+            index for index, answer in enumerate(answers) if answer is None and index not in batch.answers
+        }
+        if batch.unanswered:
+            return late
+        self._close(batch)
+        return BatchResult(late.merged(), timing)
+
+    def _deliver(self, live: LiveBatch, requests: Sequence[InferenceRequest]) -> RunningBatch:
+        """Give what response senders have sent to the batches that it answers: mostly to this one."""
+        batch = self._open[live.number] = RunningBatch(live.number, requests)
+        while self._hand_over.responses:
+            self._link.take(self._hand_over.responses.popleft())
+        return batch
+
+    def _warn(self, taken_ns: int) -> None:
+        if not self._is_slow:
+            self._is_slow = True
+            logger.warning(
+                "model instance '%s': execute took %.0f ms in the server's loop, where nothing else could be done "
+                "meanwhile; ISOLATION in_process or process would be better for it",
+                self._spec.name,
+                taken_ns / 1e6,
+            )
+
+
+def _text(text: str) -> str:
+    """Without what no client could be sent."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,76 @@
+"""Tensors of a model in the server's loop: into memory of the model's own, and out of arrays that nobody writes to.
+
+Flow: requests → [loop tensors] → the model's tensors; its arrays → [loop tensors] → responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import Any, TypeAlias
+from weakref import getweakrefcount
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backends.python.worker.trioton_worker.forms import Form, FormTensor
+from backends.python.worker.trioton_worker.frames import DATATYPE_BYTES
+from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
+from backends.python.worker.trioton_worker.tensors import encoded_tensor, viewed_tensor
+from protocol.errors import Internal
+from protocol.messages import Buffer, InferenceRequest, Tensor, flat
+
+# Inputs up to this size that several requests have lie side by side; each larger one has memory of its own, so that a
+# model that keeps one keeps no others.
+_SMALL = 1 << 16
+# An output whose data is to be set, and the model's array.
+LargeOutput: TypeAlias = tuple[Tensor, NDArray[Any]]
+
+
+def inputs_of(run: Sequence[InferenceRequest], form: Form) -> list[list[ModelTensor]]:
+    """Those of each request, in memory of their own: a model may write to them, and keep them."""
+    columns: list[list[ModelTensor]] = []
+    for place, tensor in enumerate(form.tensors):
+        parts = [request.inputs[place].data for request in run]
+        if tensor.number == DATATYPE_BYTES:
+            columns.append([encoded_tensor(tensor.name, tensor.shape, flat(part)) for part in parts])
+            continue
+        if tensor.size > _SMALL:
+            arrays = [array for part in parts for array in _arrays(tensor, [part])]
+        else:
+            arrays = _arrays(tensor, parts)
+        columns.append([viewed_tensor(tensor.name, tensor.number, tensor.shape, array) for array in arrays])
+    return list(map(list, zip(*columns, strict=True))) if columns else [[] for _ in run]
+
+
+def _arrays(tensor: FormTensor, parts: Sequence[Buffer]) -> list[Any]:
+    """One over each part, side by side."""
+    memory = bytearray().join(parts)
+    if len(memory) != tensor.size * len(parts):
+        raise Internal("a tensor has not as many bytes as its datatype and shape need")
+    return tensor.arrays(memory, -tensor.start, len(parts), tensor.size)
+
+
+def settle(large: Sequence[LargeOutput]) -> None:
+    """Set the data: the array's own memory where nobody else has the array, or a copy."""
+    for (tensor, array), count in zip(large, _references(large), strict=True):
+        is_alone = count <= _ALONE and not getweakrefcount(array)
+        if is_alone and (
+            array.base is None or (isinstance(array.base, bytearray) and _base_references(array) <= _BASE_ALONE)
+        ):
+            tensor.data = array.reshape(-1).view(np.uint8).data
+        else:
+            tensor.data = array.tobytes()
+
+
+def _references(large: Sequence[tuple[object, object]]) -> list[int]:
+    return [getrefcount(array) for _, array in large]
+
+
+def _base_references(array: NDArray[Any]) -> int:
+    return getrefcount(array.base)
+
+
+# What they count of an array that nobody else has, and of its memory.
+[_ALONE] = _references([(None, np.empty(1))])
+_BASE_ALONE = _base_references(np.ndarray((1,), np.uint8, bytearray(1)))
