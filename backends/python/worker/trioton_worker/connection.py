@@ -175,6 +175,8 @@ class Connection:
             raise OSError("a process that the model has forked cannot speak to the server")
         start = pack(kind, encode_json(head) if head else b"", array.array("q", column).tobytes(), forms, body_size)
         with self._sending:
+            while self._unsent:  # perhaps this thread's own, which come before
+                self._socket.sendall(self._unsent.popleft())
             if body_size <= _JOINED_SIZE:
                 self._socket.sendall(b"".join((start, *body)))
             else:
