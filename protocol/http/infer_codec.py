@@ -118,6 +118,9 @@ class OutputEncoding:
         return self.binary.get(output, self.default_binary)
 
 
+_ALL_JSON, _ALL_BINARY = OutputEncoding(), OutputEncoding(default_binary=True)
+
+
 class DecodedRequest(NamedTuple):
     """`placement` is None where all tensors are in the messages; inputs have no data yet where it names them."""
 
@@ -128,6 +131,8 @@ class DecodedRequest(NamedTuple):
 
 _READER = JsonReader(InferBody)
 _NO_PARAMETERS = InputParameters()
+# As enumerations have it, each name is a call.
+_NAMES = {datatype: datatype.name for datatype in DataType}
 
 
 def parse_header_length(value: bytes | None, body_size: int) -> int | None:
@@ -191,23 +196,24 @@ def decode_infer_request(
             f"unexpected additional input data for model '{model_name}': {len(tail) - position} bytes after the last "
             f"binary input"
         )
+    if not in_memory:  # else the sizes are not known yet
+        inputs = tuple([(each.name, each.datatype, each.shape, len(each.data)) for each in request.inputs])
+        request.form = (inputs, tuple([output.name for output in message.outputs or ()]))
     if message.outputs:
         return _with_outputs(request, message.outputs, in_memory)
-    placement = Placement(in_memory) if in_memory else None
-    return DecodedRequest(request, OutputEncoding(default_binary), placement)
+    if in_memory:
+        return DecodedRequest(request, OutputEncoding(default_binary), Placement(in_memory))
+    return DecodedRequest(request, _ALL_BINARY if default_binary else _ALL_JSON)
 
 
 def _check_counts(message: InferBody) -> None:
-    _check_count("inputs", len(message.inputs))
-    if message.outputs:
-        _check_count("requested outputs", len(message.outputs))
-    if message.parameters:
-        _check_count("parameters", len(message.parameters))
-
-
-def _check_count(what: str, count: int) -> None:
-    if count > MAX_TENSORS:
-        raise InvalidArgument(f"the request has {count} {what}, expected at most {MAX_TENSORS}")
+    for what, found in (
+        ("inputs", message.inputs),
+        ("requested outputs", message.outputs),
+        ("parameters", message.parameters),
+    ):
+        if found and len(found) > MAX_TENSORS:
+            raise InvalidArgument(f"the request has {len(found)} {what}, expected at most {MAX_TENSORS}")
 
 
 def _with_outputs(
@@ -264,7 +270,7 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
     outputs: list[OutputBody] = []
     parts = []
     for tensor in response.outputs:
-        output = OutputBody(tensor.name, tensor.datatype.name, tensor.shape)
+        output = OutputBody(tensor.name, _NAMES[tensor.datatype], tensor.shape)
         if tensor.name in encoding.elsewhere:
             pass  # no data, and nothing said of it
         elif encoding.is_binary(tensor.name):

@@ -66,13 +66,16 @@ def decode_data(name: str, datatype: DataType, shape: tuple[int, ...], data: Any
     count = math.prod(shape)
     if count == 0:
         return b""  # whatever `data` holds: nothing of it would be read
-    _check_size(name, count * datatype.itemsize, max_size)
+    if count * datatype.itemsize > max_size:
+        raise _too_large(name, count * datatype.itemsize, max_size)
     if type(data) is not list:
         raise InvalidArgument(
             f"Unable to parse 'data': attempt to access JSON non-array as array for input '{name}', "
             f"got {_json_type(type(data))}"
         )
-    elements, types = _flatten(data)
+    elements, types = data, set(map(type, data))
+    if list in types:
+        elements, types = _flatten(data, types)
     if len(elements) != count:
         text = (
             "Unable to parse 'data': Shape does not match true shape of 'data' field"
@@ -82,10 +85,16 @@ def decode_data(name: str, datatype: DataType, shape: tuple[int, ...], data: Any
         raise InvalidArgument(
             f"{text} for input '{name}': shape {list(shape)} holds {count} elements, 'data' has {len(elements)}"
         )
-    _check_types(name, datatype, types)
+    allowed, text = _ALLOWED[datatype]
+    if not types <= allowed:
+        found = ", ".join(sorted(map(_json_type, types - allowed)))
+        raise InvalidArgument(
+            f"Unable to parse 'data': {text} for input '{name}' of datatype {datatype.name}, got {found}"
+        )
     if datatype is DataType.BYTES:
         raw = encode_bytes_elements(elements)
-        _check_size(name, len(raw), max_size)
+        if len(raw) > max_size:
+            raise _too_large(name, len(raw), max_size)
         return raw
     return _pack(name, datatype, elements)
 
@@ -99,8 +108,9 @@ def encode_data(tensor: Tensor) -> list[Any] | msgspec.Raw:
     """
     datatype = tensor.datatype
     code = _OUTPUT_CODES.get(datatype)
-    if code is not None and 0 < tensor.byte_size == tensor.element_count * datatype.itemsize:
-        values: list[Any] = memoryview(tensor.data).cast("B").cast(code).tolist()
+    data = memoryview(tensor.data)
+    if code is not None and 0 < data.nbytes == math.prod(tensor.shape) * datatype.itemsize:
+        values: list[Any] = data.cast("B").cast(code).tolist()
     else:
         values = _elements(tensor)
     # One that is not finite leaves no finite sum; a sum may also be past the range, and is then looked at closely.
@@ -135,18 +145,17 @@ def _text(name: str, index: int, element: bytes) -> str:
         ) from None
 
 
-def _check_size(name: str, size: int, limit: int) -> None:
-    if size > limit:
-        raise BodyTooLarge(
-            f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} "
-            f"bytes. Use --http-max-input-size to increase the limit.",
-            "max_input_size",
-        )
+def _too_large(name: str, size: int, limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} "
+        f"bytes. Use --http-max-input-size to increase the limit.",
+        "max_input_size",
+    )
 
 
-def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
-    """The leaves of nested lists in depth-first order, and the types among them, in time linear to what there is."""
-    types = set(map(type, data))
+def _flatten(data: list[Any], types: set[type]) -> tuple[list[Any], set[type]]:
+    """The leaves of nested lists in depth-first order, and the types among them, in time linear to what there is.
+    `types` are those at the first depth."""
     depth = 1
     while types == {list}:  # the common case, a regular nest, goes level by level
         depth += 1
@@ -172,15 +181,6 @@ def _append_leaves(data: list[Any], leaves: list[Any], depth: int) -> None:
 def _check_depth(depth: int) -> None:
     if depth > MAX_NESTING:
         raise InvalidArgument(NESTING_TEXT)
-
-
-def _check_types(name: str, datatype: DataType, types: set[type]) -> None:
-    allowed, text = _ALLOWED[datatype]
-    if wrong := types - allowed:
-        found = ", ".join(sorted(map(_json_type, wrong)))
-        raise InvalidArgument(
-            f"Unable to parse 'data': {text} for input '{name}' of datatype {datatype.name}, got {found}"
-        )
 
 
 def _json_type(type_: type) -> str:

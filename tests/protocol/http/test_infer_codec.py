@@ -167,6 +167,26 @@ def test_outputs_and_their_encodings() -> None:
     assert plan.is_binary("x")
 
 
+def test_requests_of_one_form() -> None:
+    """What differs in its numbers alone is alike; what differs in anything that a configuration judges is not."""
+
+    def form(shape: list[int], data: list[Any], *, name: str = "A", datatype: str = "INT32", **members: Any) -> object:
+        tensor = {"name": name, "datatype": datatype, "shape": shape, "data": data}
+        return decode_json(inputs=[tensor], **members)[0].form
+
+    known = form([1, 2], [1, 2])
+    assert known is not None
+    assert known == form([1, 2], [3, 4]) == form([1, 2], [[5, 6]], id="x")
+    others = [
+        form([2, 1], [1, 2]),
+        form([1, 2], [1, 2], name="B"),
+        form([1, 2], [1, 2], datatype="UINT32"),
+        form([1, 2], [1, 2], outputs=[{"name": "OUT"}]),
+        form([1, 2], ["a", "b"], datatype="BYTES"),
+    ]
+    assert len({known, *others}) == 6
+
+
 def test_duplicate_inputs_are_left_for_the_core_to_refuse() -> None:
     """The codec hides none of them."""
     request, _ = decode_json(inputs=[{**FP32, "data": [1, 2]}, {**FP32, "data": [3, 4]}])
