@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from backends.devices.machine import compute_capabilities
 from backends.tensorrt import TensorRTBackend
+from protocol.device_tensor import DeviceTensor
+from protocol.errors import Overloaded
+from protocol.messages import InferenceRequest, InferenceResponse
+from tests.backends.conformance.serving import model_of, serving
 from tests.backends.helpers import answer, infer, loaded, request_of
 from tests.backends.tensorrt.engine_models import ADD_SUB, spec, write_plan
+from tests.backends.tensorrt.test_served import write_chain
 from tests.examples.loading import load_example
 
 
@@ -68,7 +75,6 @@ async def check(backend: Any, *batch: int, width: int = 4) -> None:
     [
         "",
         "cuda { graphs: true }",
-        "cuda { graphs: true output_copy_stream: true busy_wait_events: true }",
         "cuda { graphs: true graph_spec { batch_size: 8 graph_lower_bound { batch_size: 2 } } }",
         "priority: PRIORITY_MAX input_pinned_memory { enable: false } output_pinned_memory { enable: false }",
     ],
@@ -108,3 +114,54 @@ async def test_a_plan_of_the_example(tmp_path: Path) -> None:
     config = (tmp_path / "config.pbtxt").read_text()
     async with loaded(TensorRTBackend, spec(config, tmp_path)) as backend:
         await check(backend, 3, width=16)
+
+
+@pytest.mark.parametrize("optimization", ["", "cuda { graphs: true }"])
+async def test_tensors_of_a_real_engine_stay_on_the_gpu(tmp_path: Path, optimization: str) -> None:
+    """Sum and difference go in again, from where they are: twice the first input comes out."""
+    write_plan(tmp_path, add_sub(64, SIZES))
+    config = ADD_SUB.replace("dims: [ 4 ]", "dims: [ 64 ]") + f" optimization {{ {optimization} }}"
+    a, b = np.random.default_rng(0).random((2, 3, 64), np.float32)
+    async with loaded(TensorRTBackend, spec(config, tmp_path)) as backend:
+        asked = request_of(("INPUT0", a), ("INPUT1", b))
+        asked.device_outputs = frozenset({"OUTPUT0", "OUTPUT1"})
+        (first,) = await infer(backend, asked)
+        assert isinstance(first, InferenceResponse)
+        assert all(isinstance(tensor, DeviceTensor) for tensor in first.outputs)
+        between = [each.under(each.name.replace("OUT", "IN"), each.shape) for each in first.outputs]
+        (second,) = await infer(backend, InferenceRequest("m", between))
+        np.testing.assert_allclose(answer(second)["OUTPUT0"], 2 * a, rtol=1e-5)
+        np.testing.assert_allclose(answer(second)["OUTPUT1"], 2 * b, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(answer(first)["OUTPUT0"], a + b, rtol=1e-6)  # no later batch writes to it
+
+
+async def test_an_ensemble_of_real_engines(tmp_path: Path) -> None:
+    """On the first and on the last GPU of the machine."""
+    last = len(compute_capabilities()) - 1
+    groups = {"first": "kind: KIND_GPU gpus: 0", "second": f"kind: KIND_GPU gpus: {last}"}
+    write_chain(tmp_path, add_sub(4, SIZES), groups)
+    a, b = np.random.default_rng(1).random((2, 3, 4), np.float32)
+    async with serving(tmp_path, load=["e"]) as core:
+        for _ in range(3):
+            found = await model_of(core, "e").infer({"A": a, "B": b})
+            np.testing.assert_allclose(found["OUT"], 2 * a, rtol=1e-5)
+
+
+async def test_a_full_gpu_fails_the_request_and_not_the_instance(tmp_path: Path) -> None:
+    import cupy
+
+    most = 1 << 22
+    write_plan(tmp_path, add_sub(64, (1, 8, most)))
+    config = ADD_SUB.replace("dims: [ 4 ]", "dims: [ 64 ]").replace("max_batch_size: 8", f"max_batch_size: {most}")
+    async with loaded(TensorRTBackend, spec(config, tmp_path)) as backend:
+        await check(backend, 2, width=64)
+        taken = []
+        for size in (1 << 30, 1 << 24):
+            with suppress(cupy.cuda.runtime.CUDARuntimeError):
+                while True:
+                    taken.append(cupy.cuda.Memory(size))
+        rows = np.ones((most // 4, 64), np.float32)  # 256 MiB
+        (refusal,) = await infer(backend, request_of(("INPUT0", rows), ("INPUT1", rows)))
+        assert isinstance(refusal, Overloaded)
+        taken.clear()
+        await check(backend, 2, width=64)

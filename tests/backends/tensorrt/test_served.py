@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +106,40 @@ async def test_formats_of_tensors_other_than_linear_are_refused_by_name(gpu: Fak
             ServerError, match=r"uses 'input\.is_non_linear_format_io', which this server does not support"
         ):
             await core.load_model("m")
+
+
+CHAIN = """
+platform: "ensemble" max_batch_size: 8
+input [ { name: "A" data_type: TYPE_FP32 dims: [ 4 ] }, { name: "B" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }
+ensemble_scheduling { step [
+  { model_name: "first" model_version: -1 input_map { key: "INPUT0" value: "A" } input_map { key: "INPUT1" value: "B" }
+    output_map { key: "OUTPUT0" value: "SUM" } output_map { key: "OUTPUT1" value: "DIFFERENCE" } },
+  { model_name: "second" model_version: -1
+    input_map { key: "INPUT0" value: "SUM" } input_map { key: "INPUT1" value: "DIFFERENCE" }
+    output_map { key: "OUTPUT0" value: "OUT" } }
+] }
+"""
+
+
+def write_chain(repository: Path, content: bytes, groups: Mapping[str, str]) -> None:
+    """Twice the first input, by two plans one after the other."""
+    for name, group in groups.items():
+        write_plan(repository / name, content)
+        (repository / name / "config.pbtxt").write_text(f"instance_group {{ {group} }}")
+    (repository / "e" / "1").mkdir(parents=True)
+    (repository / "e" / "config.pbtxt").write_text(CHAIN)
+
+
+@pytest.mark.parametrize(("second", "copies"), [("0", 0), ("1", 2)])
+async def test_between_the_steps_of_an_ensemble_tensors_stay_on_the_gpu(
+    gpu: FakeRuntime, tmp_path: Path, second: str, copies: int
+) -> None:
+    groups = {"first": "kind: KIND_GPU gpus: 0", "second": f"kind: KIND_GPU gpus: {second}"}
+    write_chain(tmp_path, add_sub_plan((1, 4, 8)), groups)
+    async with serving(tmp_path, load=["e"]) as core:
+        found = await model_of(core, "e").infer({"A": A, "B": B})
+    np.testing.assert_array_equal(found["OUT"], 2 * A)
+    # The two inputs there, one output back, and what lies between from GPU to GPU where they are two.
+    assert gpu.copied == [A.nbytes] * (3 + copies)
+    assert not gpu.allocated
