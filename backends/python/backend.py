@@ -22,7 +22,7 @@ from backends.python.batches import Batches
 from backends.python.channel import WorkerGone
 from backends.python.environment import find_environment
 from backends.python.loaded_model import LoadedModel, begin
-from backends.python.loop_batches import LoopBatches
+from backends.python.loop_batches import LateBatch, LoopBatches
 from backends.python.placement import Placement
 from backends.python.portions import BatchTooLarge, input_size, portions, too_large
 from backends.python.program import check_program
@@ -137,20 +137,18 @@ class PythonBackend(Backend):
 
     async def _execute(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None) -> BatchResult:
         if self._loop_batches is not None:
-            return await self._execute_in_loop(self._loop_batches, requests, free)
+            result = self._loop_batches.compute(requests)
+            return result if isinstance(result, BatchResult) else await self._wait_late(result, len(requests), free)
         try:
             responses, timing = await self._attended(len(requests), lambda batches: batches.run(requests, free))
         except BatchTooLarge:
             return await self._execute_in_portions(requests)
         return BatchResult(responses, timing)
 
-    async def _execute_in_loop(
-        self, batches: LoopBatches, requests: Sequence[InferenceRequest], free: Callable[[], None] | None
-    ) -> BatchResult:
-        result = batches.compute(requests)
-        if isinstance(result, BatchResult):
-            return result
-        responses, timing = await self._attended(len(requests), lambda _: batches.wait_late(result, free))
+    async def _wait_late(self, late: LateBatch | None, requests: int, free: Callable[[], None] | None) -> BatchResult:
+        batches = self._loop_batches
+        assert batches is not None  # it gave the batch
+        responses, timing = await self._attended(requests, lambda _: batches.wait_late(late, free))
         return BatchResult(responses, timing)
 
     async def _execute_in_portions(self, requests: Sequence[InferenceRequest]) -> BatchResult:

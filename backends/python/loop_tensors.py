@@ -5,7 +5,7 @@ Flow: requests → [loop tensors] → the model's tensors; its arrays → [loop 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from sys import getrefcount
 from typing import Any, TypeAlias
 from weakref import getweakrefcount
@@ -27,28 +27,38 @@ _SMALL = 1 << 16
 LargeOutput: TypeAlias = tuple[Tensor, NDArray[Any]]
 
 
-def inputs_of(run: Sequence[InferenceRequest], form: Form) -> list[list[ModelTensor]]:
+def inputs_of(run: Sequence[InferenceRequest], form: Form) -> Iterable[list[ModelTensor]]:
     """Those of each request, in memory of their own: a model may write to them, and keep them."""
-    columns: list[list[ModelTensor]] = []
-    for place, tensor in enumerate(form.tensors):
-        parts = [request.inputs[place].data for request in run]
-        if tensor.number == DATATYPE_BYTES:
-            columns.append([encoded_tensor(tensor.name, tensor.shape, flat(part)) for part in parts])
-            continue
-        if tensor.size > _SMALL:
-            arrays = [array for part in parts for array in _arrays(tensor, [part])]
-        else:
-            arrays = _arrays(tensor, parts)
-        columns.append([viewed_tensor(tensor.name, tensor.number, tensor.shape, array) for array in arrays])
-    return list(map(list, zip(*columns, strict=True))) if columns else [[] for _ in run]
+    if len(run) == 1:
+        return [[_alone(tensor, given.data) for tensor, given in zip(form.tensors, run[0].inputs, strict=True)]]
+    if not form.tensors:
+        return [[] for _ in run]
+    parts = ([request.inputs[place].data for request in run] for place in range(len(form.tensors)))
+    return map(list, zip(*map(_column, form.tensors, parts), strict=True))
 
 
-def _arrays(tensor: FormTensor, parts: Sequence[Buffer]) -> list[Any]:
-    """One over each part, side by side."""
+def _column(tensor: FormTensor, parts: Sequence[Buffer]) -> list[ModelTensor]:
+    """One input of several requests."""
+    if tensor.number == DATATYPE_BYTES or tensor.size > _SMALL:
+        return [_alone(tensor, part) for part in parts]
     memory = bytearray().join(parts)
-    if len(memory) != tensor.size * len(parts):
+    _check_size(tensor, memory, len(parts))
+    name, number, shape = tensor.name, tensor.number, tensor.shape
+    arrays = tensor.arrays(memory, -tensor.start, len(parts), tensor.size)
+    return [viewed_tensor(name, number, shape, array) for array in arrays]
+
+
+def _alone(tensor: FormTensor, data: Buffer) -> ModelTensor:
+    if tensor.number == DATATYPE_BYTES:
+        return encoded_tensor(tensor.name, tensor.shape, flat(data))
+    memory = bytearray(data)
+    _check_size(tensor, memory, 1)
+    return viewed_tensor(tensor.name, tensor.number, tensor.shape, tensor.array(memory))
+
+
+def _check_size(tensor: FormTensor, memory: bytearray, count: int) -> None:
+    if len(memory) != tensor.size * count:
         raise Internal("a tensor has not as many bytes as its datatype and shape need")
-    return tensor.arrays(memory, -tensor.start, len(parts), tensor.size)
 
 
 def settle(large: Sequence[LargeOutput]) -> None:

@@ -40,12 +40,16 @@ class FormTensor:
     def arrays(self, memory: Any, position: int, count: int, stride: int) -> list[Any]:
         """Its array in each of `count` requests that follow each other every `stride` bytes, the first of which begins
         at `position`: views, each of which holds the memory."""
-        shape, dtype, start = self.shape, self._dtype, position + self.start
+        if count == 1 or not self.shape or not self.size:  # without dimensions it would be a number of a larger array
+            return [self.array(memory, position + self.start + index * stride) for index in range(count)]
+        start = position + self.start
+        return list(np.ndarray((count, *self.shape), self._dtype, memory, start, [stride, *self._strides]))
+
+    def array(self, memory: Any, start: int = 0) -> Any:
+        """A view of the memory that begins at `start`, and holds it."""
         if not self.size:
-            return [np.empty(shape, dtype) for _ in range(count)]
-        if count == 1 or not shape:  # what has no dimensions would be a number in a larger array
-            return [np.ndarray(shape, dtype, memory, start + index * stride) for index in range(count)]
-        return list(np.ndarray((count, *shape), dtype, memory, start, [stride, *self._strides]))
+            return np.empty(self.shape, self._dtype)
+        return np.ndarray(self.shape, self._dtype, memory, start)
 
 
 class Form:

@@ -134,7 +134,7 @@ class Unpacking:
                     tensors.append(encoded_tensor(tensor.name, tensor.shape, data))
                 else:
                     size = tensor.size
-                    [array] = tensor.arrays(self._memory, start - tensor.start, 1, 0)
+                    array = tensor.array(self._memory, start)
                     tensors.append(viewed_tensor(tensor.name, tensor.number, tensor.shape, array))
                 self._offset = aligned(start + size)
             yield tensors
