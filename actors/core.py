@@ -308,9 +308,10 @@ class ServerCore:
 
     def answered(self, submission: Submission) -> None:
         """Implements `actors.submission.Acceptance`."""
-        if submission.request.id:
+        request = submission.request
+        if request.id:
             self._in_flight.remove(submission)
-        self._answered((submission.request.model_name, submission.version))
+        self._answered((request.model_name, submission.version))
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         manager = self._taking(request)

@@ -118,6 +118,8 @@ class Model:
         self._takes_turns_late = config.sequence_batching is not None
         self._turns = TurnOrder() if config.is_decoupled and self.is_ordered else None
         self._address: SchedulerAddress | None = None
+        # Of the clock that it runs by; asked for each request.
+        self._now: Callable[[], float] = trio.current_time
         self._drained = trio.Event()
         # Unloaded for the memory budget: the next request has its successor loaded.
         self.is_evicted = False
@@ -344,7 +346,7 @@ class Model:
             trace.identify(self.version, request.id)
             trace.stamp(REQUEST_START)
         checked = self._checker.check(request)
-        item = QueuedRequest(request, checked.batch_size, checked.shape_key, trio.current_time(), answer_to)
+        item = QueuedRequest(request, checked.batch_size, checked.shape_key, self._now(), answer_to)
         if trace is not None:
             trace.stamp(QUEUE_START)
             trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
@@ -374,6 +376,7 @@ class Model:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                self._now = trio.lowlevel.current_clock().current_time
                 self._address = await nursery.start(self._schedule)
                 async with trio.open_nursery() as starting:
                     for spec in self._specs:

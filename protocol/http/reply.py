@@ -15,7 +15,8 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 JSON_CONTENT: Headers = ((b"content-type", b"application/json"),)
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that would make it several times as dear to make, for each request.
+@dataclass(slots=True)
 class Reply:
     """A whole response; `content-length` is added when it is sent. `tail` follows the body, from where it is: it must
     not change any more."""
