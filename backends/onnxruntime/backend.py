@@ -20,6 +20,7 @@ from backends.array_backend import ArrayBackend, Signature
 from backends.devices.batch import reshaped
 from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec, ModelSource
+from backends.onnxruntime.cuda_libraries import load_libraries
 from backends.onnxruntime.device_run import DeviceRun
 from backends.onnxruntime.errors import load_errors, run_errors
 from backends.onnxruntime.held_states import HeldStates, held_states
@@ -98,6 +99,7 @@ class OnnxRuntimeBackend(ArrayBackend):
         if stream is not None:
             providers = on_stream(providers, stream.number)
         path = model_path(source)
+        load_libraries(providers)
         session = _open_session(source.name, path, options, providers)
         check_started(self.spec, providers, session.get_providers())
         found = read_signature(session, path, config)
