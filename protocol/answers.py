@@ -8,8 +8,12 @@ one turn of the loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+from protocol.core import Submitted
+from protocol.errors import ServerError
+from protocol.messages import InferenceResponse
 from protocol.wakeup import Wakeup
 
 
@@ -21,16 +25,21 @@ class Answered(Protocol):
 class Answers:
     """Of one edge. `run` is its one task."""
 
-    __slots__ = ("_arrived", "_ready")
+    __slots__ = ("_arrived", "_last", "_ready")
 
     def __init__(self) -> None:
         self._ready: list[Answered] = []
+        self._last: list[Callable[[], None]] = []
         self._arrived = Wakeup()
 
     def put(self, answered: Answered) -> None:
         if not self._ready:
             self._arrived.wake()
         self._ready.append(answered)
+
+    def call_last(self, call: Callable[[], None]) -> None:
+        """To be used while an answer is delivered: call when all that are there have been."""
+        self._last.append(call)
 
     async def run(self) -> None:
         while True:
@@ -39,3 +48,26 @@ class Answers:
             ready, self._ready = self._ready, []
             for answered in ready:
                 answered.deliver()
+            if self._last:
+                last, self._last = self._last, []
+                for call in last:
+                    call()
+
+
+class Awaited:
+    """A request whose answer comes by a call. Implements `protocol.core.AnswerTo`; an edge says how it is delivered."""
+
+    __slots__ = ("_answers", "reply", "submitted")
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self.reply: InferenceResponse | ServerError | None = None
+        self.submitted: Submitted | None = None
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        if self.reply is None:
+            self.reply = value
+            self._answers.put(self)
+
+    def deliver(self) -> None:
+        raise NotImplementedError

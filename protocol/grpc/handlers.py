@@ -6,6 +6,7 @@ from grpclib.const import Handler
 
 from protocol.grpc import health, reflection, repository_control, request_control
 from protocol.grpc.access import guarded
+from protocol.grpc.request_forms import RequestForms
 from protocol.grpc.service import InferenceService
 from protocol.grpc.settings import GrpcSettings
 from protocol.services import EdgeServices
@@ -19,10 +20,12 @@ SERVICES = (
 )
 
 
-def grpc_handlers(services: EdgeServices, settings: GrpcSettings) -> dict[str, Handler]:
-    """The handlers, behind the access check."""
+def grpc_handlers(
+    services: EdgeServices, settings: GrpcSettings, forms: RequestForms | None = None
+) -> dict[str, Handler]:
+    """The handlers, behind the access check. `forms` are those that requests are known to have."""
     handlers = {
-        **InferenceService(services, settings).__mapping__(),
+        **InferenceService(services, settings, RequestForms() if forms is None else forms).__mapping__(),
         **request_control.RequestControlService(services.core).__mapping__(),
         **repository_control.RepositoryControlService(services.core).__mapping__(),
         **health.HealthService(services.core, SERVICES).__mapping__(),

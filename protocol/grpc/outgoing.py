@@ -13,7 +13,7 @@ from grpclib.exceptions import StreamTerminatedError
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
 
-from protocol.grpc.headers import Header
+from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header
 from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.settings import PROGRESS
 from protocol.grpc.writer import Writer
@@ -26,6 +26,9 @@ from protocol.wire import Wire, split
 MAX_BACKLOG = 1 << 20
 # Answers to the peer's own frames (PING, SETTINGS, refused streams); a peer that reads none of them is not read either.
 MAX_CONTROL_BACKLOG = 1 << 16
+
+# A larger response gains nothing by leaving together with others.
+_WRITTEN_ABOVE = 65536
 
 _HIGHEST_STREAM_ID = 2**31 - 1
 # How many WINDOW_UPDATE frames a message is worth: two when it is read, two for each frame of it.
@@ -81,10 +84,15 @@ class Outgoing:
         if self._h2.has_data_to_send:
             self._writer.put(self._h2.data_to_send())
 
+    def write(self) -> None:
+        """As `flush`, at the end of a burst of work."""
+        if self._h2.has_data_to_send:
+            self._writer.put_last(self._h2.data_to_send())
+
     async def answer_peer(self) -> None:
-        """Flush what answers the peer's own frames; wait while it reads none of those answers."""
+        """Write what answers the peer's own frames; wait while it reads none of those answers."""
         before = self._writer.backlog
-        self.flush()
+        self.write()
         self._control_backlog += self._writer.backlog - before
         while self._control_backlog > MAX_CONTROL_BACKLOG:
             await self._can_send.wait()
@@ -144,6 +152,22 @@ class Outgoing:
                     self.count_refusal("send_timeout")
                     connection.reset_stream(stream_id, ErrorCodes.CANCEL)
                     raise StreamTerminatedError("the client takes no response data")
+
+    def send_response(self, stream_id: int, parts: Sequence[Buffer]) -> bool:
+        """Send all of a good response to a call that its client has ended; to be followed by `write`. False, and
+        nothing is done, where that has to wait for the client."""
+        size = sum(map(len, parts))
+        try:
+            if size > self._h2.sendable(stream_id) or self._writer.backlog >= MAX_BACKLOG:
+                return False
+            self._h2.send_response(stream_id, RESPONSE_HEADERS, parts, OK_TRAILERS)
+        except StreamClosedError:  # it is reset
+            return True
+        self.has_sent_data = True
+        self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+        if size > _WRITTEN_ABOVE:
+            self.write()
+        return True
 
     def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool) -> None:
         """Send the last headers; if the peer still sends, tell it that nobody reads on."""

@@ -24,6 +24,7 @@ class RequestHead:
         handler: of the call; None where there is a `refusal`.
         timeout: in seconds, None without.
         encoding: of compressed messages.
+        is_direct: its calls may be answered without a task (`direct_infer`).
         refusal: the whole response to a call that is not served.
         limit: which limit refuses it, if it is one.
     """
@@ -33,11 +34,14 @@ class RequestHead:
     handler: Handler | None = None
     timeout: float | None = None
     encoding: str = "identity"
+    is_direct: bool = False
     refusal: Sequence[Header] | None = None
     limit: str | None = None
 
 
-def read_head(headers: Sequence[Header], handlers: Mapping[str, Handler], max_header_size: int) -> RequestHead:
+def read_head(
+    headers: Sequence[Header], handlers: Mapping[str, Handler], max_header_size: int, direct_method: str | None = None
+) -> RequestHead:
     """Understand the headers of a request, whatever they are."""
     fields = dict(headers)
     method = fields.get(b":path", b"").decode("latin-1")
@@ -58,4 +62,4 @@ def read_head(headers: Sequence[Header], handlers: Mapping[str, Handler], max_he
     except ServerError as error:
         limit = "max_header_size" if isinstance(error, PayloadTooLarge) else None
         return RequestHead(headers, method, refusal=error_response(error, method), limit=limit)
-    return RequestHead(headers, method, handler, seconds, encoding)
+    return RequestHead(headers, method, handler, seconds, encoding, is_direct=method == direct_method)

@@ -13,8 +13,11 @@ import socket
 
 import trio
 
-from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.calls import Shared
+from protocol.grpc.connection import Connection
+from protocol.grpc.direct_infer import DirectInfer
 from protocol.grpc.handlers import grpc_handlers
+from protocol.grpc.request_forms import RequestForms
 from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings, Keepalive
 from protocol.listening import open_listeners
 from protocol.services import EdgeServices
@@ -41,15 +44,19 @@ async def serve_grpc(
     """
     server = _Server(services, settings)
     listeners = await open_listeners(settings.host, settings.port, reuse_port=settings.reuse_port)
-    async with trio.open_nursery() as connections:
-        async with trio.open_nursery() as accepting:
-            serve = functools.partial(trio.serve_listeners, handler_nursery=connections)
-            accepting.start_soon(serve, server.serve_connection, listeners)
-            host, port = listeners[0].socket.getsockname()[:2]
-            task_status.started((host, port))
-            await stop.wait()
-            accepting.cancel_scope.cancel()
-        server.drain()
+    async with trio.open_nursery() as answering:
+        if server.direct is not None:
+            answering.start_soon(server.direct.answers.run)
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                serve = functools.partial(trio.serve_listeners, handler_nursery=connections)
+                accepting.start_soon(serve, server.serve_connection, listeners)
+                host, port = listeners[0].socket.getsockname()[:2]
+                task_status.started((host, port))
+                await stop.wait()
+                accepting.cancel_scope.cancel()
+            server.drain()
+        answering.cancel_scope.cancel()
 
 
 class _Server:
@@ -58,12 +65,15 @@ class _Server:
     def __init__(self, services: EdgeServices, settings: GrpcSettings) -> None:
         self._settings = settings
         self._counts = services.limits
+        forms = RequestForms()
+        self.direct = DirectInfer.of(services, settings, forms)
         self._shared = Shared(
-            grpc_handlers(services, settings),
+            grpc_handlers(services, settings, forms),
             settings.limits,
             services.limits,
             services.memory,
             threads=trio.CapacityLimiter(os.cpu_count() or 1),
+            direct=self.direct,
         )
         self._count = 0
         self._connections: set[Connection] = set()

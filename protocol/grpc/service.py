@@ -32,11 +32,11 @@ _SERVICE = "/inference.GRPCInferenceService/"
 class InferenceService(SharedMemoryCalls, SettingsCalls):
     """Handlers of all its calls, by the settings about inference."""
 
-    def __init__(self, services: EdgeServices, settings: GrpcSettings) -> None:
+    def __init__(self, services: EdgeServices, settings: GrpcSettings, forms: RequestForms) -> None:
         self._services = services
         self._core = services.core
         self._settings = settings
-        self._forms = RequestForms()
+        self._forms = forms
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping = dict(super().__mapping__())

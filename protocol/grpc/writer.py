@@ -40,11 +40,22 @@ class Writer:
         if self._output:
             self._has_output.wake()
 
+    def put_last(self, data: Sequence[Buffer]) -> None:
+        """As `put`, at the end of a burst of work: what has been put leaves at once, as far as it is taken."""
+        self._output += data
+        self.backlog += sum(map(len, data))
+        if not self._is_writing:
+            if len(self._output) > 1 and self.backlog <= _JOINED_SIZE:
+                self._output = [b"".join(self._output)]
+            self._write_at_once()
+        if self._output:
+            self._has_output.wake()
+
     def _write_at_once(self) -> None:
         sent = self._wire.send_at_once(self._output)
         if sent:
-            self._output = split(self._output, sent)[1]
             self.backlog -= sent
+            self._output = split(self._output, sent)[1] if self.backlog else []
             self._on_progress()
 
     async def run(self) -> None:

@@ -15,8 +15,7 @@ from typing import Protocol
 
 import trio
 
-from protocol.answers import Answers
-from protocol.core import Submitted
+from protocol.answers import Answers, Awaited
 from protocol.errors import ServerError
 from protocol.http.app import HttpApp, internal_reply
 from protocol.http.compression import IDENTITY
@@ -55,10 +54,10 @@ class DirectHead:
     accepts_coding: bytes | None
 
 
-class DirectRequest:
-    """One that is under way. Implements `protocol.core.AnswerTo` and `protocol.answers.Answered`."""
+class DirectRequest(Awaited):
+    """One that is under way."""
 
-    __slots__ = ("_answers", "accepts_coding", "asking", "encoding", "reply", "size", "submitted")
+    __slots__ = ("accepts_coding", "asking", "encoding", "size")
 
     def __init__(
         self,
@@ -68,18 +67,11 @@ class DirectRequest:
         accepts_coding: bytes | None,
         size: int,
     ) -> None:
+        super().__init__(answers)
         self.asking = asking
-        self._answers = answers
         self.encoding = encoding
         self.accepts_coding = accepts_coding
         self.size = size
-        self.reply: InferenceResponse | ServerError | None = None
-        self.submitted: Submitted | None = None
-
-    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
-        if self.reply is None:
-            self.reply = value
-            self._answers.put(self)
 
     def deliver(self) -> None:
         self.asking.answer(self)

@@ -18,7 +18,7 @@ import trio
 from hpack.hpack import Encoder
 from tritonclient.grpc import service_pb2
 
-from protocol.core import AnswerTo
+from protocol.core import AnswerTo, Submitted
 from protocol.grpc.http2 import frames
 from protocol.grpc.http2.client_settings import pack_settings
 from protocol.grpc.http2.frames import PREFACE, frame
@@ -30,6 +30,16 @@ MODEL = "add_sub"
 MAX_BATCH = 64
 DATA_FRAME = 1 << 17
 WINDOW = 2**31 - 1
+
+
+class _Taken:
+    """Implements `protocol.core.Submitted`."""
+
+    def end(self) -> None:
+        pass
+
+    def give_up(self) -> None:
+        pass
 
 
 @dataclass(slots=True, eq=False)
@@ -45,8 +55,9 @@ class Echo:
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         return False
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> None:
-        """Its answers take a task."""
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submitted:
+        self._to_model.send_nowait((request, answer_to))
+        return _Taken()
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         reply, answers = trio.open_memory_channel[InferenceResponse](1)

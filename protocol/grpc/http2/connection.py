@@ -121,6 +121,7 @@ class ServerConnection:
         self._receive_window = ReceiveWindow(max(connection_window, DEFAULT_WINDOW))
         self._output: list[Buffer] = []
         self._events: list[Event] = []
+        self._updated: list[int] = []  # streams with a new window, since the last event about that
         # Those most frequent first.
         self._on_frame: dict[int, Callable[[int, int, Buffer], None]] = {
             DATA: self._on_data,
@@ -168,6 +169,9 @@ class ServerConnection:
         except ProtocolError as error:
             self.close_connection(error.error_code)
             raise
+        if self._updated:
+            happened.append(events.WindowUpdated(self._updated))
+            self._updated = []
         return happened
 
     def _on_data(self, flags: int, stream_id: int, payload: Buffer) -> None:
@@ -186,6 +190,10 @@ class ServerConnection:
         has_ended = bool(flags & END_STREAM)
         if has_ended:
             self._end(stream_id, stream)
+            last = self._events[-1] if self._events else None
+            if type(last) is events.RequestReceived and last.stream_id == stream_id:
+                last.data, last.flow_controlled_length, last.stream_ended = data, size, True
+                return
         self._events.append(events.DataReceived(stream_id, data, size, has_ended))
 
     def _on_headers(self, flags: int, stream_id: int, payload: Buffer) -> None:
@@ -262,7 +270,7 @@ class ServerConnection:
             except FlowControlError:
                 self._reset(stream_id, ErrorCodes.FLOW_CONTROL_ERROR)
                 return
-        self._events.append(events.WindowUpdated(stream_id))
+        self._updated.append(stream_id)
 
     def _on_ping(self, flags: int, stream_id: int, payload: Buffer) -> None:
         if stream_id:
@@ -394,6 +402,18 @@ class ServerConnection:
         stream.window -= size
         self._window -= size
         self._output += (frame_header(size, DATA, 0, stream_id), *parts)
+
+    def send_response(
+        self,
+        stream_id: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        parts: Sequence[Buffer],
+        trailers: Sequence[tuple[bytes, bytes]],
+    ) -> None:
+        """A whole response, its data as for `send_data`."""
+        self.send_headers(stream_id, headers)
+        self.send_data(stream_id, parts)
+        self.send_headers(stream_id, trailers, end_stream=True)
 
     def sendable(self, stream_id: int) -> int:
         """How many bytes a DATA frame may have now; 0, or less, where the client has to open a window first."""

@@ -11,14 +11,17 @@ from protocol.messages import Buffer
 
 
 class RequestReceived:
-    """A stream is opened. `request` is what the owner's `interpret` makes of its headers."""
+    """A stream is opened. `request` is what the owner's `interpret` makes of its headers. `data` is all of its data
+    where that came at once behind the headers, and `flow_controlled_length` what to acknowledge for it."""
 
-    __slots__ = ("request", "stream_ended", "stream_id")
+    __slots__ = ("data", "flow_controlled_length", "request", "stream_ended", "stream_id")
 
     def __init__(self, stream_id: int, request: Any, stream_ended: bool) -> None:
         self.stream_id = stream_id
         self.request = request
         self.stream_ended = stream_ended
+        self.data: Buffer | None = None
+        self.flow_controlled_length = 0
 
 
 class DataReceived:
@@ -53,12 +56,13 @@ class StreamReset:
 
 
 class WindowUpdated:
-    """The client lets more be sent; stream 0 is the connection."""
+    """The client lets more be sent. One for all such frames of a read, and the last: their streams, of which 0 is the
+    connection."""
 
-    __slots__ = ("stream_id",)
+    __slots__ = ("stream_ids",)
 
-    def __init__(self, stream_id: int) -> None:
-        self.stream_id = stream_id
+    def __init__(self, stream_ids: list[int]) -> None:
+        self.stream_ids = stream_ids
 
 
 class RemoteSettingsChanged:

@@ -10,8 +10,11 @@ import trio
 import trio.testing
 from tritonclient.grpc import service_pb2
 
-from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.calls import Shared
+from protocol.grpc.connection import Connection
+from protocol.grpc.direct_infer import DirectInfer
 from protocol.grpc.handlers import grpc_handlers
+from protocol.grpc.request_forms import RequestForms
 from protocol.grpc.settings import GrpcSettings
 from protocol.services import EdgeServices
 from tests.protocol.grpc.client import Client, Response
@@ -56,13 +59,20 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
     client_end, server_end = trio.testing.memory_stream_pair()
     services = services or edge_services()
     settings = settings or GrpcSettings()
-    connection = Connection(
-        server_end, Shared(grpc_handlers(services, settings), settings.limits, services.limits, services.memory)
-    )
+    forms = RequestForms()
+    direct = DirectInfer.of(services, settings, forms)
+    handlers = grpc_handlers(services, settings, forms)
+    shared = Shared(handlers, settings.limits, services.limits, services.memory, direct=direct)
+    connection = Connection(server_end, shared)
     client = Client(client_end)
     assert isinstance(services.core, FakeCore)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.run)
-        await client.start()
-        yield Caller(client, services.core, connection)
-        await client_end.aclose()
+    async with trio.open_nursery() as answering:
+        if direct is not None:
+            services.core.tasks = answering
+            answering.start_soon(direct.answers.run)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            await client.start()
+            yield Caller(client, services.core, connection)
+            await client_end.aclose()
+        answering.cancel_scope.cancel()

@@ -93,13 +93,17 @@ class Client:
         if data:
             await self.transport.send_all(data)
 
-    async def open(self, path: str, headers: dict[str, str] | None = None, *, end: bool = False) -> int:
-        """Send the headers of a call; gives the stream's number. A header of "" is left out."""
+    async def open(
+        self, path: str, headers: dict[str, str] | None = None, *, end: bool = False, holds_back: bool = False
+    ) -> int:
+        """Send the headers of a call, or hold them back for what is sent next; gives the stream's number. A header of
+        "" is left out."""
         stream_id = self.h2.get_next_available_stream_id()
         self.responses[stream_id] = Response()
         fields = {**REQUEST_HEADERS, ":path": path, **(headers or {})}
         self.h2.send_headers(stream_id, [(key, value) for key, value in fields.items() if value], end_stream=end)
-        await self.flush()
+        if not holds_back:
+            await self.flush()
         return stream_id
 
     async def send(self, stream_id: int, data: bytes, *, end: bool = False) -> None:
@@ -119,7 +123,7 @@ class Client:
 
     async def start_call(self, path: str, *messages: bytes, headers: dict[str, str] | None = None) -> int:
         """A whole request in one write."""
-        stream_id = await self.open(path, headers, end=not messages)
+        stream_id = await self.open(path, headers, end=not messages, holds_back=bool(messages))
         if messages:
             await self.send(stream_id, b"".join(map(framed, messages)), end=True)
         return stream_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import trio
@@ -21,10 +22,12 @@ from protocol.core import (
     ModelStatistics,
     ServerMetadata,
     StatisticDuration,
+    Submitted,
     TensorMetadata,
 )
 from protocol.errors import Decoupled, InvalidArgument, NotFound, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from tests.protocol.submitted import FakeSubmitted
 
 CONFIG: dict[str, Any] = {
     "name": "echo",
@@ -66,6 +69,8 @@ class FakeCore:
     responded: int = 0
     _arrivals: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
     most_in_flight: int = 0
+    tasks: trio.Nursery | None = None
+    submitted: list[FakeSubmitted] = field(default_factory=list)
 
     def is_live(self) -> bool:
         return True
@@ -137,8 +142,16 @@ class FakeCore:
     async def unregister_repository(self, path: str) -> None:
         self.registered = [each for each in self.registered if each.path != path]
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> None:
-        """Its answers take a task."""
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submitted | None:
+        """Where there is a nursery its answers come by a call, but for a defect."""
+        if self.is_decoupled(request.model_name, request.model_version):
+            return None
+        if self.tasks is None or request.model_name == "defect":
+            return None
+        submitted = FakeSubmitted()
+        self.tasks.start_soon(submitted.run, partial(self.infer, request), answer_to)
+        self.submitted.append(submitted)
+        return submitted
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self.is_decoupled(request.model_name, request.model_version):

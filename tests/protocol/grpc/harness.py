@@ -12,7 +12,8 @@ import trio.testing
 from grpclib.const import Cardinality, Handler
 
 from protocol.errors import NotFound
-from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.calls import Shared
+from protocol.grpc.connection import Connection
 from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.stream import Stream
 from protocol.limits import LimitCounter

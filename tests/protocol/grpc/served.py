@@ -70,6 +70,7 @@ async def serving(settings: GrpcSettings = LOCAL, **parts: Any) -> AsyncIterator
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
+            core.tasks = nursery
             host, port = await nursery.start(serve)
             yield Served(f"{host}:{port}", core, services, stop, has_ended)
             stop.set()

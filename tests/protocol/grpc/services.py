@@ -62,7 +62,6 @@ class FakeTrace(Trace):
 
 @dataclass
 class FakeTraceControl:
-    is_sampling = True
     """Traces every request while `is_on`; knows the model `echo` only."""
 
     is_on: bool = False
@@ -70,6 +69,10 @@ class FakeTraceControl:
     current: TraceSettings = field(default_factory=TraceSettings)
     updates: list[tuple[dict[str, Sequence[str] | None], str]] = field(default_factory=list)
     traces: list[FakeTrace] = field(default_factory=list)
+
+    @property
+    def is_sampling(self) -> bool:
+        return self.is_on
 
     def settings(self, model: str = "") -> TraceSettings:
         if model not in ("", "echo"):

@@ -7,7 +7,8 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 
-from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.calls import Shared
+from protocol.grpc.connection import Connection
 from tests.protocol.grpc.client import Client, framed
 from tests.protocol.grpc.harness import (
     DEADLINE_EXCEEDED,

@@ -13,7 +13,8 @@ import trio.testing
 from grpclib.const import Cardinality, Handler
 from h2.errors import ErrorCodes
 
-from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.calls import Shared
+from protocol.grpc.connection import Connection
 from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.stream import Stream
 from tests.protocol.grpc.client import Client, framed

@@ -29,7 +29,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from protocol.grpc.access import CATEGORIES
-from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.calls import Shared
+from protocol.grpc.connection import Connection
 from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
 from tests.protocol.grpc.caller import serving
 from tests.protocol.grpc.client import REQUEST_HEADERS, Client, framed
@@ -95,8 +96,8 @@ def test_any_frames_end_the_connection_at_worst(frames: list[Any], piece: int) -
                 for start in range(0, len(traffic), piece):
                     await client_end.send_all(traffic[start : start + piece])
                 await client_end.send_eof()
-        assert connection._streams == {}
-        assert connection._memory.left == LIMITS.max_receive_memory
+        assert len(connection._calls) == 0
+        assert connection._calls.memory.left == LIMITS.max_receive_memory
 
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -155,7 +156,7 @@ def test_any_messages_have_a_status_that_blames_the_client(calls: list[tuple[str
                 assert response.status not in (INTERNAL, UNKNOWN), (path, body, response.message)
             await peers.ask("ServerLive")
             await trio.testing.wait_all_tasks_blocked()
-            assert peers.connection._streams == {}
-            assert peers.connection._memory.left == LIMITS.max_receive_memory
+            assert len(peers.connection._calls) == 0
+            assert peers.connection._calls.memory.left == LIMITS.max_receive_memory
 
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))

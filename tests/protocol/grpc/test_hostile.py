@@ -266,7 +266,7 @@ async def test_messages_on_many_calls_share_a_limit(autojump_clock: trio.testing
         for _ in range(5):
             assert (await peers.client.call(ECHO, bytes(99_000))).status == 0
         assert peers.counts == {"max_receive_memory": 1}
-        assert peers.connection._memory.left == 150_000
+        assert peers.connection._calls.memory.left == 150_000
 
 
 async def test_a_message_counts_until_its_call_has_ended(autojump_clock: trio.testing.MockClock) -> None:
@@ -279,7 +279,7 @@ async def test_a_message_counts_until_its_call_has_ended(autojump_clock: trio.te
         peers.calls.gate.set()
         assert (await peers.client.finish(waiting)).status == 0
         assert (await peers.client.call(ECHO, bytes(90_000))).status == 0
-        assert peers.connection._memory.left == 150_000
+        assert peers.connection._calls.memory.left == 150_000
 
 
 async def test_a_stream_lets_each_message_go(autojump_clock: trio.testing.MockClock) -> None:
@@ -292,7 +292,7 @@ async def test_a_stream_lets_each_message_go(autojump_clock: trio.testing.MockCl
                 await peers.client.read()
         await peers.client.send(stream, b"", end=True)
         assert len((await peers.client.finish(stream)).messages) == 10
-        assert peers.connection._memory.left == 150_000
+        assert peers.connection._calls.memory.left == 150_000
 
 
 @pytest.mark.parametrize("inflated", [1_000_000, 50_000_000])
@@ -316,13 +316,13 @@ async def test_what_is_inflated_counts_too(inflated: int) -> None:
         peers.client.h2.reset_stream(first)
         await peers.client.flush()
         await trio.testing.wait_all_tasks_blocked()
-        assert peers.connection._memory.left == inflated + 200_000
+        assert peers.connection._calls.memory.left == inflated + 200_000
 
 
 async def test_memory_is_given_back_on_every_way_out(autojump_clock: trio.testing.MockClock) -> None:
     async with connected(ConnectionLimits(receive_timeout=5)) as peers:
         client = peers.client
-        whole = peers.connection._memory.left
+        whole = peers.connection._calls.memory.left
         reset = await client.start_call(WAIT, bytes(50_000))
         half = await client.open(ECHO)
         await client.send(half, framed(bytes(50_000))[:30_000])
@@ -337,7 +337,7 @@ async def test_memory_is_given_back_on_every_way_out(autojump_clock: trio.testin
         await client.send(bad, framed(bytes(50_000), flag=1), end=True)
         await client.finish(bad)
         await trio.testing.wait_all_tasks_blocked()
-        assert peers.connection._memory.left == whole
+        assert peers.connection._calls.memory.left == whole
 
 
 async def test_windows_are_given_back_on_every_way_out(autojump_clock: trio.testing.MockClock) -> None:

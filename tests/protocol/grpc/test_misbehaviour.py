@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from protocol.grpc import connection as connection_module
 from protocol.grpc import outgoing
-from protocol.grpc.connection import Connection, Shared
+from protocol.grpc.calls import Shared
+from protocol.grpc.connection import Connection
 from protocol.grpc.settings import ConnectionLimits, Keepalive
 from tests.protocol.grpc.client import REQUEST_HEADERS, Client, Response, framed
 from tests.protocol.grpc.harness import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,32 +23,9 @@ from protocol.core import (
 )
 from protocol.errors import Decoupled, NotFound, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
+from tests.protocol.submitted import FakeSubmitted
 
 DEFAULT_PARAMETERS = LoadParameters()
-
-
-class FakeSubmitted:
-    """Implements `protocol.core.Submitted`, and holds to it that it ends once."""
-
-    def __init__(self) -> None:
-        self.ending = ""
-        self._scope = trio.CancelScope()
-
-    async def run(self, answer: Callable[[], Awaitable[InferenceResponse]], answer_to: AnswerTo) -> None:
-        with self._scope:
-            try:
-                answer_to.send_nowait(await answer())
-            except ServerError as error:
-                answer_to.send_nowait(error)
-
-    def end(self) -> None:
-        assert not self.ending
-        self.ending = "answered"
-
-    def give_up(self) -> None:
-        assert not self.ending
-        self.ending = "given up"
-        self._scope.cancel()
 
 
 @dataclass

@@ -72,7 +72,11 @@ def ours_in_words(happened: Iterable[events.Event]) -> list[Any]:
         match event:
             case events.RequestReceived():
                 headers = tuple(map(tuple, event.request))
-                words.append(("request", event.stream_id, headers, event.stream_ended))
+                ends = event.stream_ended and event.data is None
+                words.append(("request", event.stream_id, headers, ends))
+                if event.data is not None:
+                    data = bytes(event.data)
+                    words.append(("data", event.stream_id, data, event.flow_controlled_length, event.stream_ended))
             case events.DataReceived():
                 words.append(
                     ("data", event.stream_id, bytes(event.data), event.flow_controlled_length, event.stream_ended)
@@ -82,7 +86,7 @@ def ours_in_words(happened: Iterable[events.Event]) -> list[Any]:
             case events.StreamReset():
                 words.append(("reset", event.stream_id))
             case events.WindowUpdated():
-                words.append(("window", event.stream_id))
+                words.append(("windows", event.stream_ids))
             case events.RemoteSettingsChanged():
                 words.append(("settings",))
             case events.PingReceived():
@@ -96,6 +100,7 @@ def ours_in_words(happened: Iterable[events.Event]) -> list[Any]:
 
 def theirs_in_words(happened: Iterable[h2.events.Event]) -> list[Any]:
     words: list[Any] = []
+    updated: list[int] = []
     for event in happened:
         match event:
             case h2.events.RequestReceived():
@@ -109,7 +114,7 @@ def theirs_in_words(happened: Iterable[h2.events.Event]) -> list[Any]:
             case h2.events.StreamReset():
                 words.append(("reset", event.stream_id))
             case h2.events.WindowUpdated():
-                words.append(("window", event.stream_id))
+                updated.append(event.stream_id)
             case h2.events.RemoteSettingsChanged():
                 words.append(("settings",))
             case h2.events.PingReceived():
@@ -126,7 +131,7 @@ def theirs_in_words(happened: Iterable[h2.events.Event]) -> list[Any]:
                 words.append(("ignored", event.frame.type))
             case _:
                 assert isinstance(event, h2.events.StreamEnded)  # said by the event before
-    return words
+    return [*words, ("windows", updated)] if updated else words
 
 
 def parsed(data: bytes) -> list[Frame]:

@@ -238,7 +238,13 @@ def test_pieces_mean_what_the_whole_means(sent: list[bytes], sizes: list[int]) -
     assert str(error) == str(other_error)
     assert b"".join(in_pieces.data_to_send()) == b"".join(at_once.data_to_send())
     if error is None:
-        assert words == other_words
+        assert _apart(words) == _apart(other_words)
+
+
+def _apart(words: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """What is said of windows is said once for each read, so it is kept apart from the rest."""
+    windows = [stream for word in words if word[0] == "windows" for stream in word[1]]
+    return [word for word in words if word[0] != "windows"], windows
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=[path.stem for path in RECORDED])

@@ -1,0 +1,298 @@
+"""The calls of one connection: opened or refused, given what comes for them, and ended.
+
+    connection (events) -> [calls] -> stream -> handler … outgoing
+                           [calls] -> direct_infer … answers -> [calls] -> outgoing
+
+A call runs in a task, whose scope its deadline, its RST_STREAM and the loss of the connection cancel, or it needs none.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import trio
+from grpclib.const import Handler, Status
+from grpclib.exceptions import StreamTerminatedError
+
+from protocol.errors import Unavailable
+from protocol.grpc.call_tasks import CallTasks
+from protocol.grpc.codec import Codec
+from protocol.grpc.direct_infer import METHOD, DirectCall, DirectInfer
+from protocol.grpc.framing import frame
+from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
+from protocol.grpc.http2 import events
+from protocol.grpc.http2.request_headers import Headers
+from protocol.grpc.outgoing import Outgoing
+from protocol.grpc.receiving import ReceiveMemory
+from protocol.grpc.request_head import RequestHead, read_head
+from protocol.grpc.settings import ConnectionLimits
+from protocol.grpc.status import status_of
+from protocol.grpc.stream import SHUTTING_DOWN, Stream
+from protocol.limits import LimitCounter
+from protocol.messages import Buffer
+from protocol.request_memory import RequestMemory
+
+# Windows that a peer may open for a call before it gets anything.
+_UPDATES_PER_CALL = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """What all connections of a server have in common. `threads` bounds compression and decompression. Without `direct`
+    every call takes a task."""
+
+    handlers: Mapping[str, Handler]
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    counts: LimitCounter = field(default_factory=LimitCounter)
+    memory: RequestMemory = field(default_factory=lambda: RequestMemory(sys.maxsize))
+    codec: Codec = field(default_factory=Codec)
+    threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(4))
+    direct: DirectInfer | None = None
+
+
+class Owner(Protocol):
+    """The connection."""
+
+    def count_control_frame(self) -> None:
+        """One that carries nothing of a call, or one of a call too many. Raises ProtocolError if it is one too many."""
+
+    def count_reset(self) -> None:
+        """As `count_control_frame`, of a call that the peer has reset."""
+
+    def note_calls(self, *, has_calls: bool) -> None:
+        """The first call has begun, or the last one has ended."""
+
+    def note_deadline(self) -> None:
+        """`next_deadline` is nearer than before."""
+
+
+class Calls:
+    """Attributes:
+    memory: counts the messages of all of them.
+    is_draining: the server stops: no call is begun.
+    refuses: the connection ends, and its peer has had the time to hear of it.
+    next_deadline: of the calls without a task the first, or before that, in seconds of Trio's clock.
+    """
+
+    def __init__(self, shared: Shared, out: Outgoing, owner: Owner) -> None:
+        self._shared = shared
+        self._limits = shared.limits
+        self._out = out
+        self._owner = owner
+        self.memory = ReceiveMemory(shared.limits.max_receive_memory, shared.memory, shared.threads)
+        self._streams: dict[int, Stream] = {}
+        self._infer = shared.direct
+        self._direct: dict[int, DirectCall] = {}
+        self._writes_soon = False
+        self.is_draining = False
+        self.refuses = False
+        self.next_deadline = math.inf
+
+    def __len__(self) -> int:
+        return len(self._streams) + len(self._direct)
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Before the first event; the nursery is the connection's."""
+        self._tasks = CallTasks(nursery, self._handle, self._close_call, self._end_call)
+
+    def drain(self) -> None:
+        self.is_draining = True
+        for stream in self._streams.values():
+            stream.drain()
+
+    def terminate(self) -> None:
+        """Nothing more can be sent."""
+        for stream in self._streams.values():
+            stream.terminate()
+        if self._infer is not None:
+            for call in self._direct.values():
+                self._infer.give_up(call)
+        self._direct.clear()
+
+    def end_late(self, now: float) -> None:
+        """End the calls without a task whose deadline has passed."""
+        if now < self.next_deadline:
+            return
+        late = [call for call in self._direct.values() if call.deadline <= now]
+        for call in late:
+            del self._direct[call.id]
+            self._give_up(call)
+            ending = (*RESPONSE_HEADERS, *_deadline_exceeded())
+            self._out.end_stream(call.id, ending, peer_has_ended=True)
+        self.next_deadline = min([call.deadline for call in self._direct.values()], default=math.inf)
+        if late:
+            self._out.flush()
+            self._note_end()
+
+    def read_head(self, headers: Headers) -> RequestHead:
+        direct_method = None if self._infer is None else METHOD
+        return read_head(headers, self._shared.handlers, self._limits.max_header_size, direct_method)
+
+    def room(self, stream_id: int, size: int) -> memoryview | None:
+        """Where the next data of a call belongs, at most `size` bytes, if that is known."""
+        stream = self._streams.get(stream_id)
+        return None if stream is None else stream.room(size)
+
+    # What has come.
+
+    def on_request(self, event: events.RequestReceived) -> None:
+        head: RequestHead = event.request
+        self._out.window_updates += _UPDATES_PER_CALL
+        is_first = not self._streams and not self._direct
+        if self._is_refused(event, head):
+            if event.flow_controlled_length:
+                self._out.acknowledge(event.stream_id, event.flow_controlled_length)
+            return
+        if is_first:
+            self._owner.note_calls(has_calls=True)
+        if not (event.data is not None and head.is_direct and self._begin(event, event.data)):
+            self._open(event)
+
+    def _is_refused(self, event: events.RequestReceived, head: RequestHead) -> bool:
+        stream_id, has_ended = event.stream_id, event.stream_ended
+        if len(self._streams) + len(self._direct) >= self._limits.max_concurrent_streams:
+            # Some are reset, but their handlers not gone.
+            self._out.count_refusal("max_concurrent_streams")
+            self._out.refuse_stream(stream_id)
+            self._owner.count_control_frame()
+        elif self.refuses:
+            self._out.refuse_stream(stream_id)
+        elif head.handler is None:
+            if head.limit is not None:
+                self._out.count_refusal(head.limit)
+            self._out.end_stream(stream_id, head.refusal or (), peer_has_ended=has_ended)
+        elif self.is_draining:
+            response = error_response(Unavailable(SHUTTING_DOWN), head.method)
+            self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
+        else:
+            return False
+        return True
+
+    def _begin(self, event: events.RequestReceived, data: Buffer) -> bool:
+        """Whether it could be begun without a task."""
+        assert self._infer is not None
+        call = self._infer.begin(self, event.stream_id, event.request, data)
+        if call is None:
+            return False
+        self._direct[call.id] = call
+        self._out.acknowledge(call.id, event.flow_controlled_length)
+        if call.deadline < self.next_deadline:
+            self.next_deadline = call.deadline
+            self._owner.note_deadline()
+        return True
+
+    def _open(self, event: events.RequestReceived) -> None:
+        stream = Stream(self._out, event.stream_id, event.request, self._shared.codec, self._limits, self.memory)
+        stream.has_ended = event.stream_ended
+        self._streams[stream.id] = stream
+        self._tasks.start(stream)
+        if event.data is not None:
+            stream.feed(event.data, event.flow_controlled_length, has_ended=True)
+
+    def on_data(self, event: events.DataReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is None:  # answered without waiting for it
+            self._out.acknowledge(event.stream_id, event.flow_controlled_length)
+        else:
+            stream.feed(event.data, event.flow_controlled_length, has_ended=event.stream_ended)
+        if not event.data and not event.stream_ended:
+            self._owner.count_control_frame()
+
+    def on_trailers(self, event: events.TrailersReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.end()
+
+    def on_stream_reset(self, event: events.StreamReset) -> None:
+        stream = self._streams.get(event.stream_id)
+        call = self._direct.pop(event.stream_id, None)
+        if stream is not None:
+            stream.terminate()
+        elif call is not None:
+            self._give_up(call)
+            self._note_end()
+        else:
+            self._owner.count_control_frame()
+            return
+        self._owner.count_reset()
+
+    # One call in a task.
+
+    async def _handle(self, stream: Stream) -> Sequence[Header]:
+        if not stream.is_closed:
+            try:
+                await stream.handle(stream)
+            except StreamTerminatedError:
+                stream.is_closed = True
+            except Exception as error:
+                return trailers(*status_of(error, stream.method))
+        return OK_TRAILERS
+
+    def _close_call(self, stream: Stream) -> None:
+        del self._streams[stream.id]
+        stream.close()
+
+    def _end_call(self, stream: Stream, ending: Sequence[Header] | None) -> None:
+        if not stream.is_closed:
+            if ending is None:
+                ending = _deadline_exceeded()
+            if not stream.has_sent_headers:
+                ending = (*RESPONSE_HEADERS, *ending)
+            self._out.end_stream(stream.id, ending, peer_has_ended=stream.has_ended)
+        self._out.flush()
+        self._note_end()
+
+    def _note_end(self) -> None:
+        if not self._streams and not self._direct:
+            self._owner.note_calls(has_calls=False)
+
+    # One call without a task.
+
+    def answer(self, call: DirectCall) -> None:
+        """Implements `direct_infer.Asking`."""
+        assert self._infer is not None
+        if self._direct.pop(call.id, None) is None:  # given up
+            return
+        try:
+            message = self._infer.end(call)
+            parts = frame(message)
+        except Exception as error:
+            self._out.end_stream(call.id, error_response(error, call.head.method), peer_has_ended=True)
+        else:
+            if not self._out.send_response(call.id, parts):
+                self._send_in_task(call, message)
+                return
+        if not self._writes_soon:
+            self._writes_soon = True
+            self._infer.answers.call_last(self._write)
+        self._note_end()
+
+    def _write(self) -> None:
+        self._writes_soon = False
+        self._out.write()
+
+    def _send_in_task(self, call: DirectCall, message: Sequence[Buffer]) -> None:
+        """Its client has to make room for the response first."""
+        stream = Stream(self._out, call.id, call.head, self._shared.codec, self._limits, self.memory)
+        stream.deadline = call.deadline
+        stream.has_ended = True
+        stream.handle = partial(_send, message)
+        self._streams[call.id] = stream
+        self._tasks.start(stream)
+
+    def _give_up(self, call: DirectCall) -> None:
+        assert self._infer is not None
+        self._infer.give_up(call)
+
+
+async def _send(message: Sequence[Buffer], stream: Stream) -> None:
+    await stream.send_message(message)
+
+
+def _deadline_exceeded() -> Sequence[Header]:
+    return trailers(Status.DEADLINE_EXCEEDED, "the call's deadline has passed")

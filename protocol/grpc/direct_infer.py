@@ -1,0 +1,116 @@
+"""ModelInfer calls that need no task: their message has come whole, it goes into its model's queue, and the answer
+comes by a call.
+
+    connection -> calls -> [direct_infer] -> core … actor -> answers -> calls -> outgoing
+
+What is done here is what `infer` does, for calls that are plain enough. All others, also those that are wrong, are left
+to it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import trio
+
+from protocol.answers import Answers, Awaited
+from protocol.grpc.framing import PREFIX_LENGTH
+from protocol.grpc.infer_codec import encode_response
+from protocol.grpc.receiving import ReceiveMemory
+from protocol.grpc.request_forms import RequestForms
+from protocol.grpc.request_head import RequestHead
+from protocol.grpc.settings import GrpcSettings
+from protocol.messages import Buffer, InferenceResponse
+from protocol.services import EdgeServices
+
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+
+
+class Asking(Protocol):
+    """Who asks: the calls of a connection. `memory` is what counts their messages."""
+
+    @property
+    def memory(self) -> ReceiveMemory: ...
+
+    def answer(self, call: DirectCall) -> None:
+        """Its answer is there. Must not wait, and raises nothing."""
+
+
+class DirectCall(Awaited):
+    """One that is under way; its client has sent all. `deadline` is in seconds of Trio's clock, `size` in bytes."""
+
+    __slots__ = ("asking", "deadline", "head", "id", "size")
+
+    def __init__(self, asking: Asking, answers: Answers, stream_id: int, head: RequestHead, size: int) -> None:
+        super().__init__(answers)
+        self.asking = asking
+        self.id = stream_id
+        self.head = head
+        self.size = size
+        self.deadline = math.inf if head.timeout is None else trio.current_time() + head.timeout
+
+    def deliver(self) -> None:
+        self.asking.answer(self)
+
+
+class DirectInfer:
+    """Of one edge, whose `answers` run as long as it serves."""
+
+    def __init__(self, services: EdgeServices, forms: RequestForms, max_message_size: int) -> None:
+        self._services = services
+        self._forms = forms
+        self._max_size = PREFIX_LENGTH + max_message_size
+        self.answers = Answers()
+
+    @classmethod
+    def of(cls, services: EdgeServices, settings: GrpcSettings, forms: RequestForms) -> DirectInfer | None:
+        """None where every call takes more than this."""
+        if not services.access.is_open or not services.forwarding.is_empty or settings.compression_level:
+            return None
+        return cls(services, forms, settings.limits.max_message_size)
+
+    def begin(self, asking: Asking, stream_id: int, head: RequestHead, data: Buffer) -> DirectCall | None:
+        """Queue the request of a call whose data is all there. None where it has to go the usual way, and nothing has
+        been done."""
+        size = len(data)
+        services, memory = self._services, asking.memory
+        if (
+            size < PREFIX_LENGTH
+            or data[0]
+            or int.from_bytes(data[1:PREFIX_LENGTH], "big") != size - PREFIX_LENGTH
+            or size > self._max_size
+            or size > memory.left
+            or services.trace.is_sampling
+        ):
+            return None
+        message = memoryview(data)[PREFIX_LENGTH:]
+        try:
+            request, placement, _ = self._forms.decode(self._forms.read(message), message)
+            if placement is not None:
+                return None
+            call = DirectCall(asking, self.answers, stream_id, head, size)
+            call.submitted = services.core.submit(request, call)
+        except Exception:  # what it is, is said on the usual way
+            return None
+        if call.submitted is None:
+            return None
+        memory.take(size)
+        return call
+
+    def end(self, call: DirectCall) -> list[Buffer]:
+        """The response message, in its parts. Raises what went wrong."""
+        assert call.submitted is not None
+        call.submitted.end()
+        call.asking.memory.give(call.size)
+        reply = call.reply
+        if isinstance(reply, InferenceResponse):
+            return encode_response(reply)
+        assert reply is not None
+        raise reply
+
+    def give_up(self, call: DirectCall) -> None:
+        """Nobody wants its answer any more."""
+        assert call.submitted is not None
+        call.submitted.give_up()
+        call.asking.memory.give(call.size)

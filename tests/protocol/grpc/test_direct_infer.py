@@ -1,0 +1,286 @@
+"""ModelInfer calls that need no task, and what makes one need a task after all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from tritonclient.grpc import service_pb2
+
+from protocol.access.control import AccessControl
+from protocol.access.forwarding import HeaderForwarding
+from protocol.access.restricted import GRPC_PROTOCOL, RestrictedApis
+from protocol.datatypes import DataType
+from protocol.grpc.settings import ConnectionLimits, GrpcSettings
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.request_memory import RequestMemory
+from tests.protocol.grpc.caller import SERVICE, Caller, serving
+from tests.protocol.grpc.client import framed
+from tests.protocol.grpc.fakes import FakeCore
+from tests.protocol.grpc.harness import DEADLINE_EXCEEDED, INTERNAL, NOT_FOUND, RESOURCE_EXHAUSTED, UNAVAILABLE
+from tests.protocol.grpc.services import FakeTraceControl, edge_services
+
+INFER = f"{SERVICE}/ModelInfer"
+
+
+def request_of(model: str = "echo", request_id: str = "7", data: bytes = b"\1\2\3\4", **parameters: int) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=model, id=request_id, raw_input_contents=[data])
+    request.inputs.add(name="x", datatype="UINT8", shape=[len(data)])
+    for key, value in parameters.items():
+        request.parameters[key].int64_param = value
+    serialized: bytes = request.SerializeToString()
+    return serialized
+
+
+def answer_of(message: bytes) -> Any:
+    return service_pb2.ModelInferResponse.FromString(message)
+
+
+def endings(core: FakeCore) -> list[str]:
+    return [each.ending for each in core.submitted]
+
+
+async def start(peers: Caller, *models: str, headers: dict[str, str] | None = None) -> list[int]:
+    """Calls that the server has taken."""
+    streams = [await peers.client.start_call(INFER, request_of(model), headers=headers) for model in models]
+    await peers.core.wait_for_in_flight(len(models))
+    return streams
+
+
+async def held(peers: Caller) -> int:
+    """Bytes of messages, once all is quiet."""
+    await trio.testing.wait_all_tasks_blocked()
+    memory = peers.connection._calls.memory
+    return ConnectionLimits().max_receive_memory - memory.left
+
+
+async def test_calls_again_and_again() -> None:
+    """Each has the answer to what it asked, whichever form it has."""
+    async with serving() as peers:
+        for number in range(4):
+            asked = [
+                await peers.client.start_call(INFER, request_of(request_id=request_id, data=bytes([number]) * size))
+                for request_id, size in [("a", 4), ("", 4), ("b", 700)]
+            ]
+            for stream, (request_id, size) in zip(asked, [("a", 4), ("", 4), ("b", 700)], strict=True):
+                response = await peers.client.finish(stream)
+                assert (response.status, response.headers[":status"]) == (0, "200")
+                (message,) = response.messages
+                answer = answer_of(message)
+                assert (answer.id, answer.raw_output_contents[0]) == (request_id, bytes([number]) * size)
+        assert endings(peers.core) == ["answered"] * 12
+        assert await held(peers) == 0
+
+
+async def test_answers_of_one_moment_leave_in_one_write(autojump_clock: trio.testing.MockClock) -> None:
+    async with serving() as peers:
+        assert (await peers.client.call(INFER, request_of())).status == 0
+        streams = await start(peers, *["wait"] * 5)
+        await trio.testing.wait_all_tasks_blocked()
+        reads = peers.client.reads
+        peers.core.gate.set()
+        for stream in streams:
+            assert (await peers.client.finish(stream)).status == 0
+        assert peers.client.reads == reads + 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (framed(request_of("unknown")), NOT_FOUND),
+        (framed(request_of("unavailable")), UNAVAILABLE),
+        (framed(request_of("defect")), INTERNAL),
+        (framed(request_of())[:-1], 3),
+        (framed(request_of()) + b"x", 3),
+        (framed(b"\xff"), 3),
+        (b"\2" + framed(request_of())[1:], 3),
+        (b"\1" + framed(request_of())[1:], 3),
+        (b"\0\0", 3),
+        (b"", 3),
+    ],
+)
+async def test_what_is_wrong_is_said_as_ever(body: bytes, status: int) -> None:
+    async with serving() as peers:
+        stream = await peers.client.open(INFER, holds_back=True)
+        await peers.client.send(stream, body, end=True)
+        assert (await peers.client.finish(stream)).status == status
+        assert (await peers.client.call(INFER, request_of())).status == 0
+        assert await held(peers) == 0
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"trace": FakeTraceControl(is_on=True)},
+        {"forwarding": HeaderForwarding("x-")},
+        {"access": AccessControl(RestrictedApis.parse(["trace:key=value"], GRPC_PROTOCOL))},
+    ],
+)
+async def test_services_that_look_at_each_call_take_a_task(parts: dict[str, Any]) -> None:
+    async with serving(edge_services(**parts)) as peers:
+        assert (await peers.client.call(INFER, request_of())).status == 0
+        assert peers.core.submitted == []
+
+
+async def test_a_call_in_pieces_takes_a_task() -> None:
+    async with serving() as peers:
+        body = framed(request_of())
+        stream = await peers.client.open(INFER)
+        await trio.testing.wait_all_tasks_blocked()
+        await peers.client.send(stream, body[:20])
+        await trio.testing.wait_all_tasks_blocked()
+        await peers.client.send(stream, body[20:], end=True)
+        assert (await peers.client.finish(stream)).status == 0
+        assert peers.core.submitted == []
+
+
+async def test_a_reset_gives_its_call_up_and_no_other() -> None:
+    async with serving() as peers:
+        first, second = await start(peers, "wait", "wait")
+        peers.client.h2.reset_stream(first)
+        await peers.client.flush()
+        await peers.core.cancellation.wait()
+        peers.core.gate.set()
+        assert (await peers.client.finish(second)).status == 0
+        assert endings(peers.core) == ["given up", "answered"]
+        assert await held(peers) == 0
+
+
+async def test_a_reset_of_what_is_answered_at_that_moment() -> None:
+    """The answer is there, and not delivered yet."""
+    async with serving() as peers:
+        (stream,) = await start(peers, "wait")
+        peers.core.gate.set()
+        peers.client.h2.reset_stream(stream)
+        await peers.client.flush()
+        await trio.testing.wait_all_tasks_blocked()
+        assert endings(peers.core)[0] in ("given up", "answered")
+        assert (await peers.client.call(INFER, request_of())).status == 0
+        assert await held(peers) == 0
+
+
+async def test_a_client_that_leaves_has_its_calls_given_up() -> None:
+    async with serving() as peers:
+        await start(peers, "wait", "forever")
+        assert await held(peers) > 0
+        await peers.client.transport.aclose()
+        await peers.core.cancellation.wait()
+        assert await held(peers) == 0
+        assert endings(peers.core) == ["given up"] * 2
+
+
+async def test_deadlines_end_calls_in_time(autojump_clock: trio.testing.MockClock) -> None:
+    """Each at its own, in whatever order they come, and nothing is sent for one that was answered."""
+    async with serving() as peers:
+        began = trio.current_time()
+        (slow,) = await start(peers, "forever", headers={"grpc-timeout": "30S"})
+        quick = await peers.client.start_call(INFER, request_of("forever"), headers={"grpc-timeout": "500m"})
+        kept = await peers.client.start_call(INFER, request_of("wait"), headers={"grpc-timeout": "600m"})
+        assert (await peers.client.call(INFER, request_of(), headers={"grpc-timeout": "100m"})).status == 0
+        response = await peers.client.finish(quick)
+        assert (response.status, response.message) == (DEADLINE_EXCEEDED, "the call's deadline has passed")
+        assert trio.current_time() - began == pytest.approx(0.5)
+        peers.core.gate.set()
+        assert (await peers.client.finish(kept)).status == 0
+        assert (await peers.client.finish(slow)).status == DEADLINE_EXCEEDED
+        assert trio.current_time() - began == pytest.approx(30)
+        assert sorted(endings(peers.core)) == ["answered", "answered", "given up", "given up"]
+        assert await held(peers) == 0
+
+
+async def test_draining_waits_for_calls_without_a_task(autojump_clock: trio.testing.MockClock) -> None:
+    async with serving() as peers:
+        (stream,) = await start(peers, "wait")
+        peers.connection.drain()
+        late = await peers.client.start_call(INFER, request_of())
+        assert (await peers.client.finish(late)).status == UNAVAILABLE
+        peers.core.gate.set()
+        assert (await peers.client.finish(stream)).status == 0
+        await peers.client.read_to_end()
+        assert endings(peers.core) == ["answered"]
+
+
+async def test_a_connection_that_retires_waits_for_calls_without_a_task(autojump_clock: trio.testing.MockClock) -> None:
+    settings = GrpcSettings(limits=ConnectionLimits(max_connection_age=1, max_connection_idle=100))
+    async with serving(settings=settings) as peers:
+        (stream,) = await start(peers, "wait")
+        await trio.sleep(60)
+        peers.core.gate.set()
+        assert (await peers.client.finish(stream)).status == 0
+        await peers.client.read_to_end()
+
+
+async def test_calls_without_a_task_count_as_calls() -> None:
+    settings = GrpcSettings(limits=ConnectionLimits(max_concurrent_streams=2))
+    async with serving(settings=settings) as peers:
+        peers.client.h2.remote_settings.max_concurrent_streams = 100
+        streams = await start(peers, "wait", "wait")
+        refused = await peers.client.start_call(INFER, request_of())
+        assert (await peers.client.finish(refused)).reset == 7  # REFUSED_STREAM
+        peers.core.gate.set()
+        assert [(await peers.client.finish(stream)).status for stream in streams] == [0, 0]
+
+
+async def test_memory_is_bounded() -> None:
+    one = len(framed(request_of("wait")))
+    async with serving(edge_services(memory=RequestMemory(one + 10))) as peers:
+        (stream,) = await start(peers, "wait")
+        assert (await peers.client.call(INFER, request_of())).status in (RESOURCE_EXHAUSTED, UNAVAILABLE)
+        peers.core.gate.set()
+        assert (await peers.client.finish(stream)).status == 0
+        assert (await peers.client.call(INFER, request_of())).status == 0
+
+
+async def test_a_message_over_the_limit_is_refused() -> None:
+    settings = GrpcSettings(limits=ConnectionLimits(max_message_size=20))
+    async with serving(settings=settings) as peers:
+        assert (await peers.client.call(INFER, request_of())).status == RESOURCE_EXHAUSTED
+        assert peers.core.submitted == []
+
+
+class Answering(FakeCore):
+    """Gives everything the same outputs."""
+
+    outputs: tuple[Tensor, ...] = ()
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        await trio.lowlevel.checkpoint()
+        return InferenceResponse("echo", 1, list(self.outputs), request.id)
+
+
+async def test_an_answer_that_waits_for_its_client(autojump_clock: trio.testing.MockClock) -> None:
+    """Larger than the client's window; it may still be reset, or come too late."""
+    core = Answering()
+    data = bytes(range(256)) * 1000
+    core.outputs = (Tensor("x", DataType.UINT8, (len(data),), data),)
+    async with serving(edge_services(core)) as peers:
+        peers.core.tasks = core.tasks
+        response = await peers.client.call(INFER, request_of())
+        assert answer_of(response.messages[0]).raw_output_contents[0] == data
+        peers.client.acknowledges = False
+        late = await peers.client.start_call(INFER, request_of(), headers={"grpc-timeout": "1S"})
+        assert (await peers.client.finish(late)).status == DEADLINE_EXCEEDED
+        assert await held(peers) == 0
+
+
+@pytest.mark.parametrize("broken", [None, "text"])
+async def test_an_answer_that_cannot_be_encoded(broken: Any, caplog: pytest.LogCaptureFixture) -> None:
+    core = Answering()
+    core.outputs = (Tensor("x", DataType.UINT8, (1,), broken),)
+    async with serving(edge_services(core)) as peers:
+        for _ in range(2):
+            assert (await peers.client.call(INFER, request_of())).status == INTERNAL
+        assert "failed unexpectedly" in caplog.text
+        core.outputs = ()
+        assert (await peers.client.call(INFER, request_of())).status == 0
+        assert await held(peers) == 0
+
+
+async def test_compressed_responses_take_a_task() -> None:
+    settings = replace(GrpcSettings(), compression_level=1)
+    async with serving(settings=settings) as peers:
+        assert (await peers.client.call(INFER, request_of(data=bytes(1000)))).status == 0
+        assert peers.core.submitted == []

@@ -1,0 +1,35 @@
+"""What the fake cores of both edges' tests give for a request whose answer comes by a call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from protocol.core import AnswerTo
+from protocol.errors import ServerError
+from protocol.messages import InferenceResponse
+
+
+class FakeSubmitted:
+    """Implements `protocol.core.Submitted`, and holds to it that it ends once."""
+
+    def __init__(self) -> None:
+        self.ending = ""
+        self._scope = trio.CancelScope()
+
+    async def run(self, answer: Callable[[], Awaitable[InferenceResponse]], answer_to: AnswerTo) -> None:
+        with self._scope:
+            try:
+                answer_to.send_nowait(await answer())
+            except ServerError as error:
+                answer_to.send_nowait(error)
+
+    def end(self) -> None:
+        assert not self.ending
+        self.ending = "answered"
+
+    def give_up(self) -> None:
+        assert not self.ending
+        self.ending = "given up"
+        self._scope.cancel()
