@@ -163,6 +163,9 @@ class BatchLayout:
         found = memory[start : start + size].view(first.dtype).reshape(shape)
         return np.concatenate(parts, out=found)
 
+    def complete(self) -> None:
+        """Wait until what was joined is there, for any thread."""
+
     def batch_inputs(self, requests: Sequence[InferenceRequest]) -> Arrays:
         """What the model gets beside the requests' own inputs (`batch_input`)."""
         return {} if self._batch_inputs is None else self._batch_inputs.arrays(requests)

@@ -79,6 +79,9 @@ class DeviceBatchLayout(BatchLayout):
                 parts += [_last_row(last)] * missing
         return DeviceTensor(name, first.datatype, shape, self._stream.joined(parts))
 
+    def complete(self) -> None:
+        self._stream.synchronize()
+
     def batch_inputs(self, requests: Sequence[InferenceRequest]) -> Arrays:
         made: dict[str, Any] = {}
         for name, array in super().batch_inputs(requests).items():

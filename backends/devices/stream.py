@@ -36,10 +36,21 @@ class DeviceStream:
     ) -> None:
         self._runtime = runtime
         self._pinned = pinned
+        self._priority = priority
         self._pins_inputs = pins_inputs
         self._pins_outputs = pins_outputs
         self._stream = runtime.new_stream(priority)
         self._held: list[object] = []
+
+    def sibling(self) -> DeviceStream:
+        """Another one of the same instance, whose work goes on beside."""
+        return DeviceStream(
+            self._runtime,
+            self._pinned,
+            priority=self._priority,
+            pins_inputs=self._pins_inputs,
+            pins_outputs=self._pins_outputs,
+        )
 
     @property
     def number(self) -> int:

@@ -191,7 +191,9 @@ class PyTorchBackend(ArrayBackend):
         wanted = DTYPES.get(entry.data_type)
         if self._options.autocast is not None and wanted is not None and tensor.is_floating_point():
             tensor = tensor.to(wanted)
-        if tensor.untyped_storage().data_ptr() in self._own_memory:
+        # What is compiled may run as a CUDA graph, which gives the same memory each time.
+        is_reused = self._options.compile is not None and tensor.is_cuda
+        if is_reused or tensor.untyped_storage().data_ptr() in self._own_memory:
             tensor = tensor.clone()
         return tensor
 

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from numpy.typing import NDArray
 
-from backends import array_backend
+from backends import instance_batch
 from backends.array_backend import ArrayBackend, Signature
 from backends.interface import InstanceDied, ModelSource
 from protocol.datatypes import DataType
@@ -181,7 +181,7 @@ async def test_the_phases_of_a_batch_are_timed_apart(monkeypatch: pytest.MonkeyP
             now[0] += 500
             return super().run(inputs)
 
-    monkeypatch.setattr(array_backend, "monotonic_ns", lambda: now[0])
+    monkeypatch.setattr(instance_batch, "monotonic_ns", lambda: now[0])
     async with loaded(Slow, spec_of(source_of(CONFIG))) as backend:
         timing = (await backend.execute([number(1), number(2)])).timing
     assert (timing.compute_input_ns, timing.compute_infer_ns, timing.compute_output_ns) == (0, 500, 0)

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from backends.instance_thread import InstanceThread
+from backends.instance_thread import Elsewhere, InstanceThread
 from tests.backends.helpers import threads_ended
 
 
@@ -225,3 +225,68 @@ def test_a_call_that_outlives_the_loop_disturbs_nobody() -> None:
         threading.excepthook = before
     assert not worker.is_alive()
     assert failures == []
+
+
+async def test_a_call_goes_on_elsewhere_and_its_caller_gets_what_that_gives() -> None:
+    first, second = InstanceThread("first"), InstanceThread("second")
+
+    def begin(divisor: int) -> float | Elsewhere[float]:
+        names.append(threading.current_thread().name)
+        return Elsewhere(second, lambda: end(divisor))
+
+    def end(divisor: int) -> float:
+        names.append(threading.current_thread().name)
+        return 1 / divisor
+
+    names: list[str] = []
+    assert await first.run(begin, 2) == 0.5
+    assert names == ["first", "second"]
+    with pytest.raises(ZeroDivisionError):
+        await first.run(begin, 0)
+    await first.aclose()
+    await second.aclose()
+
+
+async def test_a_call_that_goes_on_elsewhere_ends_without_its_caller() -> None:
+    first, second, gate = InstanceThread("first"), InstanceThread("second"), Gate()
+    ended: list[int] = []
+
+    def end(number: int) -> None:
+        if number == 1:
+            gate()
+        ended.append(number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first.run, lambda: Elsewhere(second, lambda: end(1)))
+        await trio.to_thread.run_sync(gate.entered.wait)
+        nursery.start_soon(first.run, lambda: Elsewhere(second, lambda: end(2)))
+        await first.run(lambda: None)
+        nursery.cancel_scope.cancel()
+    gate.opened.set()
+    await second.run(lambda: None)
+    assert ended == [1, 2]
+    await first.aclose()
+    await second.aclose()
+
+
+async def test_a_posted_call_is_made_in_its_turn_and_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    thread = InstanceThread("posted")
+    made: list[int] = []
+    thread.post(lambda: made.append(1))
+    thread.post(lambda: 1 / 0)
+    thread.post(lambda: made.append(2))
+    assert await thread.run(made.copy) == [1, 2]
+    assert "a call beside an instance has failed" in caplog.text
+    await thread.aclose()
+
+
+async def test_joining_waits_for_what_was_asked_for() -> None:
+    thread, other = InstanceThread("joined"), InstanceThread("other")
+    thread.join()  # it never began
+    assert not other.is_closed
+    made: list[int] = []
+    other.post(lambda: made.append(1))
+    other.join()
+    assert made == [1]
+    assert other.is_closed
+    await threads_ended("other")
