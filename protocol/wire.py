@@ -127,6 +127,8 @@ class PlainWire:
             return 0
 
     async def send_parts(self, parts: Sequence[Buffer], pause_seconds: float, on_pause: Callable[[], None]) -> bool:
+        # Mostly the kernel takes all of it, and a scope costs as much as many a system call.
+        parts = split(parts, self.send_at_once(parts))[1]
         try:
             while parts:
                 goal = SEND_SIZE
