@@ -16,9 +16,11 @@ import trio
 from numpy.typing import NDArray
 
 from backends.array_backend import ArrayBackend, Signature, default_max_batch_size
+from backends.devices.batch import reshaped
 from backends.interface import InstanceSpec, ModelSource
 from backends.jax.binding import Binding
 from backends.jax.device import CPU
+from backends.jax.device_road import array_of, stream_of, tensors_of
 from backends.jax.errors import load_errors, run_errors
 from backends.jax.exported import MODEL_FILE, ExportedFunction
 from backends.jax.loaded_function import LoadedFunction, SharedFunction, load_function
@@ -38,6 +40,7 @@ class JaxBackend(ArrayBackend):
 
     model_filename = MODEL_FILE
     alignment = 64  # what the library takes as it lies, and does not copy
+    takes_device_tensors = True
     prefers_gpu = any(find_spec(f"jax_{plugin}_plugin") for plugin in ("cuda12", "cuda13", "rocm60", "rocm7"))
 
     def __init__(self, spec: InstanceSpec) -> None:
@@ -89,6 +92,7 @@ class JaxBackend(ArrayBackend):
             return load_function(spec, options, self.batch_rule(spec.config))
 
         self._loaded = self._shared().enter(load)
+        self.device_stream = stream_of(spec, self._loaded.device)
 
     def _shared(self) -> SharedFunction:
         """The one of all instances on the device."""
@@ -102,17 +106,26 @@ class JaxBackend(ArrayBackend):
         assert loaded is not None
         binding = loaded.binding
         scalars = binding.scalar_inputs
-        arrays = [inputs[name].reshape(()) if name in scalars else inputs[name] for name in binding.inputs]
+        arrays: list[Any] = [reshaped(inputs[name], ()) if name in scalars else inputs[name] for name in binding.inputs]
         shapes = tuple(array.shape for array in arrays)
+        stream = self.device_stream
         with run_errors(self.spec.source.name, shapes), jax.enable_x64(True):
             executable = loaded.executables.get(shapes)
+            if stream is not None:
+                stream.synchronize()
+                arrays = [array_of(array, loaded.device) for array in arrays]
             results = executable(*loaded.weights, *arrays)
-            for result in results if loaded.device.platform != CPU else ():
-                result.copy_to_host_async()  # all at once, before the first is waited for
-            outputs = {entry.name: np.asarray(result) for entry, result in zip(self._outputs, results, strict=True)}
+            found = {entry.name: result for entry, result in zip(self._outputs, results, strict=True)}
+            outputs: dict[str, Any]
+            if stream is not None:
+                outputs = dict(tensors_of(found, stream))
+            else:
+                for result in results if loaded.device.platform != CPU else ():
+                    result.copy_to_host_async()  # all at once, before the first is waited for
+                outputs = {name: np.asarray(result) for name, result in found.items()}
         for entry in self._outputs:
             if entry.name in binding.scalar_outputs:
-                outputs[entry.name] = outputs[entry.name].reshape(entry.backend_dims)
+                outputs[entry.name] = reshaped(outputs[entry.name], entry.backend_dims)
         return outputs
 
     def memory_usage(self) -> Sequence[MemoryUsage]:
@@ -127,4 +140,5 @@ class JaxBackend(ArrayBackend):
 
     def close_model(self) -> None:
         self._loaded = None
+        self.device_stream = None
         self._shared().leave()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
+from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError, Unavailable
 
 # Of all inputs of a function, in its order.
 Shapes: TypeAlias = "tuple[tuple[int, ...], ...]"
@@ -39,6 +39,8 @@ def run_errors(model: str, shapes: Shapes) -> Iterator[None]:
         raise
     except Exception as error:
         kind, text = _kind_of(error), _told(error)
+        if kind is Unavailable:  # there may be memory again, for another request
+            kind = Overloaded
         if kind is InvalidArgument:
             text = f"model '{model}' was not exported for inputs of the shapes {told_shapes(shapes)}: {text}"
         else:
