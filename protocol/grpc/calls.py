@@ -89,6 +89,7 @@ class Calls:
         self._infer = shared.direct
         self._direct: dict[int, DirectCall] = {}
         self._writes_soon = False
+        self._taken = 0  # bytes of calls without a task, which the peer may send again
         self.is_draining = False
         self.refuses = False
         self.next_deadline = math.inf
@@ -144,7 +145,13 @@ class Calls:
         head: RequestHead = event.request
         self._out.window_updates += _UPDATES_PER_CALL
         is_first = not self._streams and not self._direct
-        if self._is_refused(event, head):
+        if (
+            len(self._streams) + len(self._direct) >= self._limits.max_concurrent_streams
+            or self.refuses
+            or self.is_draining
+            or head.handler is None
+        ):
+            self._refuse(event, head)
             if event.flow_controlled_length:
                 self._out.acknowledge(event.stream_id, event.flow_controlled_length)
             return
@@ -153,7 +160,7 @@ class Calls:
         if not (event.data is not None and head.is_direct and self._begin(event, event.data)):
             self._open(event)
 
-    def _is_refused(self, event: events.RequestReceived, head: RequestHead) -> bool:
+    def _refuse(self, event: events.RequestReceived, head: RequestHead) -> None:
         stream_id, has_ended = event.stream_id, event.stream_ended
         if len(self._streams) + len(self._direct) >= self._limits.max_concurrent_streams:
             # Some are reset, but their handlers not gone.
@@ -166,12 +173,9 @@ class Calls:
             if head.limit is not None:
                 self._out.count_refusal(head.limit)
             self._out.end_stream(stream_id, head.refusal or (), peer_has_ended=has_ended)
-        elif self.is_draining:
+        else:
             response = error_response(Unavailable(SHUTTING_DOWN), head.method)
             self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
-        else:
-            return False
-        return True
 
     def _begin(self, event: events.RequestReceived, data: Buffer) -> bool:
         """Whether it could be begun without a task."""
@@ -180,7 +184,7 @@ class Calls:
         if call is None:
             return False
         self._direct[call.id] = call
-        self._out.acknowledge(call.id, event.flow_controlled_length)
+        self._taken += event.flow_controlled_length
         if call.deadline < self.next_deadline:
             self.next_deadline = call.deadline
             self._owner.note_deadline()
@@ -193,6 +197,12 @@ class Calls:
         self._tasks.start(stream)
         if event.data is not None:
             stream.feed(event.data, event.flow_controlled_length, has_ended=True)
+
+    def end_burst(self) -> None:
+        """All events of a read are there."""
+        if self._taken:
+            taken, self._taken = self._taken, 0
+            self._out.acknowledge(0, taken)  # their streams have ended: of the connection
 
     def on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -270,7 +280,8 @@ class Calls:
         if not self._writes_soon:
             self._writes_soon = True
             self._infer.answers.call_last(self._write)
-        self._note_end()
+        if not self._direct:
+            self._note_end()
 
     def _write(self) -> None:
         self._writes_soon = False

@@ -148,6 +148,7 @@ class Connection:
             try:
                 for event in self._h2.receive_data(data):
                     self._on_event[type(event)](event)
+                self._calls.end_burst()
             except ProtocolError as error:  # a GOAWAY that says so to the peer is ready
                 logger.debug("closing a gRPC connection: %s", error)
                 if type(error) is DenialOfServiceError:

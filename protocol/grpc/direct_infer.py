@@ -80,22 +80,23 @@ class DirectInfer:
             or data[0]
             or int.from_bytes(data[1:PREFIX_LENGTH], "big") != size - PREFIX_LENGTH
             or size > self._max_size
-            or size > memory.left
             or services.trace.is_sampling
         ):
             return None
+        if not memory.take(size):
+            memory.give(size)
+            return None
         message = memoryview(data)[PREFIX_LENGTH:]
+        call = DirectCall(asking, self.answers, stream_id, head, size)
         try:
             request, placement, _ = self._forms.decode(self._forms.read(message), message)
-            if placement is not None:
-                return None
-            call = DirectCall(asking, self.answers, stream_id, head, size)
-            call.submitted = services.core.submit(request, call)
+            if placement is None:
+                call.submitted = services.core.submit(request, call)
         except Exception:  # what it is, is said on the usual way
-            return None
+            call.submitted = None
         if call.submitted is None:
+            memory.give(size)
             return None
-        memory.take(size)
         return call
 
     def end(self, call: DirectCall) -> list[Buffer]:

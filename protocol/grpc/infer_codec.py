@@ -250,7 +250,7 @@ def _response_parts(response: InferenceResponse, *, is_final: bool | None) -> li
         parts += field_parts(_RESPONSE_ID, response.id.encode())
     size = sum(map(len, parts))
     for tensor in response.outputs:
-        data = flat(tensor.data)
+        data = tensor.data if type(tensor.data) is bytes else flat(tensor.data)
         length = len(data)
         before = _raw_field_start(length)
         size += len(before) + length

@@ -81,13 +81,15 @@ class Outgoing:
 
     def flush(self) -> None:
         """Hand the frames made so far to the writer."""
-        if self._h2.has_data_to_send:
-            self._writer.put(self._h2.data_to_send())
+        made = self._h2.data_to_send()
+        if made:
+            self._writer.put(made)
 
     def write(self) -> None:
         """As `flush`, at the end of a burst of work."""
-        if self._h2.has_data_to_send:
-            self._writer.put_last(self._h2.data_to_send())
+        made = self._h2.data_to_send()
+        if made:
+            self._writer.put_last(made)
 
     async def answer_peer(self) -> None:
         """Write what answers the peer's own frames; wait while it reads none of those answers."""
@@ -158,9 +160,10 @@ class Outgoing:
         nothing is done, where that has to wait for the client."""
         size = sum(map(len, parts))
         try:
-            if size > self._h2.sendable(stream_id) or self._writer.backlog >= MAX_BACKLOG:
+            if self._writer.backlog >= MAX_BACKLOG or not self._h2.send_response(
+                stream_id, RESPONSE_HEADERS, parts, size, OK_TRAILERS
+            ):
                 return False
-            self._h2.send_response(stream_id, RESPONSE_HEADERS, parts, OK_TRAILERS)
         except StreamClosedError:  # it is reset
             return True
         self.has_sent_data = True

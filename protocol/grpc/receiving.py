@@ -36,13 +36,14 @@ class ReceiveMemory:
 
     def take(self, size: int) -> bool:
         """Count bytes that are there already; whether they are within the limits. They count in any case."""
+        server = self._server
         self._held += size
-        self._server.take(size)
-        return self._held <= self._limit and self._server.left >= 0
+        server.held += size
+        return self._held <= self._limit and server.held <= server.limit
 
     def give(self, size: int) -> None:
         self._held -= size
-        self._server.give(size)
+        self._server.held -= size
 
     def close(self) -> None:
         """The connection has ended, with all of its calls."""

@@ -43,6 +43,7 @@ from protocol.grpc.http2.frames import (
     FrameReader,
     frame,
     frame_header,
+    pack_header,
 )
 from protocol.grpc.http2.request_headers import Headers, RequestHeaders
 from protocol.grpc.http2.response_headers import ResponseHeaders
@@ -61,9 +62,9 @@ _MAX_BLOCK_PER_HEADER_SIZE = 4
 class _Stream:
     __slots__ = ("has_ended", "is_answered", "receive_window", "window")
 
-    def __init__(self, window: int, receive_window: int) -> None:
+    def __init__(self, window: int) -> None:
         self.window = window
-        self.receive_window = ReceiveWindow(receive_window)
+        self.receive_window: ReceiveWindow | None = None  # as it was opened, before data has come that is not the last
         self.has_ended = False  # the client's side
         self.is_answered = False  # ours
 
@@ -157,7 +158,8 @@ class ServerConnection:
         """
         happened = self._events = []
         try:
-            for kind, flags, stream_id, payload in self._reader.read(data):
+            frames, failure = self._reader.read(data)
+            for kind, flags, stream_id, payload in frames:
                 if self._block is not None:
                     self._on_continuation(kind, flags, stream_id, payload)
                     continue
@@ -166,6 +168,8 @@ class ServerConnection:
                     happened.append(events.IgnoredFrame(kind))
                 else:
                     on_frame(flags, stream_id, payload)
+            if failure is not None:
+                raise failure
         except ProtocolError as error:
             self.close_connection(error.error_code)
             raise
@@ -186,8 +190,11 @@ class ServerConnection:
                 self._check_gone(stream_id)
             self._give_back(size)
             return
-        stream.receive_window.consume(size)
         has_ended = bool(flags & END_STREAM)
+        if stream.receive_window is None and not (has_ended and size <= self._stream_window):
+            stream.receive_window = ReceiveWindow(self._stream_window)
+        if stream.receive_window is not None:
+            stream.receive_window.consume(size)
         if has_ended:
             self._end(stream_id, stream)
             last = self._events[-1] if self._events else None
@@ -229,7 +236,7 @@ class ServerConnection:
                 raise ProtocolError(f"Stream {stream_id} is not a client's")
             request = self.request_headers.request(block)
             self._highest_stream_id = stream_id
-            stream = self._streams[stream_id] = _Stream(self.client_settings.initial_window_size, self._stream_window)
+            stream = self._streams[stream_id] = _Stream(self.client_settings.initial_window_size)
             stream.has_ended = has_ended = bool(flags & END_STREAM)
             self._events.append(events.RequestReceived(stream_id, request, has_ended))
         elif not self._takes_trailers(stream_id, flags, block):
@@ -255,7 +262,7 @@ class ServerConnection:
         return True
 
     def _on_window_update(self, flags: int, stream_id: int, payload: Buffer) -> None:
-        increment = _number(payload) & 0x7FFFFFFF
+        increment = (int.from_bytes(payload, "big") if len(payload) == 4 else _number(payload)) & 0x7FFFFFFF
         if not increment:
             raise ProtocolError("WINDOW_UPDATE by 0")
         if not stream_id:
@@ -365,10 +372,6 @@ class ServerConnection:
 
     # What leaves.
 
-    @property
-    def has_data_to_send(self) -> bool:
-        return bool(self._output)
-
     def data_to_send(self) -> list[Buffer]:
         """The frames made since the last time."""
         output, self._output = self._output, []
@@ -408,12 +411,30 @@ class ServerConnection:
         stream_id: int,
         headers: Sequence[tuple[bytes, bytes]],
         parts: Sequence[Buffer],
+        size: int,
         trailers: Sequence[tuple[bytes, bytes]],
-    ) -> None:
-        """A whole response, its data as for `send_data`."""
-        self.send_headers(stream_id, headers)
-        self.send_data(stream_id, parts)
-        self.send_headers(stream_id, trailers, end_stream=True)
+    ) -> bool:
+        """A whole response: as if `send_headers`, `send_data` for parts of `size` bytes and `send_headers` were called,
+        with headers that fit into a frame. False where the data is more than `sendable`, and nothing is done."""
+        stream = self._open(stream_id)
+        if size > min(stream.window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE):
+            return False
+        stream.window -= size
+        self._window -= size
+        encode = self.response_headers.encode
+        first, last = encode(headers), encode(trailers)
+        self._output += (
+            pack_header(0, len(first), HEADERS, END_HEADERS, stream_id),
+            first,
+            pack_header(size >> 16, size & 0xFFFF, DATA, 0, stream_id),
+            *parts,
+            pack_header(0, len(last), HEADERS, END_HEADERS | END_STREAM, stream_id),
+            last,
+        )
+        stream.is_answered = True
+        if stream.has_ended:
+            del self._streams[stream_id]
+        return True
 
     def sendable(self, stream_id: int) -> int:
         """How many bytes a DATA frame may have now; 0, or less, where the client has to open a window first."""
@@ -423,7 +444,7 @@ class ServerConnection:
         """The client may send as much again."""
         self._give_back(size)
         stream = self._streams.get(stream_id)
-        if stream is not None and not stream.has_ended:
+        if stream is not None and not stream.has_ended and stream.receive_window is not None:
             increment = stream.receive_window.give_back(size)
             if increment:
                 self._output.append(frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big")))

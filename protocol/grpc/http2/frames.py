@@ -6,7 +6,6 @@ Source: RFC 9113, sections 4 and 6.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import TypeAlias
 
 from h2.exceptions import FrameTooLargeError, ProtocolError
@@ -32,12 +31,14 @@ MAX_WHOLE_FRAME = 131072
 _SPLIT_ABOVE = 8192
 
 _HEADER = struct.Struct(">BHBBI")
+# Of the size's upper 8 bits and lower 16, kind, flags, stream.
+pack_header = _HEADER.pack
 
 Frame: TypeAlias = tuple[int, int, int, Buffer]
 
 
 def frame_header(size: int, kind: int, flags: int, stream_id: int) -> bytes:
-    return _HEADER.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id)
+    return pack_header(size >> 16, size & 0xFFFF, kind, flags, stream_id)
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
@@ -65,20 +66,22 @@ class FrameReader:
         """The stream of a DATA frame that is given in pieces, and how many bytes of it are to come."""
         return None if self._piece is None else self._piece[1:]
 
-    def read(self, data: Buffer) -> Iterator[Frame]:
-        """Frames, as far as they are there. To be read to its end before the next call.
-
-        Raises:
-            ProtocolError: the client does not greet with HTTP/2's preface.
-            FrameTooLargeError: it announces a frame that is larger than it was told, or than is held of its kind.
-        """
+    def read(self, data: Buffer) -> tuple[list[Frame], ProtocolError | None]:
+        """Frames, as far as they are there, and what is wrong with the bytes behind them: the client does not greet
+        with HTTP/2's preface, or it announces a frame that is larger than it was told, or than is held of its kind
+        (FrameTooLargeError)."""
+        found: list[Frame] = []
         if self._preface:
-            data = self._without_preface(data)
+            size = min(len(self._preface), len(data))
+            if self._preface[:size] != data[:size]:
+                return found, ProtocolError("Invalid HTTP/2 preamble.")
+            self._preface = self._preface[size:]
+            data = data[size:]
         if self._rest:
             self._rest.append(data)
             self._rest_size += len(data)
             if self._rest_size < self._needed:
-                return
+                return found, None
             data = b"".join(self._rest)
             self._rest.clear()
         position, end = 0, len(data)
@@ -86,39 +89,35 @@ class FrameReader:
         if self._piece is not None and end:
             flags, stream_id, left = self._piece
             position = min(left, end)
-            yield self._data_piece(flags, stream_id, left, memoryview(data)[:position])
+            found.append(self._data_piece(flags, stream_id, left, memoryview(data)[:position]))
         while end - position >= HEADER_SIZE:
             high, low, kind, flags, stream_id = _HEADER.unpack_from(data, position)
             size = high << 16 | low
             if size > self._max_frame_size:
-                raise FrameTooLargeError(f"Received overlong frame: length {size}, max {self._max_frame_size}")
+                error = f"Received overlong frame: length {size}, max {self._max_frame_size}"
+                return found, FrameTooLargeError(error)
             if size > MAX_WHOLE_FRAME and (kind != DATA or flags & IS_PADDED):
-                raise FrameTooLargeError(f"Received a frame of kind {kind} of {size} bytes, max {MAX_WHOLE_FRAME}")
+                error = f"Received a frame of kind {kind} of {size} bytes, max {MAX_WHOLE_FRAME}"
+                return found, FrameTooLargeError(error)
             stream_id &= 0x7FFFFFFF
             start = position + HEADER_SIZE
             position = start + size
             if position <= end:
                 # A view keeps alive all that was read.
                 whole = memoryview(data)[start:position] if is_large and 4 * size >= end else data[start:position]
-                yield kind, flags, stream_id, whole
+                found.append((kind, flags, stream_id, whole))
             elif kind == DATA and size > _SPLIT_ABOVE and not flags & IS_PADDED:
                 if start < end:
-                    yield self._data_piece(flags, stream_id, size, memoryview(data)[start:end])
+                    found.append(self._data_piece(flags, stream_id, size, memoryview(data)[start:end]))
                 else:
                     self._piece = flags, stream_id, size
-                return
+                return found, None
             else:
                 self._keep(data[start - HEADER_SIZE :], HEADER_SIZE + size)
-                return
+                return found, None
         if position < end:
             self._keep(data[position:], HEADER_SIZE)
-
-    def _without_preface(self, data: Buffer) -> Buffer:
-        size = min(len(self._preface), len(data))
-        if self._preface[:size] != data[:size]:
-            raise ProtocolError("Invalid HTTP/2 preamble.")
-        self._preface = self._preface[size:]
-        return data[size:]
+        return found, None
 
     def _data_piece(self, flags: int, stream_id: int, left: int, payload: memoryview) -> Frame:
         left -= len(payload)

@@ -6,31 +6,39 @@ import pytest
 from h2.exceptions import FrameTooLargeError, ProtocolError
 
 from protocol.grpc.http2 import frames
-from protocol.grpc.http2.frames import PREFACE, FrameReader, frame
+from protocol.grpc.http2.frames import PREFACE, Frame, FrameReader, frame
 
 MAX = 100_000
 
 
 def reader() -> FrameReader:
     found = FrameReader(MAX)
-    assert list(found.read(PREFACE)) == []
+    assert read(found, PREFACE) == []
+    return found
+
+
+def read(reader: FrameReader, data: bytes) -> list[Frame]:
+    """All frames; raises what is wrong."""
+    found, error = reader.read(data)
+    if error is not None:
+        raise error
     return found
 
 
 def test_frames_in_one_read() -> None:
     data = frame(frames.PING, 1, 0, b"12345678") + frame(200, 7, 2**31 - 1)
-    assert list(reader().read(data)) == [(frames.PING, 1, 0, b"12345678"), (200, 7, 2**31 - 1, b"")]
+    assert read(reader(), data) == [(frames.PING, 1, 0, b"12345678"), (200, 7, 2**31 - 1, b"")]
 
 
 def test_the_reserved_bit_means_nothing() -> None:
-    assert list(reader().read(b"\0\0\0\0\0\x80\0\0\5")) == [(frames.DATA, 0, 5, b"")]
+    assert read(reader(), b"\0\0\0\0\0\x80\0\0\5") == [(frames.DATA, 0, 5, b"")]
 
 
 @pytest.mark.parametrize("piece", [1, 2, 8, 9, 10, 100])
 def test_frames_in_pieces(piece: int) -> None:
     found = reader()
     data = frame(frames.HEADERS, 4, 1, bytes(500)) + frame(frames.DATA, 1, 1, b"abc")
-    seen = [one for start in range(0, len(data), piece) for one in found.read(data[start : start + piece])]
+    seen = [one for start in range(0, len(data), piece) for one in read(found, data[start : start + piece])]
     assert seen == [(frames.HEADERS, 4, 1, bytes(500)), (frames.DATA, 1, 1, b"abc")]
 
 
@@ -43,7 +51,7 @@ def test_a_large_data_frame_is_given_as_it_comes(piece: int) -> None:
     seen = [
         (kind, flags, stream, bytes(body))
         for start in range(0, len(data), piece)
-        for kind, flags, stream, body in found.read(data[start : start + piece])
+        for kind, flags, stream, body in read(found, data[start : start + piece])
     ]
     *pieces, last, behind = seen
     assert behind == (frames.DATA, 0, 5, b"x")
@@ -55,23 +63,29 @@ def test_a_large_data_frame_is_given_as_it_comes(piece: int) -> None:
 def test_a_padded_frame_is_never_cut() -> None:
     found = reader()
     data = frame(frames.DATA, frames.IS_PADDED, 3, b"\5" + bytes(20_000))
-    assert list(found.read(data[:15_000])) == []
-    assert [body for *_, body in found.read(data[15_000:])] == [b"\5" + bytes(20_000)]
+    assert read(found, data[:15_000]) == []
+    assert [body for *_, body in read(found, data[15_000:])] == [b"\5" + bytes(20_000)]
 
 
 def test_a_frame_that_is_too_large_is_refused_by_its_header() -> None:
     with pytest.raises(FrameTooLargeError, match="length 100001, max 100000"):
-        list(reader().read(frames.frame_header(MAX + 1, frames.DATA, 0, 1)))
+        read(reader(), frames.frame_header(MAX + 1, frames.DATA, 0, 1))
 
 
 @pytest.mark.parametrize("greeting", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", b"\0"])
 def test_another_protocol(greeting: bytes) -> None:
     with pytest.raises(ProtocolError):
-        list(FrameReader(MAX).read(greeting))
+        read(FrameReader(MAX), greeting)
 
 
 def test_the_preface_in_pieces() -> None:
     found = FrameReader(MAX)
     for byte in PREFACE:
-        assert list(found.read(bytes([byte]))) == []
-    assert list(found.read(frame(frames.SETTINGS, 1, 0))) == [(frames.SETTINGS, 1, 0, b"")]
+        assert read(found, bytes([byte])) == []
+    assert read(found, frame(frames.SETTINGS, 1, 0)) == [(frames.SETTINGS, 1, 0, b"")]
+
+
+def test_frames_before_what_is_wrong_are_there() -> None:
+    found, error = reader().read(frame(frames.PING, 0, 0, b"12345678") + frames.frame_header(MAX + 1, 0, 0, 1))
+    assert found == [(frames.PING, 0, 0, b"12345678")]
+    assert isinstance(error, FrameTooLargeError)
