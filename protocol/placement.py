@@ -74,6 +74,30 @@ class PlacedRequest:
             InvalidArgument: a reference leaves its region, or a client has truncated it.
             PayloadTooLarge, Unavailable: more bytes than the server holds for one request, or for all.
         """
+        placed, copied = cls._prepare(request, placement, lease, core)
+        if _copying_takes_thread(copied):
+            # Not abandoned on cancellation: the lease must outlive the copying.
+            await trio.to_thread.run_sync(_read_inputs, request, copied, lease)
+        else:
+            _read_inputs(request, copied, lease)
+        return placed
+
+    @classmethod
+    def fetch_at_once(
+        cls, request: InferenceRequest, placement: Placement, lease: Lease, core: InferenceCore
+    ) -> PlacedRequest | None:
+        """As `fetch`; None where that takes a thread, and the request is of no more use then."""
+        placed, copied = cls._prepare(request, placement, lease, core)
+        if _copying_takes_thread(copied):
+            return None
+        _read_inputs(request, copied, lease)
+        return placed
+
+    @classmethod
+    def _prepare(
+        cls, request: InferenceRequest, placement: Placement, lease: Lease, core: InferenceCore
+    ) -> tuple[PlacedRequest, Mapping[int, MemoryReference]]:
+        """Everything but to copy the inputs, which it names."""
         targets = {name: lease.output(at.region, at.offset, at.byte_size) for name, at in placement.outputs.items()}
         classes: dict[str, _Classes] = {}
         if placement.classes:
@@ -84,13 +108,7 @@ class PlacedRequest:
         request.device_outputs = frozenset(
             [name for name, target in targets.items() if target.is_on_device and name not in placement.classes]
         )
-        copied = _place_views(request, placement, lease, core)
-        if sum(max(0, at.byte_size) for at in copied.values()) > COPY_IN_THREAD_ABOVE:
-            # Not abandoned on cancellation: the lease must outlive the copying.
-            await trio.to_thread.run_sync(_read_inputs, request, copied, lease)
-        else:
-            _read_inputs(request, copied, lease)
-        return cls(targets, classes)
+        return cls(targets, classes), _place_views(request, placement, lease, core)
 
     async def deliver(self, response: InferenceResponse) -> InferenceResponse:
         """The response as its client wants it. Outputs that were written to shared memory have no data any more.
@@ -99,20 +117,31 @@ class PlacedRequest:
             InvalidArgument: an output does not fit its place, or cannot be classified.
             Unavailable: the memory refuses.
         """
-        outputs = [await self._deliver(tensor) for tensor in response.outputs]
+        outputs = [
+            await trio.to_thread.run_sync(self._delivered, tensor)
+            if self._takes_thread(tensor)
+            else self._delivered(tensor)
+            for tensor in response.outputs
+        ]
         return dataclasses.replace(response, outputs=outputs)
 
-    async def _deliver(self, tensor: Tensor) -> Tensor:
+    def deliver_at_once(self, response: InferenceResponse) -> InferenceResponse | None:
+        """As `deliver`; None where that takes a thread, and nothing has been done."""
+        if any(map(self._takes_thread, response.outputs)):
+            return None
+        return dataclasses.replace(response, outputs=[self._delivered(tensor) for tensor in response.outputs])
+
+    def _takes_thread(self, tensor: Tensor) -> bool:
+        if tensor.name in self._targets:
+            return tensor.byte_size > COPY_IN_THREAD_ABOVE
+        return tensor.name in self._classes and tensor.byte_size > SORT_IN_THREAD_ABOVE
+
+    def _delivered(self, tensor: Tensor) -> Tensor:
         if (target := self._targets.get(tensor.name)) is not None:
-            if tensor.byte_size > COPY_IN_THREAD_ABOVE:
-                await trio.to_thread.run_sync(target.write, tensor)
-            else:
-                target.write(tensor)
+            target.write(tensor)
             return Tensor(tensor.name, tensor.datatype, tensor.shape, b"")
         if (wanted := self._classes.get(tensor.name)) is not None:
-            if tensor.byte_size > SORT_IN_THREAD_ABOVE:
-                return await trio.to_thread.run_sync(_classified, tensor, wanted)
-            return _classified(tensor, wanted)
+            return classify(tensor, wanted.count, wanted.labels, wanted.has_batch)
         return tensor
 
 
@@ -141,5 +170,5 @@ def _read_inputs(request: InferenceRequest, references: Mapping[int, MemoryRefer
         request.inputs[position].data = lease.read(at.region, at.offset, at.byte_size)
 
 
-def _classified(tensor: Tensor, wanted: _Classes) -> Tensor:
-    return classify(tensor, wanted.count, wanted.labels, wanted.has_batch)
+def _copying_takes_thread(references: Mapping[int, MemoryReference]) -> bool:
+    return sum([max(0, at.byte_size) for at in references.values()]) > COPY_IN_THREAD_ABOVE

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -270,12 +270,16 @@ class Calls:
             return
         try:
             message = self._infer.end(call)
-            parts = frame(message)
+            parts = () if message is None else frame(message)
         except Exception as error:
             self._out.end_stream(call.id, error_response(error, call.head.method), peer_has_ended=True)
         else:
-            if not self._out.send_response(call.id, parts):
-                self._send_in_task(call, message)
+            if message is None:
+                stream = self._run_in_task(call, partial(self._infer.send, call))
+                stream.on_close = partial(self._infer.close, call)
+                return
+            if not self._out.send_response(call.id, parts):  # its client has to make room first
+                self._run_in_task(call, partial(_send, message))
                 return
         if not self._writes_soon:
             self._writes_soon = True
@@ -287,14 +291,15 @@ class Calls:
         self._writes_soon = False
         self._out.write()
 
-    def _send_in_task(self, call: DirectCall, message: Sequence[Buffer]) -> None:
-        """Its client has to make room for the response first."""
+    def _run_in_task(self, call: DirectCall, handle: Callable[[Stream], Awaitable[None]]) -> Stream:
+        """What is left to do for it."""
         stream = Stream(self._out, call.id, call.head, self._shared.codec, self._limits, self.memory)
         stream.deadline = call.deadline
         stream.has_ended = True
-        stream.handle = partial(_send, message)
+        stream.handle = handle
         self._streams[call.id] = stream
         self._tasks.start(stream)
+        return stream
 
     def _give_up(self, call: DirectCall) -> None:
         assert self._infer is not None

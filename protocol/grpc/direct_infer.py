@@ -21,8 +21,11 @@ from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_forms import RequestForms
 from protocol.grpc.request_head import RequestHead
 from protocol.grpc.settings import GrpcSettings
-from protocol.messages import Buffer, InferenceResponse
+from protocol.grpc.stream import Stream
+from protocol.messages import Buffer, InferenceRequest, InferenceResponse
+from protocol.placement import PlacedRequest, Placement
 from protocol.services import EdgeServices
+from protocol.shared_memory.lease import Lease
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
@@ -40,7 +43,7 @@ class Asking(Protocol):
 class DirectCall(Awaited):
     """One that is under way; its client has sent all. `deadline` is in seconds of Trio's clock, `size` in bytes."""
 
-    __slots__ = ("asking", "deadline", "head", "id", "size")
+    __slots__ = ("asking", "deadline", "head", "id", "lease", "placed", "size")
 
     def __init__(self, asking: Asking, answers: Answers, stream_id: int, head: RequestHead, size: int) -> None:
         super().__init__(answers)
@@ -48,6 +51,9 @@ class DirectCall(Awaited):
         self.id = stream_id
         self.head = head
         self.size = size
+        # Where it uses shared memory, or wants classes.
+        self.lease: Lease | None = None
+        self.placed: PlacedRequest | None = None
         self.deadline = math.inf if head.timeout is None else trio.current_time() + head.timeout
 
     def deliver(self) -> None:
@@ -90,28 +96,57 @@ class DirectInfer:
         call = DirectCall(asking, self.answers, stream_id, head, size)
         try:
             request, placement, _ = self._forms.decode(self._forms.read(message), message)
-            if placement is None:
+            if placement is None or self._has_placed(call, request, placement):
                 call.submitted = services.core.submit(request, call)
         except Exception:  # what it is, is said on the usual way
             call.submitted = None
         if call.submitted is None:
-            memory.give(size)
+            self.close(call)
             return None
         return call
 
-    def end(self, call: DirectCall) -> list[Buffer]:
-        """The response message, in its parts. Raises what went wrong."""
+    def _has_placed(self, call: DirectCall, request: InferenceRequest, placement: Placement) -> bool:
+        services = self._services
+        call.lease = services.shared_memory.lease()
+        call.placed = PlacedRequest.fetch_at_once(request, placement, call.lease, services.core)
+        return call.placed is not None
+
+    def end(self, call: DirectCall) -> list[Buffer] | None:
+        """The response message, in its parts; None where it takes a task, for `send`, and has to be closed. Raises what
+        went wrong."""
         assert call.submitted is not None
         call.submitted.end()
-        call.asking.memory.give(call.size)
         reply = call.reply
-        if isinstance(reply, InferenceResponse):
-            return encode_response(reply)
-        assert reply is not None
-        raise reply
+        try:
+            if isinstance(reply, InferenceResponse):
+                if call.placed is not None:
+                    reply = call.placed.deliver_at_once(reply)
+                if reply is None:
+                    return None
+                message = encode_response(reply)
+            else:
+                assert reply is not None
+                raise reply
+        except BaseException:
+            self.close(call)
+            raise
+        self.close(call)
+        return message
+
+    async def send(self, call: DirectCall, stream: Stream) -> None:
+        """Answer in a task after all. `close` has to be called when that has ended, or will not be."""
+        assert call.placed is not None
+        assert isinstance(call.reply, InferenceResponse)
+        await stream.send_message(encode_response(await call.placed.deliver(call.reply)))
 
     def give_up(self, call: DirectCall) -> None:
         """Nobody wants its answer any more."""
         assert call.submitted is not None
         call.submitted.give_up()
+        self.close(call)
+
+    def close(self, call: DirectCall) -> None:
+        """Let go what it holds."""
         call.asking.memory.give(call.size)
+        if call.lease is not None:
+            call.lease.__exit__(None, None, None)

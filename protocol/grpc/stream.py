@@ -7,7 +7,7 @@ Flow: connection (events) -> [stream] -> handler -> [stream] -> connection. The 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -63,6 +63,7 @@ class Stream(StreamIterator[Any]):
         has_ended: the client has sent all that it will send.
         has_sent_headers: the response has begun.
         is_closed: the client has given the call up, or is gone; nothing can be sent.
+        on_close: called when the call has ended, whether its handler has run or not.
         is_draining: the server stops; the handler should take no more requests.
     """
 
@@ -86,6 +87,7 @@ class Stream(StreamIterator[Any]):
         self.has_sent_headers = False
         self.is_closed = False
         self.is_draining = False
+        self.on_close: Callable[[], None] | None = None
         self._output = output
         self._request_type = handler.request_type
         self._reply_type = handler.reply_type
@@ -235,6 +237,8 @@ class Stream(StreamIterator[Any]):
         """The call has ended: what it still holds is let go, and the peer may send as much to others."""
         self.release(self._held)
         self._acknowledge(self._unacknowledged)
+        if self.on_close is not None:
+            self.on_close()
 
     # Receiving.
 

@@ -10,14 +10,18 @@ import trio
 import trio.testing
 from tritonclient.grpc import service_pb2
 
+from protocol.datatypes import DataType
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.shared_memory.table import SharedMemoryTable
 from tests.protocol.grpc.caller import SERVICE, Caller, serving
 from tests.protocol.grpc.client import framed
-from tests.protocol.grpc.harness import INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED
+from tests.protocol.grpc.fakes import FakeCore
+from tests.protocol.grpc.harness import INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE, UNIMPLEMENTED
 from tests.protocol.grpc.services import edge_services
 from tests.protocol.shared_memory.conftest import ClientSegment
 
 ALREADY_EXISTS = 6
+LARGE = 1_048_577
 MakeSegment = Callable[[bytes], ClientSegment]
 
 
@@ -278,3 +282,63 @@ async def test_classes_over_grpc() -> None:
         assert (output.datatype, list(output.shape)) == ("BYTES", [2, 2])
         texts = [b"9:1:dog", b"5:2", b"7:0:cat", b"2:2"]
         assert list(message.raw_output_contents) == [b"".join(len(t).to_bytes(4, "little") + t for t in texts)]
+
+
+async def are_regions_free(peers: Caller) -> bool:
+    """No request holds one any more; one may still be in a thread."""
+    await peers.ask("SystemSharedMemoryUnregister")
+    with trio.move_on_after(10):
+        while (await peers.ask("SystemSharedMemoryStatus")).regions:  # noqa: ASYNC110 (nobody tells of it)
+            await trio.sleep(0.01)
+        return True
+    return False
+
+
+async def test_calls_without_a_task_use_shared_memory_too(segments: MakeSegment) -> None:
+    """Whether they are answered, fail, or are given up, nothing of it is held in the end."""
+    async with serving() as peers:
+        segment = segments(b"abcdefgh" + bytes(56))
+        await peers.ask("SystemSharedMemoryRegister", registration(segment))
+        for _ in range(3):
+            await peers.ask("ModelInfer", infer_request())
+        assert segment.contents[32:40] == b"abcdefgh"
+        assert (await peers.refusal("ModelInfer", infer_request("unavailable")))[0] == UNAVAILABLE
+        stream = await peers.client.start_call(f"{SERVICE}/ModelInfer", infer_request("forever").SerializeToString())
+        await peers.core.wait_for_in_flight(1)
+        peers.client.h2.reset_stream(stream)
+        await peers.client.flush()
+        await peers.core.cancellation.wait()
+        assert [each.ending for each in peers.core.submitted] == ["answered"] * 4 + ["given up"]
+        assert await are_regions_free(peers)
+
+
+class Doubling(FakeCore):
+    """Gives a mebibyte and more, when the gate is open."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        self.came.set()
+        await self.gate.wait()
+        outputs = [Tensor("x", DataType.UINT8, (LARGE,), b"y" * LARGE)]
+        return InferenceResponse(request.model_name, 1, outputs, request.id)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_outputs_that_take_a_thread(segments: MakeSegment, is_reset: bool) -> None:
+    """The call may be reset before the thread is there."""
+    async with serving(edge_services(Doubling())) as peers:
+        segment = segments(bytes(LARGE + 64))
+        await peers.ask("SystemSharedMemoryRegister", registration(segment, byte_size=LARGE + 64))
+        request = service_pb2.ModelInferRequest(model_name="echo")
+        placed(request.inputs.add(name="x", datatype="UINT8", shape=[8]), 0, 8)
+        placed(request.outputs.add(name="x"), 8, LARGE)
+        stream = await peers.client.start_call(f"{SERVICE}/ModelInfer", request.SerializeToString())
+        await peers.core.came.wait()
+        peers.core.gate.set()
+        if is_reset:
+            peers.client.h2.reset_stream(stream)
+            await peers.client.flush()
+        else:
+            assert (await peers.client.finish(stream)).status == 0
+            assert segment.contents[8 : 8 + LARGE] == b"y" * LARGE
+        assert len(peers.core.submitted) == 1
+        assert await are_regions_free(peers)
