@@ -7,6 +7,7 @@ Started and owned by the model actor; knows only its backend and where to say th
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,11 +15,10 @@ from functools import partial
 
 import trio
 
-from actors.inbox import Inbox
+from actors.instance_place import Place, RunningBatch
 from actors.messages import (
     BatchDone,
     Execute,
-    InstanceAddress,
     InstanceGone,
     InstanceReady,
     QueuedRequest,
@@ -31,11 +31,13 @@ from actors.response_statistics import ResponseStatistics
 from actors.response_stream import ResponseStream
 from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, traces_of
 from actors.warmup import warm_up
-from backends.interface import Backend, BatchTiming, InstanceDied
+from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable
 from repository.warmup_data import WarmupSample
 
 logger = logging.getLogger("trioton.model_instance")
+
+_NO_TIME = BatchTiming(0, 0, 0)
 
 
 @dataclass(eq=False, slots=True)
@@ -53,14 +55,18 @@ class ModelInstance:
     responses: ResponseStatistics = field(default_factory=ResponseStatistics)  # of its decoupled model
     # Loaded until then, and never told of to the scheduler; None for one that takes requests.
     passive_until: trio.Event | None = None
-    _inboxes: dict[InstanceAddress, Inbox[Execute]] = field(default_factory=dict, init=False)
-    # Addresses whose last batch runs: the instance has another one for the next.
-    _freed: set[InstanceAddress] = field(default_factory=set, init=False)
+    _places: set[Place] = field(default_factory=set, init=False)
+    # Those whose last batch runs: the instance has another one for the next.
+    _freed: set[Place] = field(default_factory=set, init=False)
+    # Batches that no task waits for.
+    _begun: set[RunningBatch] = field(default_factory=set, init=False)
     _streams: set[ResponseStream] = field(default_factory=set, init=False)
+    _serving: trio.CancelScope | None = field(default=None, init=False)
     _hearing: trio.Nursery | None = field(default=None, init=False)
     _executing: int = field(default=0, init=False)
     _last_end: float = field(default=0.0, init=False)
     _has_died: bool = field(default=False, init=False)
+    _is_stopping: bool = field(default=False, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, warm up, serve, unload. A failed load or warm-up is raised; returns when closed, or when the backend
@@ -88,73 +94,71 @@ class ModelInstance:
             raise failure
 
     async def _serve(self, task_status: trio.TaskStatus[None], serving: trio.CancelScope) -> None:
-        def open_address() -> InstanceAddress:
-            inbox = Inbox[Execute]()
-
-            def take_ahead() -> None:
-                hearing.start_soon(self._take_ahead, address, inbox, serving)
-
-            address = InstanceAddress(self.name, inbox, take_ahead if self.runs_ahead else None)
-            self._inboxes[address] = inbox
-            self.scheduler.tell(InstanceReady(address))
-            return address
-
-        def free(address: InstanceAddress) -> None:
-            """The instance can take a batch beside that of an address: by another one, and this one ends with it."""
-            if address not in self._freed:
-                self._freed.add(address)
-                with suppress(Unavailable):
-                    hearing.start_soon(self._hear, open_address(), free, serving)
-
+        self._serving = serving
         try:
-            first = open_address()
-            task_status.started()
-            async with trio.open_nursery() as hearing:
-                self._hearing = hearing
-                hearing.start_soon(self._hear, first, free, serving)
+            async with trio.open_nursery() as self._hearing:
+                self._open_place(self._hearing)
+                task_status.started()
         finally:
-            for address, inbox in self._inboxes.items():
-                self._report(InstanceGone(address))
-                inbox.close()
+            self._is_stopping = True
+            while self._begun:
+                self._end(self._begun.pop(), None)
+            for place in self._places:
+                self._report(InstanceGone(place.address))
+                place.close()
             self._close_streams(self._streams, InstanceDied(f"model instance '{self.name}' was stopped"))
 
-    async def _hear(
-        self, address: InstanceAddress, free: Callable[[InstanceAddress], None], serving: trio.CancelScope
-    ) -> None:
-        """Run the batches that come to an address, until it is closed or freed."""
-        inbox = self._inboxes[address]
-        while (message := await inbox.receive()) is not None:
-            await self._take(address, message, partial(free, address))
-            if self._has_died:
-                serving.cancel()
-                return
-            if address in self._freed:
-                self._freed.remove(address)
-                self._inboxes.pop(address).close()
-                return
+    def _open_place(self, hearing: trio.Nursery) -> None:
+        def take_ahead(place: Place) -> None:
+            hearing.start_soon(self._take_ahead, place)
 
-    async def _take(self, address: InstanceAddress, message: Execute, free: Callable[[], None] | None = None) -> None:
+        place = Place(self.name, self._begin, self._free, take_ahead if self.runs_ahead else None)
+        self._places.add(place)
+        self.scheduler.tell(InstanceReady(place.address))
+        hearing.start_soon(self._hear, place)
+
+    def _free(self, place: Place) -> None:
+        """The instance can take a batch beside that of a place: in another one, and this one ends with its batch."""
+        if place not in self._freed and self._hearing is not None:
+            self._freed.add(place)
+            with suppress(Unavailable):
+                self._open_place(self._hearing)
+
+    async def _hear(self, place: Place) -> None:
+        """Run the batches that come to a place and that the backend cannot begin by a call, until it is closed."""
+        while (message := await place.receive()) is not None:
+            place.is_busy = True
+            await self._take(place, message, place.free)
+
+    def _after_batch(self, place: Place) -> None:
+        if self._has_died and self._serving is not None:
+            self._serving.cancel()
+        if place in self._freed:
+            self._freed.remove(place)
+            self._places.discard(place)
+            place.close()
+        elif not self._has_died and not self._is_stopping:
+            place.go_on()
+
+    async def _take(self, place: Place, message: Execute, free: Callable[[], None] | None = None) -> None:
         if self.limit is None:
-            await self._run_batch(address, message, free)
+            await self._run_batch(place, message, free)
         else:
             async with self.limit:
-                await self._run_batch(address, message, None)
+                await self._run_batch(place, message, None)
 
-    async def _run_batch(self, address: InstanceAddress, message: Execute, free: Callable[[], None] | None) -> None:
+    async def _run_batch(self, place: Place, message: Execute, free: Callable[[], None] | None) -> None:
         if self.is_decoupled:
-            await self._execute_decoupled(address, message)
+            await self._execute_decoupled(place, message)
         else:
-            await self._execute(address, message, free)
+            await self._execute(place, message, free)
 
-    async def _take_ahead(self, address: InstanceAddress, inbox: Inbox[Execute], serving: trio.CancelScope) -> None:
+    async def _take_ahead(self, place: Place) -> None:
         """Give the backend its next batch while it runs one."""
         await trio.lowlevel.checkpoint()  # until it has been given the one before, so that batches keep their order
-        message = inbox.receive_nowait()
-        if message is None:  # taken in turn, the one before has ended
-            return
-        await self._take(address, message)
-        if self._has_died:
-            serving.cancel()
+        message = place.receive_nowait()
+        if message is not None:  # else it was taken in turn, the one before has ended
+            await self._take(place, message)
 
     async def _watch(self, serving: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
         """End the instance when its backend dies while idle; during a batch `execute` sees the death itself."""
@@ -173,47 +177,97 @@ class ModelInstance:
             logger.error("model instance '%s' did not unload within %g s", self.name, self.backend.unload_seconds)
 
     def _report(self, message: BatchDone | InstanceGone | StreamEnded) -> None:
-        with suppress(Unavailable):  # a scheduler that has ended has answered for all that it had given out
-            self.scheduler.tell(message)
-
-    async def _execute(self, address: InstanceAddress, message: Execute, free: Callable[[], None] | None) -> None:
-        """Run a batch and report it on every path."""
-        batch = message.batch if message.keeps_rows else [item for item in message.batch if not item.is_cancelled]
-        replies: list[Reply] = [InstanceDied(f"model instance '{self.name}' was stopped")] * len(batch)
-        timing: BatchTiming | None = None
-        started = trio.current_time()
-        traces = begin_compute(batch)
-        self._watch_callers(batch)
-        self._executing += 1
         try:
-            if batch:
-                requests = [item.request for item in batch]
-                if message.keeps_rows:
-                    self._tell_of_gone(batch)
-                if free is not None and self.backend.can_overlap:
-                    result = await self.backend.execute_overlapping(requests, free)
-                else:
-                    result = await self.backend.execute(requests)
-                if len(result.responses) != len(batch):
-                    raise Internal(
-                        f"model instance '{self.name}' gave {len(result.responses)} responses to {len(batch)} requests"
-                    )
-                replies = list(result.responses)
-                timing = result.timing
-        except Exception as error:  # never BaseException: Cancelled must pass
-            replies = [self._as_reply(error)] * len(batch)
-        finally:
-            self._executing -= 1
-            end_compute(traces, timing)
-            if self.runs_ahead:
-                started = max(started, self._last_end)  # taken ahead, it began when the batch before it had ended
-                self._last_end = trio.current_time()
-            for item in batch:
-                item.watcher = None  # it knows the batch: a circle, which would keep all tensors until it is collected
-            is_alive = not self._has_died and address not in self._freed
-            self._report(BatchDone(address, message, batch, replies, started, timing, is_alive=is_alive))
+            self.scheduler.tell(message)
+        except Unavailable:  # it has ended, and answered for all that it had given out
+            return
 
-    async def _execute_decoupled(self, address: InstanceAddress, message: Execute) -> None:
+    def _begin(self, place: Place, message: Execute) -> bool:
+        """Have the backend begin a batch by a call, if that is possible."""
+        if self.limit is not None or self.is_decoupled or self._is_stopping:
+            return False
+        running = self._running(place, message)
+        if not running.batch:
+            return False
+        now = time.monotonic_ns()
+        requests = [item.request for item in running.batch]
+        free = place.free if self.backend.can_overlap else None
+        if not self.backend.begin(requests, partial(self._end_begun, running), free):
+            return False
+        place.is_busy = True
+        self._begun.add(running)
+        self._note_begun(running, now)
+        if message.keeps_rows:
+            for item in _gone(running.batch):
+                self._tell_cancelled(running.batch, item)
+        return True
+
+    def _end_begun(self, running: RunningBatch, result: BatchResult | Exception) -> None:
+        if running in self._begun:  # else the instance was stopped
+            self._begun.remove(running)
+            self._end(running, result)
+
+    async def _execute(self, place: Place, message: Execute, free: Callable[[], None] | None) -> None:
+        """Run a batch and report it on every path."""
+        running = self._running(place, message)
+        batch = running.batch
+        self._note_begun(running)
+        result: BatchResult | Exception | None = None
+        try:
+            requests = [item.request for item in batch]
+            if message.keeps_rows:
+                self._tell_of_gone(batch)
+            if not batch:
+                result = BatchResult((), _NO_TIME)
+            elif free is not None and self.backend.can_overlap:
+                result = await self.backend.execute_overlapping(requests, free)
+            else:
+                result = await self.backend.execute(requests)
+        except Exception as error:  # never BaseException: Cancelled must pass
+            result = error
+        finally:
+            self._end(running, result)
+
+    def _running(self, place: Place, message: Execute) -> RunningBatch:
+        """What is run of a message, not begun."""
+        batch = message.batch if message.keeps_rows else [item for item in message.batch if not item.is_cancelled]
+        return RunningBatch(place, message, batch, trio.current_time())
+
+    def _note_begun(self, running: RunningBatch, started: int | None = None) -> None:
+        running.traces = begin_compute(running.batch, started)
+        self._watch_callers(running.batch)
+        self._executing += 1
+
+    def _end(self, running: RunningBatch, result: BatchResult | Exception | None) -> None:
+        """Report a batch, which has ended with this; with None the instance was stopped."""
+        batch, place = running.batch, running.place
+        self._executing -= 1
+        replies: Sequence[Reply]
+        timing: BatchTiming | None = None
+        if isinstance(result, BatchResult) and len(result.responses) == len(batch):
+            replies, timing = result.responses, result.timing
+        elif result is None:
+            self._is_stopping = True
+            replies = [InstanceDied(f"model instance '{self.name}' was stopped")] * len(batch)
+        else:
+            replies = [self._as_reply(self._failure(result, len(batch)))] * len(batch)
+        end_compute(running.traces, timing)
+        started = running.started
+        if self.runs_ahead:
+            started = max(started, self._last_end)  # taken ahead, it began when the batch before it had ended
+            self._last_end = trio.current_time()
+        for item in batch:
+            item.watcher = None  # it knows the batch: a circle, which would keep all tensors until it is collected
+        is_alive = not self._has_died and place not in self._freed
+        self._after_batch(place)
+        self._report(BatchDone(place.address, running.message, batch, replies, started, timing, is_alive=is_alive))
+
+    def _failure(self, result: BatchResult | Exception, size: int) -> Exception:
+        if isinstance(result, Exception):
+            return result
+        return Internal(f"model instance '{self.name}' gave {len(result.responses)} responses to {size} requests")
+
+    async def _execute_decoupled(self, place: Place, message: Execute) -> None:
         """Hand a batch over and report it on every path; its responses come by their streams, also later."""
         streams = [ResponseStream(item, self._end_stream, self.responses, self.is_iterative) for item in message.batch]
         self._streams.update(streams)
@@ -226,11 +280,16 @@ class ModelInstance:
             timing = await self.backend.execute_decoupled([item.request for item in message.batch], streams)
         except Exception as error:
             self._close_streams(streams, self._as_reply(error))
+        except BaseException:
+            self._is_stopping = True
+            raise
         finally:
             self._executing -= 1
             running = [stream.item for stream in streams if stream in self._streams]
             end_compute(traces_of(running), timing, has_answers=False)  # for others it ended with their last response
-            self._report(BatchDone(address, message, message.batch, None, started, timing, is_alive=not self._has_died))
+            is_alive = not self._has_died
+            self._after_batch(place)
+            self._report(BatchDone(place.address, message, message.batch, None, started, timing, is_alive=is_alive))
 
     def _watch_callers(self, batch: Sequence[QueuedRequest]) -> None:
         """Have the backend told when a caller goes."""
@@ -247,7 +306,7 @@ class ModelInstance:
 
     def _tell_of_gone(self, batch: Sequence[QueuedRequest]) -> None:
         """Of callers that went before their batch began, for whom it runs all the same."""
-        gone = [item for item in batch if item.is_cancelled and not item.is_for_nobody]
+        gone = _gone(batch)
         if self.backend.runs_at_once:
             for item in gone:
                 self._tell_cancelled(batch, item)
@@ -278,3 +337,7 @@ class ModelInstance:
         if trace is not None:
             trace.stamp(COMPUTE_END)
         self._report(StreamEnded(stream.item, error, stream.first_response))
+
+
+def _gone(batch: Sequence[QueuedRequest]) -> list[QueuedRequest]:
+    return [item for item in batch if item.is_cancelled and not item.is_for_nobody]

@@ -233,6 +233,20 @@ class Backend(abc.ABC):
         although this one has not ended."""
         return await self.execute(requests)
 
+    def begin(
+        self,
+        requests: Sequence[InferenceRequest],
+        done: Callable[[BatchResult | Exception], None],
+        free: Callable[[], None] | None = None,
+    ) -> bool:
+        """As `execute`, or with `free` as `execute_overlapping`, for a batch that needs no task to wait for it, while
+        somebody attends (`attend`): `done` is called with what `execute` would return or raise, never before this has
+        returned. False, the default, where nothing was done and `execute` is to be called. Must not wait, or raise.
+
+        When the instance is stopped before the batch has ended, `done` may be called at any time, or never.
+        """
+        return False
+
     def cancel(self, request: InferenceRequest) -> None:  # noqa: B027 (most frameworks cannot stop what they have begun)
         """The caller of a request has gone that this instance executes, or answers by its responder. Must not wait. The
         request is to be answered all the same. When all callers of a batch have gone it is called for each of its

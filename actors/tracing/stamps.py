@@ -25,11 +25,12 @@ def traces_of(batch: Sequence[QueuedRequest]) -> list[Trace]:
     return [item.request.trace for item in batch if item.request.trace is not None]
 
 
-def begin_compute(batch: Sequence[QueuedRequest]) -> list[Trace]:
-    """The batch's traces, nearly always none; their computation starts now."""
+def begin_compute(batch: Sequence[QueuedRequest], started: int | None = None) -> list[Trace]:
+    """The batch's traces, nearly always none; their computation has started, in nanoseconds of the monotonic clock, or
+    starts now."""
     traces = traces_of(batch)
     for trace in traces:
-        trace.stamp(COMPUTE_START)
+        trace.stamp(COMPUTE_START, started)
     return traces
 
 

@@ -130,6 +130,37 @@ class PythonBackend(Backend):
         """
         return await self._execute(requests, None)
 
+    def begin(
+        self,
+        requests: Sequence[InferenceRequest],
+        done: Callable[[BatchResult | Exception], None],
+        free: Callable[[], None] | None = None,
+    ) -> bool:
+        loaded = self._loaded
+        if loaded is None or self._death or self._loop_batches is not None or not loaded.link.is_attended:
+            return False
+        if self.spec.config.sequence_batching is not None:
+            free = None
+        if not loaded.batches.begin(requests, partial(self._end_batch, loaded, len(requests), done), free):
+            return False
+        loaded.calls += 1
+        return True
+
+    def _end_batch(
+        self,
+        loaded: LoadedModel,
+        requests: int,
+        done: Callable[[BatchResult | Exception], None],
+        result: BatchResult | Exception,
+    ) -> None:
+        self._end_call(loaded, requests)
+        done(result)
+
+    def _end_call(self, loaded: LoadedModel, requests: int) -> None:
+        loaded.end_call()
+        if self._renewal is not None and loaded is self._loaded:
+            self._renewal.note_batch(loaded, requests)
+
     async def execute_overlapping(self, requests: Sequence[InferenceRequest], free: Callable[[], None]) -> BatchResult:
         """`free` is called while a coroutine `execute` goes on, and while requests wait for their response senders."""
         # A sequence's requests run one after the other.
@@ -140,10 +171,9 @@ class PythonBackend(Backend):
             result = self._loop_batches.compute(requests)
             return result if isinstance(result, BatchResult) else await self._wait_late(result, len(requests), free)
         try:
-            responses, timing = await self._attended(len(requests), lambda batches: batches.run(requests, free))
+            return await self._attended(len(requests), lambda batches: batches.run(requests, free))
         except BatchTooLarge:
             return await self._execute_in_portions(requests)
-        return BatchResult(responses, timing)
 
     async def _wait_late(self, late: LateBatch | None, requests: int, free: Callable[[], None] | None) -> BatchResult:
         batches = self._loop_batches
@@ -210,9 +240,7 @@ class PythonBackend(Backend):
         except (WorkerGone, BrokenFrame) as gone:
             raise await self._died(loaded, str(gone)) from None
         finally:
-            loaded.end_call()
-            if self._renewal is not None and loaded is self._loaded:
-                self._renewal.note_batch(loaded, requests)
+            self._end_call(loaded, requests)
 
     def cancel(self, request: InferenceRequest) -> None:
         for loaded in (self._loaded, self._retiring):
@@ -262,10 +290,10 @@ class PythonBackend(Backend):
                 await loaded.link.attend(task_status=task_status)
         finally:
             loaded.left.set()
-        if loaded.attendance.cancelled_caught:
+        if loaded.attendance.cancelled_caught and not (loaded.link.channel.is_closed and loaded.batches.has_open):
             return
         if self._loaded is not None:
-            loaded.batches.fail_streams(await self._died(loaded, loaded.link.channel.problem))
+            loaded.batches.fail_open(await self._died(loaded, loaded.link.channel.problem))
         if loaded is self._loaded or self._loaded is None:
             serving.cancel()
 

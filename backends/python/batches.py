@@ -15,7 +15,8 @@ from functools import partial
 
 import trio
 
-from backends.interface import BatchTiming, InstanceSpec, Rescheduled, Responder
+from backends.interface import BatchResult, BatchTiming, InstanceSpec, Rescheduled, Responder
+from backends.python.arena import Segment
 from backends.python.batch import (
     Executed,
     Outcome,
@@ -46,7 +47,8 @@ _BLOCKING_SIZE = 1 << 22
 
 
 class Batches:
-    """`run` and `run_decoupled` may be called by several tasks; batches reach the worker in the order of the calls.
+    """`begin`, `run` and `run_decoupled` may be called by several tasks; batches reach the worker in the order of the
+    calls.
 
     Raises:
         WorkerGone: also from a running call; the worker has closed its end.
@@ -89,49 +91,56 @@ class Batches:
 
     def execution_of(self, batch: RunningBatch | None) -> Execution | None:
         """The batch as the caller of other models, while it runs."""
-        if batch is None or batch.executed.is_set:
+        if batch is None or batch.found is not None or self._link.channel.is_closed:
             return None
         if batch.execution is None:
             source = self._spec.source
             batch.execution = Execution(source, source.name, self._spec.name, self.concurrency)
         return batch.execution
 
-    async def run(
-        self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None = None
-    ) -> tuple[list[Outcome], BatchTiming]:
+    def begin(
+        self,
+        requests: Sequence[InferenceRequest],
+        done: Callable[[BatchResult | Exception], None],
+        free: Callable[[], None] | None = None,
+    ) -> bool:
+        """One batch, `done` when all of its requests are answered; never before this has returned. False where it would
+        have to wait, or cannot be: then nothing was done, and `run` tells why.
+
+        `done` gets what `run` would return or raise; if the worker has gone, `fail_open` tells it so.
+        """
+        started = time.perf_counter_ns()
+        inputs = column_of(requests, self._link.forms)
+        if inputs.size > min(_BLOCKING_SIZE, self._inputs.limit) or not self._may_begin(inputs.size):
+            return False
+        batch = self._begin(requests, inputs.size, started, free)
+        try:
+            segment = self._segment_for(batch, inputs)
+            if segment is not None:
+                inputs.copy_to(segment.view)
+            self._send(batch, inputs)
+        except (Internal, WorkerGone):
+            self._take_back(batch)
+            return False
+        batch.done = done
+        return True
+
+    async def run(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None = None) -> BatchResult:
         """One batch, until all of its requests are answered.
 
         `free` is called when there is place for another one before that. Cancelled, the worker finishes what it has.
         """
-        started = time.perf_counter_ns()
-        inputs = column_of(requests, self._link.forms)
-        if not self._may_begin(inputs.size):
-            await self._wait_room(inputs.size)
-        batch = self._begin(requests, inputs.size)
+        batch = await self._begin_waiting(requests, free)
         try:
-            await self._send(batch, inputs)
-            sent = time.perf_counter_ns()
-            if free is not None and self.concurrency > 1:
-                self._offer(free)
             await batch.executed.wait()
         except BaseException:
-            self._abandon(batch, free)
+            self._abandon(batch)
             raise
-        computed = time.perf_counter_ns()
-        try:
-            answers = await self._answers(batch)
-        finally:
-            self._leave()
-        timing = BatchTiming(sent - started, computed - sent, time.perf_counter_ns() - computed)
-        try:
-            if batch.unanswered:
-                if free is not None and self.concurrency == 1:
-                    self._offer(free)
-                await self._wait_answered(batch)
-        finally:
-            self._withdraw(free)
-            self._close(batch)
-        return [batch.answers[index] if answer is None else answer for index, answer in enumerate(answers)], timing
+        if batch.result is None:
+            raise WorkerGone(self._link.channel.problem)
+        if isinstance(batch.result, Exception):
+            raise batch.result
+        return batch.result
 
     async def run_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder], *, waits: bool
@@ -140,31 +149,28 @@ class Batches:
 
         Returns when there is place for another batch; with `waits` not before `execute` has returned.
         """
-        started = time.perf_counter_ns()
-        inputs = column_of(requests, self._link.forms)
-        if not self._may_begin(inputs.size):
-            await self._wait_room(inputs.size)
-        batch = self._begin(requests, inputs.size)
-        for index, responder in enumerate(responders):
-            ended = partial(self._end_if_over, batch)
-            batch.streams.append(ReplyStream(self._link, batch.number, index, responder, ended))
-            if responder.is_cancelled:
-                batch.cancelled.add(index)
+        batch = await self._begin_waiting(requests, responders=responders)
+        if not waits:
+            batch.free = batch.executed.set
+            self._offer(batch.free)
         try:
-            await self._send(batch, inputs)
-            sent = time.perf_counter_ns()
-            if not waits:
-                self._offer(batch.executed.set)
             await batch.executed.wait()
         except BaseException:
-            self._abandon(batch, batch.executed.set)
+            self._abandon(batch)
             raise
         if batch.found is None:
             if self._link.channel.is_closed:
                 raise WorkerGone(self._link.channel.problem)
         elif batch.found.head.failure is not None:
             raise self._failure(batch.found.head.failure)
-        return BatchTiming(sent - started, time.perf_counter_ns() - sent, 0)
+        return BatchTiming(batch.sent - batch.started, time.perf_counter_ns() - batch.sent, 0)
+
+    def _stream(self, batch: RunningBatch, responders: Sequence[Responder]) -> None:
+        for index, responder in enumerate(responders):
+            ended = partial(self._end_if_over, batch)
+            batch.streams.append(ReplyStream(self._link, batch.number, index, responder, ended))
+            if responder.is_cancelled:
+                batch.cancelled.add(index)
 
     def cancel(self, request: InferenceRequest) -> None:
         """The caller of a request has gone: tell the model, and end what is called for it alone."""
@@ -173,14 +179,46 @@ class Batches:
                 if each is request and batch.cancel(index):
                     self._link.channel.post(encode(CANCEL, {"batch": batch.number, "index": index}))
 
-    def fail_streams(self, error: ServerError) -> None:
-        """End all requests of decoupled batches."""
+    def fail_open(self, error: ServerError) -> None:
+        """End all batches that no task waits for, and all requests of decoupled ones."""
         for batch in list(self._open.values()):
             for stream in batch.streams:
                 stream.fail(error)
+            if batch.done is not None:
+                self._complete(batch, error)
 
-    def _begin(self, requests: Sequence[InferenceRequest], size: int) -> RunningBatch:
+    async def _begin_waiting(
+        self,
+        requests: Sequence[InferenceRequest],
+        free: Callable[[], None] | None = None,
+        responders: Sequence[Responder] = (),
+    ) -> RunningBatch:
+        """A batch that the worker has, once there is room for it. Cancelled, it has not, or it is abandoned."""
+        started = time.perf_counter_ns()
+        inputs = column_of(requests, self._link.forms)
+        if not self._may_begin(inputs.size):
+            await self._wait_room(inputs.size)
+        batch = self._begin(requests, inputs.size, started, free)
+        self._stream(batch, responders)
+        try:
+            segment = self._segment_for(batch, inputs)
+            if segment is not None:
+                if inputs.size <= _BLOCKING_SIZE:
+                    inputs.copy_to(segment.view)
+                else:
+                    await trio.to_thread.run_sync(inputs.copy_to, segment.view)
+            self._send(batch, inputs)
+        except BaseException:
+            self._take_back(batch)
+            raise
+        return batch
+
+    def _begin(
+        self, requests: Sequence[InferenceRequest], size: int, started: int, free: Callable[[], None] | None
+    ) -> RunningBatch:
         batch = RunningBatch(next(self._numbers), requests, size)
+        batch.started = started
+        batch.free = free
         self._inputs.take(size)
         self._in_worker += 1
         self._open[batch.number] = batch
@@ -204,33 +242,35 @@ class Batches:
             if self._line:
                 self._room.unpark_all()
 
-    async def _send(self, batch: RunningBatch, inputs: TensorColumn) -> None:
-        arena = self._link.arena
-        is_alone = self._in_worker == 1
-        try:
-            segment = arena.input_segment(inputs.size) if is_alone else None
-            batch.in_segment = segment is not None
-            if segment is not None:
-                if inputs.size <= _BLOCKING_SIZE:
-                    inputs.copy_to(segment.view)
-                else:
-                    await trio.to_thread.run_sync(inputs.copy_to, segment.view)
-            unsent = arena.take_unsent() if is_alone else {}
-            encoded = encode_batch(
-                batch.number,
-                batch.requests,
-                inputs,
-                self._outputs,
-                about_batch=self._about(batch, list(unsent)),
-                in_segment=batch.in_segment,
-                is_beside=not is_alone,
-            )
-        except BaseException:
-            self._close(batch)
-            self._leave()
-            raise
+    def _segment_for(self, batch: RunningBatch, inputs: TensorColumn) -> Segment | None:
+        """Where its inputs are to be copied; None where they cross in the frame."""
+        batch.is_alone = self._in_worker == 1
+        segment = self._link.arena.input_segment(inputs.size) if batch.is_alone else None
+        batch.in_segment = segment is not None
+        return segment
+
+    def _send(self, batch: RunningBatch, inputs: TensorColumn) -> None:
+        unsent = self._link.arena.take_unsent() if batch.is_alone else {}
+        encoded = encode_batch(
+            batch.number,
+            batch.requests,
+            inputs,
+            self._outputs,
+            about_batch=self._about(batch, list(unsent)),
+            in_segment=batch.in_segment,
+            is_beside=not batch.is_alone,
+        )
         descriptors = [segment.descriptor for segment in unsent.values()]
-        await self._link.channel.send(encoded.start, encoded.body, encoded.body_size, descriptors)
+        self._link.channel.give(encoded.start, encoded.body, encoded.body_size, descriptors)
+        batch.sent = time.perf_counter_ns()
+        if batch.free is not None and self.concurrency > 1:
+            self._offer(batch.free)
+
+    def _take_back(self, batch: RunningBatch) -> None:
+        """The worker has not been given it."""
+        self._withdraw(batch.free)
+        self._close(batch)
+        self._leave()
 
     def _about(self, batch: RunningBatch, segments: Sequence[str]) -> dict[str, object]:
         """What the worker must know of a batch besides its requests; mostly nothing."""
@@ -243,29 +283,65 @@ class Batches:
             self._knows_verbose = about["logs_verbose"] = self._link.logs_verbose
         return about
 
-    async def _answers(self, batch: RunningBatch) -> list[Outcome | None]:
-        """What EXECUTED said; None for those that their response senders answer."""
-        found = batch.found
-        if found is None:
-            raise WorkerGone(self._link.channel.problem)
+    def _take_answers(self, batch: RunningBatch, found: Executed) -> None:
+        """A batch of which EXECUTED says all, or all but what its response senders are to answer."""
+        failure = found.head.failure
+        if failure is not None:
+            self._link.log_failure(failure)
+            if not batch.answers:
+                self._drop(batch, found)
+                self._complete(batch, self._failure(failure))
+                return
+            answers: list[Outcome | None] = [
+                batch.answers.get(index, self._failure(failure)) for index in range(len(batch.requests))
+            ]
+        elif found.shared <= _BLOCKING_SIZE:
+            answers = self._decode(batch, found)
+        else:
+            self._link.spawn(self._decode_apart, batch, found)
+            return
+        self._answered(batch, found, answers)
+
+    async def _decode_apart(self, batch: RunningBatch, found: Executed) -> None:
+        """What would hold the loop for too long."""
         try:
-            failure = found.head.failure
-            if failure is not None:
-                self._link.log_failure(failure)
-                if not batch.answers:
-                    raise self._failure(failure)
-                return [batch.answers.get(index, self._failure(failure)) for index in range(len(batch.requests))]
-            if found.shared <= _BLOCKING_SIZE:
-                answers = self._decode(batch, found)
-            else:
+            with trio.CancelScope(shield=True):  # some milliseconds; the batch may be somebody else's
                 answers = await trio.to_thread.run_sync(self._decode, batch, found)
-        finally:
-            self._note_memory(found)
+        except BrokenFrame as error:
+            self._link.channel.refuse(str(error))
+        else:
+            if batch.is_abandoned:
+                self._drop(batch, found)
+            else:
+                self._answered(batch, found, answers)
+
+    def _answered(self, batch: RunningBatch, found: Executed, answers: list[Outcome | None]) -> None:
+        self._note_memory(found)
+        batch.has_left = True
+        self._leave()
+        timing = BatchTiming(
+            batch.sent - batch.started, batch.computed - batch.sent, time.perf_counter_ns() - batch.computed
+        )
         if None in answers:
             batch.unanswered = {
                 index for index, answer in enumerate(answers) if answer is None and index not in batch.answers
             }
-        return answers
+            if batch.unanswered:
+                if batch.free is not None and self.concurrency == 1:
+                    self._offer(batch.free)
+                batch.late = answers, timing
+                return
+        self._complete(batch, BatchResult(_merged(batch, answers), timing))
+
+    def _complete(self, batch: RunningBatch, result: BatchResult | Exception) -> None:
+        """Tell who waits for it; nothing more is to come."""
+        self._withdraw(batch.free)
+        self._close(batch)
+        if batch.done is not None:
+            batch.done(result)
+        else:
+            batch.result = result
+            batch.executed.set()
 
     def _decode(self, batch: RunningBatch, found: Executed) -> list[Outcome | None]:
         outputs, source = self._link.arena.outputs, self._spec.source
@@ -291,15 +367,16 @@ class Batches:
         if found.is_kept or found.head.wanted:
             self._link.arena.note_answer(kept=found.is_kept, wanted=found.head.wanted)
 
-    def _abandon(self, batch: RunningBatch, free: Callable[[], None] | None) -> None:
+    def _abandon(self, batch: RunningBatch) -> None:
         """Nobody waits for it any more, but the worker has it, unless it has answered in this moment."""
-        self._withdraw(free)
+        self._withdraw(batch.free)
         batch.is_abandoned = True
-        if batch.found is not None:
-            self._drop(batch, batch.found)
+        if batch.has_left:
+            self._close(batch)
 
     def _drop(self, batch: RunningBatch, found: Executed) -> None:
         self._note_memory(found)
+        batch.has_left = True
         self._leave()
         self._close(batch)
 
@@ -354,9 +431,12 @@ class Batches:
             self._give_back_inputs(batch)
         if batch.streams:
             self._end_execution(batch, found)
+            batch.executed.set()
         elif batch.is_abandoned:
             self._drop(batch, found)
-        batch.executed.set()
+        else:
+            batch.computed = time.perf_counter_ns()
+            self._take_answers(batch, found)
 
     def _end_execution(self, batch: RunningBatch, found: Executed) -> None:
         """A decoupled batch has left the worker, but for its response senders."""
@@ -370,6 +450,7 @@ class Batches:
                 stream.fail(self._failure(head.failure))
         for index in head.rescheduled:
             batch.streams[index].complete(Rescheduled())
+        batch.has_left = True
         self._leave()
         self._end_if_over(batch)
 
@@ -385,6 +466,9 @@ class Batches:
             if outcome is None:
                 raise BrokenFrame("it answered a request without a response")
             batch.answer(head.index, outcome)
+            if batch.late is not None and not batch.unanswered:
+                answers, timing = batch.late
+                self._complete(batch, BatchResult(_merged(batch, answers), timing))
         elif isinstance(outcome, InferenceResponse):
             batch.streams[head.index].put(outcome, len(frame.body))
         else:
@@ -421,3 +505,10 @@ class Batches:
             batch.executed.set()
             if batch.answered is not None:
                 batch.answered.set()
+
+
+def _merged(batch: RunningBatch, answers: Sequence[Outcome | None]) -> Sequence[Outcome]:
+    """With what response senders have said."""
+    if None not in answers:
+        return answers  # type: ignore[return-value]  # none is None
+    return [batch.answers[index] if answer is None else answer for index, answer in enumerate(answers)]

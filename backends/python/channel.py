@@ -59,21 +59,33 @@ class Channel:
         Raises:
             WorkerGone: there is nobody to send it to.
         """
+        if self.give(start, body, body_size, descriptors):
+            return
+        number = self._given
+        while self._written < number and not self.is_closed:
+            await self._progress.park()
+        self._check()
+
+    def give(
+        self, start: bytes, body: Sequence[Buffer] = (), body_size: int = 0, descriptors: Sequence[int] = ()
+    ) -> bool:
+        """Send a frame without waiting; what does not go at once is written when it can be. Whether all of it has gone.
+
+        Raises:
+            WorkerGone: there is nobody to send it to.
+        """
         self._check()
         size = len(start) + body_size
         if size <= _JOINED_SIZE:
             joined = b"".join((start, *body)) if body else start
             sent = 0 if descriptors or self._outbox else self._send_at_once(joined)
             if sent == size:
-                return
+                return True
             parts = [memoryview(joined)[sent:]]
         else:
             parts = [memoryview(part).cast("B") for part in (start, *body) if len(part)]
         self._give(_Outgoing(parts, list(descriptors)))
-        number = self._given
-        while self._written < number and not self.is_closed:
-            await self._progress.park()
-        self._check()
+        return not self._outbox
 
     def post(self, frame: bytes) -> None:
         """Send a small frame without waiting: what does not go at once is written when it can be. To a worker that is
@@ -98,6 +110,11 @@ class Channel:
         if self._socket.fileno() != -1:
             with suppress(OSError):  # the other side was faster
                 self._socket.shutdown(socket.SHUT_RDWR)
+
+    def refuse(self, problem: str) -> None:
+        """Listen no more to a worker that has sent what no worker sends, and have `run` end."""
+        self._end(problem)
+        self.hang_up()
 
     def close(self) -> None:
         self._end()

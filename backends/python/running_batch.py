@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from backends.interface import BatchResult, BatchTiming
 from backends.python.batch import Executed, Outcome
 from backends.python.reply_stream import ReplyStream
 from backends.python.signals import Signal
@@ -26,23 +27,36 @@ class Cancellable(Protocol):
 class RunningBatch:
     """From EXECUTE to the last answer.
 
-    `executed` is set when EXECUTED has come or never will; `found` is what it says, None where it never will.
-    `execution` is there once the batch calls other models.
-    `input_size` are the bytes of its inputs that the worker may still hold, `in_segment` if they are in shared memory.
-    `answers` has what response senders have sent. `streams` are those of a decoupled model.
+    `done` is told its end, or where that is None, `executed` is set and `result` is its end, None if the worker has
+    gone. For decoupled models `executed` is set when EXECUTED has come or never will. `found` is what that says.
+    `execution` is there once the batch calls other models. `has_left` the worker, but for its response senders, it may
+    have before its end. `free` is called when there is place for another one. Times are of the performance counter.
+    `input_size` are the bytes of its inputs that the worker may still hold, `in_segment` if they are in shared memory;
+    only a batch that `is_alone` in the worker may use that.
+    `answers` has what response senders have sent, `late` the others, and how long they took, while some are
+    `unanswered`. `streams` are those of a decoupled model.
     """
 
     number: int
     requests: Sequence[InferenceRequest]
     input_size: int = 0
     in_segment: bool = False
+    is_alone: bool = True
+    started: int = 0
+    sent: int = 0
+    computed: int = 0
+    free: Callable[[], None] | None = None
+    done: Callable[[BatchResult | Exception], None] | None = None
     executed: Signal = field(default_factory=Signal)
+    result: BatchResult | Exception | None = None
     found: Executed | None = None
+    has_left: bool = False
     execution: Execution | None = None
     is_abandoned: bool = False
     answers: dict[int, Outcome] = field(default_factory=dict)
     unanswered: set[int] = field(default_factory=set)
     answered: Signal | None = None
+    late: tuple[Sequence[Outcome | None], BatchTiming] | None = None
     streams: list[ReplyStream] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
     calls: dict[Cancellable, int] = field(default_factory=dict)

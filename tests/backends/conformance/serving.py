@@ -118,9 +118,8 @@ class Gate:
             await self._pass(requests)
             return await backend.execute_overlapping(instance, requests, free)
 
-        return type(
-            f"Gated{backend.__name__}", (backend,), {"execute": execute, "execute_overlapping": execute_overlapping}
-        )
+        held = {"execute": execute, "execute_overlapping": execute_overlapping, "begin": Backend.begin}
+        return type(f"Gated{backend.__name__}", (backend,), held)
 
     def open(self) -> None:
         self._is_open = True

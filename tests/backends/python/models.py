@@ -15,7 +15,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from backends.interface import InstanceSpec, ModelSource
+from backends.interface import BatchResult, InstanceSpec, ModelSource
 from backends.python import PythonBackend
 from protocol.datatypes import DataType
 from protocol.errors import ServerError
@@ -216,5 +216,19 @@ def answers(receiver: Receiver) -> list[Any]:
 
 
 async def infer(instance: PythonBackend, *requests: InferenceRequest) -> list[InferenceResponse | ServerError]:
-    """One batch."""
-    return list((await instance.execute(requests)).responses)
+    """One batch, as a model instance actor has it run: begun by a call where that is possible."""
+    ended = trio.Event()
+    results: list[BatchResult | Exception] = []
+
+    def done(result: BatchResult | Exception) -> None:
+        results.append(result)
+        ended.set()
+
+    if not instance.begin(requests, done):
+        return list((await instance.execute(requests)).responses)
+    assert not results, "ended before it had begun"
+    await ended.wait()
+    [result] = results
+    if isinstance(result, Exception):
+        raise result
+    return list(result.responses)

@@ -1,0 +1,64 @@
+"""The place of a batch in a model instance: it is begun there by a call, or waits there for a task.
+
+Flow: scheduler → [place] → model instance. A place is what the scheduler has the address of. An instance has one, and
+more while it runs batches beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from actors.inbox import Inbox
+from actors.messages import Execute, InstanceAddress, QueuedRequest
+from protocol.server_settings import Trace
+
+
+class Place(Inbox[Execute]):
+    """Where an instance runs one batch at a time. What the backend cannot begin by a call is left for the place's task,
+    as is what comes while a batch runs."""
+
+    __slots__ = ("_begin", "address", "free", "is_busy")
+
+    def __init__(
+        self,
+        name: str,
+        begin: Callable[[Place, Execute], bool],
+        free: Callable[[Place], None],
+        take_ahead: Callable[[Place], None] | None,
+    ) -> None:
+        super().__init__()
+        self.is_busy = False
+        self.free = partial(free, self)
+        self.address = InstanceAddress(name, self, None if take_ahead is None else partial(take_ahead, self))
+        self._begin = begin
+
+    def send_nowait(self, message: Execute) -> None:
+        if self._is_closed:
+            raise trio.BrokenResourceError
+        if self.is_busy:
+            self._messages.append(message)
+        elif self._messages or not self._begin(self, message):
+            super().send_nowait(message)
+
+    def go_on(self) -> None:
+        """Its batch has ended; begin what has come meanwhile."""
+        self.is_busy = False
+        if self._messages and self._begin(self, self._messages[0]):
+            self._messages.popleft()
+        elif self._messages:
+            self.wake()
+
+
+@dataclass(eq=False, slots=True)
+class RunningBatch:
+    """A batch that the backend has. `batch` are the requests of the message that are run."""
+
+    place: Place
+    message: Execute
+    batch: Sequence[QueuedRequest]
+    started: float
+    traces: Sequence[Trace] = ()
