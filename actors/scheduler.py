@@ -7,6 +7,7 @@ Started and owned by the model actor; knows its instances by their addresses, an
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -55,11 +56,12 @@ class Scheduler(SchedulerLoop):
     _streaming: set[QueuedRequest] = field(default_factory=set)
 
     def _wake_at(self) -> float:
-        return self.policy.wake_at(is_idle=bool(self._idle))
+        return self.policy.wake_at(is_idle=bool(self._idle)) if len(self.policy) else math.inf
 
     def _give_out(self, now: float) -> None:
-        self._refuse_expired(now)
-        self._assign(now)
+        if len(self.policy):
+            self._refuse_expired(now)
+            self._assign(now)
 
     def _has_running(self) -> bool:
         return bool(self._running or self._streaming)

@@ -20,7 +20,7 @@ from actors.response_statistics import ResponseStatistics
 from actors.sliding_window import SummarySnapshot
 from actors.sums import NANOSECONDS, Sum
 from backends.interface import BatchTiming
-from protocol.core import InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics
+from protocol.core import InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics, StatisticDuration
 from protocol.errors import Cancelled, ServerError
 
 
@@ -55,10 +55,27 @@ class VersionSnapshot:
 
 
 @dataclass(slots=True)
-class _BatchSums:
-    compute_input: Sum = field(default_factory=Sum)
-    compute_infer: Sum = field(default_factory=Sum)
-    compute_output: Sum = field(default_factory=Sum)
+class _ComputeSums:
+    """Of the parts of executions, each of which counts once in all three."""
+
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    def add(self, timing: BatchTiming, count: int) -> None:
+        self.count += count
+        self.input_ns += timing.compute_input_ns * count
+        self.infer_ns += timing.compute_infer_ns * count
+        self.output_ns += timing.compute_output_ns * count
+
+    def frozen(self) -> tuple[StatisticDuration, StatisticDuration, StatisticDuration]:
+        """Input, infer and output."""
+        return (
+            StatisticDuration(self.count, self.input_ns),
+            StatisticDuration(self.count, self.infer_ns),
+            StatisticDuration(self.count, self.output_ns),
+        )
 
 
 @dataclass(slots=True)
@@ -81,8 +98,8 @@ class VersionStatistics:
     _queue: Sum = field(default_factory=Sum)
     _cache_hit: Sum = field(default_factory=Sum)
     _cache_miss: Sum = field(default_factory=Sum)
-    _compute: _BatchSums = field(default_factory=_BatchSums)
-    _by_batch_size: dict[int, _BatchSums] = field(default_factory=dict)
+    _compute: _ComputeSums = field(default_factory=_ComputeSums)
+    _by_batch_size: dict[int, _ComputeSums] = field(default_factory=dict)
     _spreads: tuple[LatencyHistograms | LatencySummaries, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -139,11 +156,9 @@ class VersionStatistics:
         self.execution_count += 1
         by_size = self._by_batch_size.get(batch_size)
         if by_size is None:
-            by_size = self._by_batch_size[batch_size] = _BatchSums()
-        for sums, count in ((self._compute, requests), (by_size, 1)):
-            sums.compute_input.add(timing.compute_input_ns * count, count)
-            sums.compute_infer.add(timing.compute_infer_ns * count, count)
-            sums.compute_output.add(timing.compute_output_ns * count, count)
+            by_size = self._by_batch_size[batch_size] = _ComputeSums()
+        by_size.add(timing, 1)
+        self._compute.add(timing, requests)
         if requests:
             for spread in self._spreads:
                 spread.count_execution(timing, requests)
@@ -214,7 +229,7 @@ class VersionStatistics:
         self, name: str, version: int, memory_usage: Sequence[MemoryUsage] = (), *, has_responses: bool = True
     ) -> ModelStatistics:
         """`has_responses` false spares the rows of the responses, of which there may be many."""
-        compute = self._compute
+        compute_input, compute_infer, compute_output = self._compute.frozen()
         return ModelStatistics(
             name=name,
             version=str(version),
@@ -225,9 +240,9 @@ class VersionStatistics:
                 success=self._success.frozen(),
                 fail=self._fail.frozen(),
                 queue=self._queue.frozen(),
-                compute_input=compute.compute_input.frozen(),
-                compute_infer=compute.compute_infer.frozen(),
-                compute_output=compute.compute_output.frozen(),
+                compute_input=compute_input,
+                compute_infer=compute_infer,
+                compute_output=compute_output,
                 cache_hit=self._cache_hit.frozen(),
                 cache_miss=self._cache_miss.frozen(),
             ),
@@ -237,16 +252,7 @@ class VersionStatistics:
         )
 
     def _batch_statistics(self) -> tuple[InferBatchStatistics, ...]:
-        sums: Sequence[tuple[int, _BatchSums]] = sorted(self._by_batch_size.items())
-        return tuple(
-            InferBatchStatistics(
-                batch_size=size,
-                compute_input=batch.compute_input.frozen(),
-                compute_infer=batch.compute_infer.frozen(),
-                compute_output=batch.compute_output.frozen(),
-            )
-            for size, batch in sums
-        )
+        return tuple(InferBatchStatistics(size, *sums.frozen()) for size, sums in sorted(self._by_batch_size.items()))
 
 
 def _reason(error: ServerError) -> FailureReason:

@@ -29,6 +29,8 @@ class FlushReason(enum.Enum):
     IDLE_INSTANCE = "idle_instance"
     SHAPE = "shape"
 
+    __hash__ = object.__hash__  # counted for each batch; that of enumerations is a Python call
+
 
 class Batch(NamedTuple):
     """The requests of one execution. `reason` is None where nothing was batched."""

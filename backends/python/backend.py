@@ -112,7 +112,8 @@ class PythonBackend(Backend):
         if settings.debugger:
             self.unload_seconds = math.inf
         self._loaded = await self._load()
-        self._renewal = Renewal(settings)
+        renewal = Renewal(settings)
+        self._renewal = renewal if renewal.is_wanted else None
         if isinstance(self._loaded.batches, LoopBatches):
             self._loop_batches = self._loaded.batches
             self.runs_at_once = True
@@ -276,7 +277,7 @@ class PythonBackend(Backend):
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._attend, self._loaded, nursery.cancel_scope)
                 task_status.started()
-                if self._renewal is not None and self._renewal.is_wanted:
+                if self._renewal is not None:
                     nursery.start_soon(self._renew, self._renewal, nursery)
         if self._loaded is None:  # unloaded meanwhile
             await trio.sleep_forever()

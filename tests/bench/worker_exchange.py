@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from backends.interface import InstanceSpec, ModelSource
+from backends.interface import BatchResult, InstanceSpec, ModelSource
 from backends.python import PythonBackend
 from protocol.datatypes import DataType
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -66,11 +66,31 @@ def _worker_seconds(pid: int | None) -> float:
     return sum(int(path.read_text().split()[0]) for path in tasks) / 1e9
 
 
+async def _run_all(backend: PythonBackend, batches: Sequence[Sequence[InferenceRequest]]) -> BatchResult:
+    """One after the other, begun by a call where that is possible, as a model instance does it; the last result."""
+    results: list[BatchResult | Exception] = []
+    ended = trio.Event()
+
+    def go_on(result: BatchResult | Exception) -> None:
+        results.append(result)
+        if len(results) == len(batches):
+            ended.set()
+        elif not backend.begin(batches[len(results)], go_on):
+            raise RuntimeError("the worker has no room for a batch after the end of the last one")
+
+    if backend.begin(batches[0], go_on):
+        await ended.wait()
+    else:
+        results += [await backend.execute(requests) for requests in batches]
+    if isinstance(results[-1], Exception):
+        raise results[-1]
+    return results[-1]
+
+
 async def _burst(backend: PythonBackend, pid: int | None, batch: int) -> Cost:
     batches = [[_request() for _ in range(batch)] for _ in range(_EXCHANGES)]
     before, began = _worker_seconds(pid), time.process_time()
-    for requests in batches:
-        result = await backend.execute(requests)
+    result = await _run_all(backend, batches)
     ended, after = time.process_time(), _worker_seconds(pid)
     if not all(isinstance(response, InferenceResponse) for response in result.responses):
         raise RuntimeError(f"the model has failed: {result.responses[0]}")
