@@ -33,6 +33,7 @@ from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, trace
 from actors.warmup import warm_up
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable
+from protocol.messages import InferenceRequest
 from repository.warmup_data import WarmupSample
 
 logger = logging.getLogger("trioton.model_instance")
@@ -67,6 +68,7 @@ class ModelInstance:
     _last_end: float = field(default=0.0, init=False)
     _has_died: bool = field(default=False, init=False)
     _is_stopping: bool = field(default=False, init=False)
+    _is_reporting: bool = field(default=False, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, warm up, serve, unload. A failed load or warm-up is raised; returns when closed, or when the backend
@@ -177,10 +179,13 @@ class ModelInstance:
             logger.error("model instance '%s' did not unload within %g s", self.name, self.backend.unload_seconds)
 
     def _report(self, message: BatchDone | InstanceGone | StreamEnded) -> None:
+        was_reporting, self._is_reporting = self._is_reporting, True
         try:
             self.scheduler.tell(message)
         except Unavailable:  # it has ended, and answered for all that it had given out
             return
+        finally:
+            self._is_reporting = was_reporting
 
     def _begin(self, place: Place, message: Execute) -> bool:
         """Have the backend begin a batch by a call, if that is possible."""
@@ -189,9 +194,11 @@ class ModelInstance:
         running = self._running(place, message)
         if not running.batch:
             return False
-        now = time.monotonic_ns()
         requests = [item.request for item in running.batch]
         free = place.free if self.backend.can_overlap else None
+        if self.backend.runs_at_once:
+            return self._run_at_once(running, requests, free)
+        now = time.monotonic_ns()
         if not self.backend.begin(requests, partial(self._end_begun, running), free):
             return False
         place.is_busy = True
@@ -201,6 +208,24 @@ class ModelInstance:
             for item in _gone(running.batch):
                 self._tell_cancelled(running.batch, item)
         return True
+
+    def _run_at_once(
+        self, running: RunningBatch, requests: Sequence[InferenceRequest], free: Callable[[], None] | None
+    ) -> bool:
+        """With its end too, unless that comes later. In a turn of its own the place's task runs what is given within
+        the report of another batch, whose callers would wait for this one's end, and what a scheduler of sequences
+        gives, which must not be told of an end while it does."""
+        if self._is_reporting or running.message.keeps_rows:
+            return False
+        running.place.is_busy = True
+        self._begun.add(running)
+        self._note_begun(running)
+        if self.backend.begin(requests, partial(self._end_begun, running), free):
+            return True
+        self._begun.discard(running)
+        self._executing -= 1
+        running.place.is_busy = False
+        return False
 
     def _end_begun(self, running: RunningBatch, result: BatchResult | Exception) -> None:
         if running in self._begun:  # else the instance was stopped

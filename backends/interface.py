@@ -241,7 +241,8 @@ class Backend(abc.ABC):
     ) -> bool:
         """As `execute`, or with `free` as `execute_overlapping`, for a batch that needs no task to wait for it, while
         somebody attends (`attend`): `done` is called with what `execute` would return or raise, never before this has
-        returned. False, the default, where nothing was done and `execute` is to be called. Must not wait, or raise.
+        returned, but where it `runs_at_once`. False, the default, where nothing was done and `execute` is to be called.
+        Must not wait, or raise.
 
         When the instance is stopped before the batch has ended, `done` may be called at any time, or never.
         """

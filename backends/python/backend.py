@@ -22,7 +22,7 @@ from backends.python.batches import Batches
 from backends.python.channel import WorkerGone
 from backends.python.environment import find_environment
 from backends.python.loaded_model import LoadedModel, begin
-from backends.python.loop_batches import LateBatch, LoopBatches
+from backends.python.loop_batches import LoopBatches
 from backends.python.placement import Placement
 from backends.python.portions import BatchTooLarge, input_size, portions, too_large
 from backends.python.program import check_program
@@ -59,7 +59,6 @@ class PythonBackend(Backend):
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
         self._loaded: LoadedModel | None = None
-        self._loop_batches: LoopBatches | None = None  # of a model in the server's loop
         self._renewal: Renewal | None = None
         # A worker that is being replaced, while it finishes what it has.
         self._retiring: LoadedModel | None = None
@@ -114,9 +113,7 @@ class PythonBackend(Backend):
         self._loaded = await self._load()
         renewal = Renewal(settings)
         self._renewal = renewal if renewal.is_wanted else None
-        if isinstance(self._loaded.batches, LoopBatches):
-            self._loop_batches = self._loaded.batches
-            self.runs_at_once = True
+        self.runs_at_once = isinstance(self._loaded.batches, LoopBatches)
 
     async def _load(self) -> LoadedModel:
         source = self.spec.source
@@ -138,13 +135,14 @@ class PythonBackend(Backend):
         free: Callable[[], None] | None = None,
     ) -> bool:
         loaded = self._loaded
-        if loaded is None or self._death or self._loop_batches is not None or not loaded.link.is_attended:
+        if loaded is None or self._death or not loaded.link.is_attended:
             return False
         if self.spec.config.sequence_batching is not None:
             free = None
-        if not loaded.batches.begin(requests, partial(self._end_batch, loaded, len(requests), done), free):
-            return False
         loaded.calls += 1
+        if not loaded.batches.begin(requests, partial(self._end_batch, loaded, len(requests), done), free):
+            loaded.calls -= 1
+            return False
         return True
 
     def _end_batch(
@@ -168,19 +166,10 @@ class PythonBackend(Backend):
         return await self._execute(requests, free if self.spec.config.sequence_batching is None else None)
 
     async def _execute(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None) -> BatchResult:
-        if self._loop_batches is not None:
-            result = self._loop_batches.compute(requests)
-            return result if isinstance(result, BatchResult) else await self._wait_late(result, len(requests), free)
         try:
             return await self._attended(len(requests), lambda batches: batches.run(requests, free))
         except BatchTooLarge:
             return await self._execute_in_portions(requests)
-
-    async def _wait_late(self, late: LateBatch | None, requests: int, free: Callable[[], None] | None) -> BatchResult:
-        batches = self._loop_batches
-        assert batches is not None  # it gave the batch
-        responses, timing = await self._attended(requests, lambda _: batches.wait_late(late, free))
-        return BatchResult(responses, timing)
 
     async def _execute_in_portions(self, requests: Sequence[InferenceRequest]) -> BatchResult:
         """A batch that is more than its worker may have at a time, one part after the other."""
@@ -332,7 +321,7 @@ class PythonBackend(Backend):
     async def unload(self) -> None:
         """Finalize the model within some seconds, or in its own time where it is debugged, then end its process and
         whatever it started."""
-        loaded, self._loaded, self._loop_batches = self._loaded, None, None
+        loaded, self._loaded = self._loaded, None
         if loaded is not None:
             await loaded.stop()
 

@@ -32,7 +32,6 @@ from backends.python.link import WorkerLink
 from backends.python.portions import InputRoom
 from backends.python.reply_stream import ReplyStream
 from backends.python.running_batch import RunningBatch
-from backends.python.signals import Signal
 from backends.python.tensor_columns import TensorColumn
 from backends.python.wire import BrokenFrame, Frame, decode_head, encode
 from backends.python.worker.trioton_worker.frames import CANCEL, DROPPED, EXECUTED, FINAL, RESPONSE
@@ -130,7 +129,9 @@ class Batches:
 
         `free` is called when there is place for another one before that. Cancelled, the worker finishes what it has.
         """
-        batch = await self._begin_waiting(requests, free)
+        return await self._end_of(await self._begin_waiting(requests, free))
+
+    async def _end_of(self, batch: RunningBatch) -> BatchResult:
         try:
             await batch.executed.wait()
         except BaseException:
@@ -331,7 +332,7 @@ class Batches:
                     self._offer(batch.free)
                 batch.late = answers, timing
                 return
-        self._complete(batch, BatchResult(_merged(batch, answers), timing))
+        self._complete(batch, BatchResult(merged(batch, answers), timing))
 
     def _complete(self, batch: RunningBatch, result: BatchResult | Exception) -> None:
         """Tell who waits for it; nothing more is to come."""
@@ -353,12 +354,6 @@ class Batches:
             model_version=source.version,
             output_memory=None if outputs is None else outputs.view,
         )
-
-    async def _wait_answered(self, batch: RunningBatch) -> None:
-        batch.answered = Signal()
-        await batch.answered.wait()
-        if batch.unanswered:
-            raise WorkerGone(self._link.channel.problem)
 
     def _failure(self, failure: FailedHead) -> Internal:
         return Internal(f"Failed to process the request(s) for model '{self._spec.name}', message: {failure.message}")
@@ -468,7 +463,7 @@ class Batches:
             batch.answer(head.index, outcome)
             if batch.late is not None and not batch.unanswered:
                 answers, timing = batch.late
-                self._complete(batch, BatchResult(_merged(batch, answers), timing))
+                self._complete(batch, BatchResult(merged(batch, answers), timing))
         elif isinstance(outcome, InferenceResponse):
             batch.streams[head.index].put(outcome, len(frame.body))
         else:
@@ -503,11 +498,9 @@ class Batches:
             if batch.execution is not None:
                 batch.execution.is_running = False
             batch.executed.set()
-            if batch.answered is not None:
-                batch.answered.set()
 
 
-def _merged(batch: RunningBatch, answers: Sequence[Outcome | None]) -> Sequence[Outcome]:
+def merged(batch: RunningBatch, answers: Sequence[Outcome | None]) -> Sequence[Outcome]:
     """With what response senders have said."""
     if None not in answers:
         return answers  # type: ignore[return-value]  # none is None

@@ -10,11 +10,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from backends.interface import BatchResult, BatchTiming, InstanceSpec, Rescheduled
 from backends.python.batch import Outcome, about_request, error_of
-from backends.python.batches import Batches
+from backends.python.batches import Batches, merged
 from backends.python.channel import WorkerGone
 from backends.python.forms import DATATYPES, FormKey
 from backends.python.heads import FailedHead
@@ -32,25 +31,13 @@ from backends.python.worker.trioton_worker.requests import InferenceRequest as M
 from backends.python.worker.trioton_worker.responses import InferenceResponse as ModelResponse
 from backends.python.worker.trioton_worker.session import LiveBatch
 from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
+from protocol.errors import Internal
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 
 logger = logging.getLogger("trioton.backends.python")
 
 # The server does nothing else for so long: it is time to say so, once for each instance.
 SLOW_SECONDS = 0.1
-
-
-@dataclass(eq=False, slots=True)
-class LateBatch:
-    """One whose `execute` has returned, and of which response senders still owe some answers: None in `answers`."""
-
-    batch: RunningBatch
-    answers: Sequence[Outcome | None]
-    timing: BatchTiming
-
-    def merged(self) -> list[Outcome]:
-        """All answers, now that they are there."""
-        return [self.batch.answers[index] if answer is None else answer for index, answer in enumerate(self.answers)]
 
 
 class LoopBatches(Batches):
@@ -71,9 +58,35 @@ class LoopBatches(Batches):
         self._is_slow = False
         worker.hand_over.begin(link, questions)
 
-    def compute(self, requests: Sequence[InferenceRequest]) -> BatchResult | LateBatch | None:
-        """One batch, whole, or but for those of its requests that response senders answer later; None where the model
-        has ended. Raises Internal where the batch has failed as a whole."""
+    def begin(
+        self,
+        requests: Sequence[InferenceRequest],
+        done: Callable[[BatchResult | Exception], None],
+        free: Callable[[], None] | None = None,
+    ) -> bool:
+        """As in any worker, but `done` is called before this returns, unless response senders owe an answer."""
+        found = self._compute(requests)
+        if isinstance(found, RunningBatch):
+            self._keep(found, free, done)
+        elif found is None:
+            return False
+        else:
+            done(found)
+        return True
+
+    async def run(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None = None) -> BatchResult:
+        found = self._compute(requests)
+        if isinstance(found, RunningBatch):
+            self._keep(found, free)
+            return await self._end_of(found)
+        if found is None:
+            raise WorkerGone(self._link.channel.problem)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _compute(self, requests: Sequence[InferenceRequest]) -> BatchResult | Internal | RunningBatch | None:
+        """One batch, whole, or but for what is to come later; None where the model has ended, and nothing was done."""
         session = self._worker.session
         if session is None or session.instance is None or session.end_text:
             return None
@@ -95,7 +108,7 @@ class LoopBatches(Batches):
             return self._failed(live, requests, error)
         except BaseException as error:  # as in any worker, it ends the instance
             session.break_off(error)
-            return None
+            return self._deliver(live, requests)
         if computed - begun > SLOW_SECONDS * 1e9:
             self._warn(computed - begun)
         timing = BatchTiming(begun - started, computed - begun, time.perf_counter_ns() - computed)
@@ -103,24 +116,16 @@ class LoopBatches(Batches):
             return self._late(live, requests, answers, timing)
         return BatchResult(answers, timing)  # type: ignore[arg-type]  # none is None
 
-    async def wait_late(
-        self, late: LateBatch | None, free: Callable[[], None] | None
-    ) -> tuple[list[Outcome], BatchTiming]:
-        """Until all requests of what `compute` gave are answered. Raises WorkerGone."""
-        if late is None:
-            raise WorkerGone(self._link.channel.problem)
-        batch = late.batch
-        try:
-            if free is not None:
-                self._offer(free)
-            if self._link.channel.is_closed:
-                raise WorkerGone(self._link.channel.problem)
-            if batch.unanswered:
-                await self._wait_answered(batch)
-        finally:
-            self._withdraw(free)
-            self._close(batch)
-        return late.merged(), late.timing
+    def _keep(
+        self,
+        batch: RunningBatch,
+        free: Callable[[], None] | None,
+        done: Callable[[BatchResult | Exception], None] | None = None,
+    ) -> None:
+        """Tell its end when that has come; the link tells it where the model has ended."""
+        batch.free, batch.done, batch.has_left = free, done, True
+        if free is not None and batch.late is not None:
+            self._offer(free)
 
     def cancel(self, request: InferenceRequest) -> None:
         self._gone.append(request)
@@ -206,7 +211,9 @@ class LoopBatches(Batches):
             answers.append(InferenceResponse(name, version, outputs, request.id, parameters))
         return answers, large
 
-    def _failed(self, live: LiveBatch, requests: Sequence[InferenceRequest], error: Exception) -> BatchResult:
+    def _failed(
+        self, live: LiveBatch, requests: Sequence[InferenceRequest], error: Exception
+    ) -> BatchResult | Internal:
         """What the model has answered before by response senders stays."""
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
@@ -217,10 +224,9 @@ class LoopBatches(Batches):
         batch = self._deliver(live, requests)
         self._close(batch)
         if not batch.answers:
-            raise self._failure(failure) from None
-        return BatchResult(
-            [batch.answers.get(index, self._failure(failure)) for index in range(len(requests))], BatchTiming(0, 0, 0)
-        )
+            return self._failure(failure)
+        answers = [batch.answers.get(index, self._failure(failure)) for index in range(len(requests))]
+        return BatchResult(answers, BatchTiming(0, 0, 0))
 
     def _late(
         self,
@@ -228,16 +234,16 @@ class LoopBatches(Batches):
         requests: Sequence[InferenceRequest],
         answers: Sequence[Outcome | None],
         timing: BatchTiming,
-    ) -> BatchResult | LateBatch:
+    ) -> BatchResult | RunningBatch:
         batch = self._deliver(live, requests)
-        late = LateBatch(batch, answers, timing)
         batch.unanswered = {
             index for index, answer in enumerate(answers) if answer is None and index not in batch.answers
         }
         if batch.unanswered:
-            return late
+            batch.late = answers, timing
+            return batch
         self._close(batch)
-        return BatchResult(late.merged(), timing)
+        return BatchResult(merged(batch, answers), timing)
 
     def _deliver(self, live: LiveBatch, requests: Sequence[InferenceRequest]) -> RunningBatch:
         """Give what response senders have sent to the batches that it answers: mostly to this one."""

@@ -55,7 +55,6 @@ class RunningBatch:
     is_abandoned: bool = False
     answers: dict[int, Outcome] = field(default_factory=dict)
     unanswered: set[int] = field(default_factory=set)
-    answered: Signal | None = None
     late: tuple[Sequence[Outcome | None], BatchTiming] | None = None
     streams: list[ReplyStream] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
@@ -65,8 +64,6 @@ class RunningBatch:
         """The response sender of a request has said its only answer; one after another is dropped."""
         self.answers.setdefault(index, outcome)
         self.unanswered.discard(index)
-        if not self.unanswered and self.answered is not None:
-            self.answered.set()
 
     def add_call(self, call: Cancellable, index: int) -> None:
         """Have a call end when those have gone for whom it is made."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import trio
 
+from backends.interface import BatchResult
 from backends.python import PythonBackend
 from backends.python.loop_tensors import settle
 from protocol.datatypes import DataType
@@ -51,20 +52,16 @@ async def test_execute_runs_in_the_thread_of_the_loop_and_the_rest_does_not(tmp_
 
 
 async def test_a_batch_takes_no_turn_of_the_loop(tmp_path: Path) -> None:
-    class Turns(trio.abc.Instrument):
-        count = 0
-
-        def before_task_step(self, task: trio.lowlevel.Task) -> None:
-            self.count += 1
-
-    async with running(in_loop(tmp_path, executing(IDENTITY))) as instance:
-        await infer(instance, request())
-        turns = Turns()
-        trio.lowlevel.add_instrument(turns)
-        for _ in range(5):
-            await infer(instance, request(), request())
-        trio.lowlevel.remove_instrument(turns)
-    assert turns.count == 0
+    """What `begin` begins it ends, also where the model fails."""
+    model = executing(f"if requests[0].request_id(): raise ValueError('no')\n{IDENTITY}")
+    results: list[BatchResult | Exception] = []
+    async with running(in_loop(tmp_path, model)) as instance:
+        assert instance.begin([request((3.0,)), request()], results.append)
+        assert instance.begin([request(id="bad")], results.append)
+        good, bad = results
+    assert isinstance(good, BatchResult)
+    assert output(good.responses[0]).tolist() == [[3.0]]
+    assert isinstance(bad, Internal)
 
 
 async def test_decoupled_models_are_refused(tmp_path: Path) -> None:
