@@ -88,7 +88,6 @@ class Calls:
         self._streams: dict[int, Stream] = {}
         self._infer = shared.direct
         self._direct: dict[int, DirectCall] = {}
-        self._writes_soon = False
         self._taken = 0  # bytes of calls without a task, which the peer may send again
         self.is_draining = False
         self.refuses = False
@@ -281,15 +280,9 @@ class Calls:
             if not self._out.send_response(call.id, parts):  # its client has to make room first
                 self._run_in_task(call, partial(_send, message))
                 return
-        if not self._writes_soon:
-            self._writes_soon = True
-            self._infer.answers.call_last(self._write)
+        self._out.write_after(self._infer.answers)
         if not self._direct:
             self._note_end()
-
-    def _write(self) -> None:
-        self._writes_soon = False
-        self._out.write()
 
     def _run_in_task(self, call: DirectCall, handle: Callable[[Stream], Awaitable[None]]) -> Stream:
         """What is left to do for it."""

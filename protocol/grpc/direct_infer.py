@@ -63,18 +63,20 @@ class DirectCall(Awaited):
 class DirectInfer:
     """Of one edge, whose `answers` run as long as it serves."""
 
-    def __init__(self, services: EdgeServices, forms: RequestForms, max_message_size: int) -> None:
+    def __init__(self, services: EdgeServices, forms: RequestForms, answers: Answers, max_message_size: int) -> None:
         self._services = services
         self._forms = forms
         self._max_size = PREFIX_LENGTH + max_message_size
-        self.answers = Answers()
+        self.answers = answers
 
     @classmethod
-    def of(cls, services: EdgeServices, settings: GrpcSettings, forms: RequestForms) -> DirectInfer | None:
+    def of(
+        cls, services: EdgeServices, settings: GrpcSettings, forms: RequestForms, answers: Answers
+    ) -> DirectInfer | None:
         """None where every call takes more than this."""
         if not services.access.is_open or not services.forwarding.is_empty or settings.compression_level:
             return None
-        return cls(services, forms, settings.limits.max_message_size)
+        return cls(services, forms, answers, settings.limits.max_message_size)
 
     def begin(self, asking: Asking, stream_id: int, head: RequestHead, data: Buffer) -> DirectCall | None:
         """Queue the request of a call whose data is all there. None where it has to go the usual way, and nothing has

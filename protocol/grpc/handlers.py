@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grpclib.const import Handler
 
+from protocol.answers import Answers
 from protocol.grpc import health, reflection, repository_control, request_control
 from protocol.grpc.access import guarded
 from protocol.grpc.request_forms import RequestForms
@@ -21,11 +22,12 @@ SERVICES = (
 
 
 def grpc_handlers(
-    services: EdgeServices, settings: GrpcSettings, forms: RequestForms | None = None
+    services: EdgeServices, settings: GrpcSettings, forms: RequestForms | None = None, answers: Answers | None = None
 ) -> dict[str, Handler]:
-    """The handlers, behind the access check. `forms` are those that requests are known to have."""
+    """The handlers, behind the access check. `forms` are those that requests are known to have. Without `answers` every
+    request of a stream takes a task."""
     handlers = {
-        **InferenceService(services, settings, RequestForms() if forms is None else forms).__mapping__(),
+        **InferenceService(services, settings, RequestForms() if forms is None else forms, answers).__mapping__(),
         **request_control.RequestControlService(services.core).__mapping__(),
         **repository_control.RepositoryControlService(services.core).__mapping__(),
         **health.HealthService(services.core, SERVICES).__mapping__(),

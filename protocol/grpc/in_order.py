@@ -11,10 +11,14 @@ T = TypeVar("T")
 
 class AnswerOrder(Generic[T]):
     """Answers leave in the order in which they are expected. Whoever has the one whose turn it is hands all that are
-    ready to `send`, one after the other; the others leave theirs behind and go."""
+    ready to `send`, one after the other; the others leave theirs behind and go. `send_at_once` says whether it could.
+    """
 
-    def __init__(self, send: Callable[[T], Awaitable[None]]) -> None:
+    def __init__(
+        self, send: Callable[[T], Awaitable[None]], send_at_once: Callable[[T], bool] = lambda answer: False
+    ) -> None:
         self._send = send
+        self._send_at_once = send_at_once
         self._expected: deque[T] = deque()
         self._ready: set[T] = set()
         self._is_sending = False
@@ -26,17 +30,38 @@ class AnswerOrder(Generic[T]):
     def expect(self, answer: T) -> None:
         self._expected.append(answer)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all have left."""
+        return not self._expected
+
     async def complete(self, answer: T) -> None:
         """It can leave. No checkpoint where it is not its turn."""
         self._ready.add(answer)
+        await self.send_ready()
+
+    async def send_ready(self) -> None:
+        """Send those whose turn it is, unless somebody does already."""
         if self._is_sending:
             return
         self._is_sending = True
         try:
             while self._expected and self._expected[0] in self._ready:
-                first = self._expected[0]
-                await self._send(first)
-                self._expected.popleft()
-                self._ready.discard(first)
+                await self._send(self._expected[0])
+                self._note_sent()
         finally:
             self._is_sending = False
+
+    def complete_at_once(self, answer: T) -> bool:
+        """It can leave. False where somebody has to call `send_ready`."""
+        self._ready.add(answer)
+        if self._is_sending:
+            return True
+        while self._expected and self._expected[0] in self._ready:
+            if not self._send_at_once(self._expected[0]):
+                return False
+            self._note_sent()
+        return True
+
+    def _note_sent(self) -> None:
+        self._ready.discard(self._expected.popleft())

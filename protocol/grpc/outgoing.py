@@ -13,6 +13,7 @@ from grpclib.exceptions import StreamTerminatedError
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
 
+from protocol.answers import Answers
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header
 from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.settings import PROGRESS
@@ -58,6 +59,7 @@ class Outgoing:
         self._send_timeout = send_timeout
         self._can_send = WaitingTasks()  # here waits who needs the writer's progress or a window
         self._control_backlog = 0
+        self._writes_soon = False
         self.has_sent_data = False
         self.window_updates = 0
 
@@ -85,8 +87,15 @@ class Outgoing:
         if made:
             self._writer.put(made)
 
+    def write_after(self, answers: Answers) -> None:
+        """`write`, when all answers that are there have been delivered."""
+        if not self._writes_soon:
+            self._writes_soon = True
+            answers.call_last(self.write)
+
     def write(self) -> None:
         """As `flush`, at the end of a burst of work."""
+        self._writes_soon = False
         made = self._h2.data_to_send()
         if made:
             self._writer.put_last(made)
@@ -132,6 +141,21 @@ class Outgoing:
         except ProtocolError as error:
             raise StreamTerminatedError(str(error)) from None
 
+    def send_at_once(self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> bool:
+        """Send data, behind headers if there are any; to be followed by `write`. False, and nothing is done, where that
+        has to wait for the client, or it has gone."""
+        size = sum(map(len, parts))
+        try:
+            if size > self._h2.sendable(stream_id) or self._writer.backlog >= MAX_BACKLOG:
+                return False
+            if headers:
+                self._h2.send_headers(stream_id, headers)
+            self._h2.send_data(stream_id, parts)
+        except StreamClosedError:  # it is reset
+            return False
+        self._note_sent(size)
+        return True
+
     async def _send_in_frames(self, stream_id: int, parts: Sequence[Buffer], left: int) -> None:
         connection = self._h2
         deadline, progress = trio.current_time() + self._send_timeout, 0
@@ -166,11 +190,14 @@ class Outgoing:
                 return False
         except StreamClosedError:  # it is reset
             return True
+        self._note_sent(size)
+        return True
+
+    def _note_sent(self, size: int) -> None:
         self.has_sent_data = True
         self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
         if size > _WRITTEN_ABOVE:
             self.write()
-        return True
 
     def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool) -> None:
         """Send the last headers; if the peer still sends, tell it that nobody reads on."""

@@ -30,6 +30,11 @@ class RequestTasks(Generic[T]):
         self._idle = WaitingTasks()
         self._is_over = False
 
+    @property
+    def have_all_begun(self) -> bool:
+        """Whether no request waits for its task."""
+        return not self._waiting
+
     def start(self, request: T) -> None:
         """Run it in a task. It begins when those before have come to their first checkpoint."""
         self._waiting.append(request)

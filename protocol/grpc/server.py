@@ -13,6 +13,7 @@ import socket
 
 import trio
 
+from protocol.answers import Answers
 from protocol.grpc.calls import Shared
 from protocol.grpc.connection import Connection
 from protocol.grpc.direct_infer import DirectInfer
@@ -45,8 +46,7 @@ async def serve_grpc(
     server = _Server(services, settings)
     listeners = await open_listeners(settings.host, settings.port, reuse_port=settings.reuse_port)
     async with trio.open_nursery() as answering:
-        if server.direct is not None:
-            answering.start_soon(server.direct.answers.run)
+        answering.start_soon(server.answers.run)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 serve = functools.partial(trio.serve_listeners, handler_nursery=connections)
@@ -66,14 +66,14 @@ class _Server:
         self._settings = settings
         self._counts = services.limits
         forms = RequestForms()
-        self.direct = DirectInfer.of(services, settings, forms)
+        self.answers = Answers()
         self._shared = Shared(
-            grpc_handlers(services, settings, forms),
+            grpc_handlers(services, settings, forms, self.answers),
             settings.limits,
             services.limits,
             services.memory,
             threads=trio.CapacityLimiter(os.cpu_count() or 1),
-            direct=self.direct,
+            direct=DirectInfer.of(services, settings, forms, self.answers),
         )
         self._count = 0
         self._connections: set[Connection] = set()

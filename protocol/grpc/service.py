@@ -12,6 +12,7 @@ from google.protobuf.json_format import ParseDict
 from grpclib.const import Cardinality, Handler
 
 from protocol import core as vocabulary
+from protocol.answers import Answers
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.grpc.generated import inference as pb
@@ -32,11 +33,14 @@ _SERVICE = "/inference.GRPCInferenceService/"
 class InferenceService(SharedMemoryCalls, SettingsCalls):
     """Handlers of all its calls, by the settings about inference."""
 
-    def __init__(self, services: EdgeServices, settings: GrpcSettings, forms: RequestForms) -> None:
+    def __init__(
+        self, services: EdgeServices, settings: GrpcSettings, forms: RequestForms, answers: Answers | None
+    ) -> None:
         self._services = services
         self._core = services.core
         self._settings = settings
         self._forms = forms
+        self._answers = answers
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping = dict(super().__mapping__())
@@ -61,7 +65,8 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
 
     async def _model_stream_infer(self, stream: Stream) -> None:
         self._compress(stream)
-        await StreamInfer(self._services, self._forms, stream, self._settings.max_in_flight_per_stream).run()
+        most = self._settings.max_in_flight_per_stream
+        await StreamInfer(self._services, self._forms, self._answers, stream, most).run()
 
     def _compress(self, stream: Stream) -> None:
         if self._settings.compression_level:

@@ -14,6 +14,7 @@ import trio
 from grpclib.exceptions import StreamTerminatedError
 from grpclib.stream import StreamIterator
 
+from protocol.answers import Answers
 from protocol.errors import DeadlineExceeded, InvalidArgument, PayloadTooLarge, ServerError, Unavailable
 from protocol.grpc.codec import Codec
 from protocol.grpc.compression import choose_encoding, compress, decompress
@@ -44,6 +45,12 @@ class Output(Protocol):
 
     async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
         """Returns when all of it is on its way to the writer; waits while the peer reads slowly."""
+
+    def send_at_once(self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> bool:
+        """Send data, behind headers if there are any; to be followed by `write_after`. False, and nothing is done,
+        where that has to wait."""
+
+    def write_after(self, answers: Answers) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -186,6 +193,18 @@ class Stream(StreamIterator[Any]):
             raise
         if self._is_server_streaming:  # a unary response leaves with its trailers
             self._output.flush()
+
+    def send_at_once(self, message: Any, answers: Answers) -> bool:
+        """As `send_message`, but that the response leaves when all answers that are there have been delivered. False,
+        and nothing is done, where that takes more than to encode it, or the client has gone."""
+        if self._response_encoding is not None or self.is_closed:
+            return False
+        headers = () if self.has_sent_headers else RESPONSE_HEADERS
+        if not self._output.send_at_once(self.id, headers, frame(self._codec.encode(message, self._reply_type))):
+            return False
+        self.has_sent_headers = True
+        self._output.write_after(answers)
+        return True
 
     async def wait_draining(self) -> None:
         """Returns when the server stops."""

@@ -1,6 +1,7 @@
 """ModelStreamInfer: many requests in flight on one stream.
 
-One task reads requests, and each runs in a task of its own. Responses of models that give one are written in the order
+One task reads requests. Those that only have to be queued take no other one, and their answers come by a call; each of
+the others runs in a task of its own. Responses of models that give one are written in the order
 in which their requests were read, all that are ready in one write; those of decoupled models as they come. A request
 that fails is answered with its error message, and the stream goes on. Source: Triton's gRPC streaming extension.
 """
@@ -8,11 +9,11 @@ that fails is answered with its error message, and the stream goes on. Source: T
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import trio
 from grpclib.exceptions import StreamTerminatedError
 
+from protocol.answers import Answers, Awaited
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.grpc.framing import Message
 from protocol.grpc.in_order import AnswerOrder
@@ -33,34 +34,49 @@ from protocol.placement import PlacedRequest
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease
+from protocol.wakeup import Wakeup
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
+class _Request(Awaited):
     """A request that was read.
 
     `failure` is what was wrong with it before the core saw it. `lease` and `placed` are there if it uses shared memory
-    or classification. `memory` is what its message counts for in the stream. `response` is what a model gave that gives
-    one, `ending` the error that ends the stream in its place.
+    or classification. `memory` is what its message counts for in the stream. `submitted` is there while no task runs it
+    and `reply` has not been taken. `response` is what a model gave that gives one, `ending` the error that ends the
+    stream in its place.
     """
 
-    read: ReadRequest | None = None
-    decoded: DecodedRequest | None = None
-    is_decoupled: bool = False
-    failure: Exception | None = None
-    trace: Trace | None = None
-    lease: Lease | None = None
-    placed: PlacedRequest | None = None
-    has_answered: bool = False
-    memory: int = 0
-    response: Message = b""
-    ending: Exception | None = None
+    __slots__ = (
+        *("decoded", "ending", "failure", "has_answered", "is_decoupled", "lease", "memory", "placed", "read"),
+        *("response", "stream", "trace"),
+    )
+
+    def __init__(self, stream: StreamInfer, answers: Answers, memory: int) -> None:
+        super().__init__(answers)
+        self.stream = stream
+        self.memory = memory
+        self.read: ReadRequest | None = None
+        self.decoded: DecodedRequest | None = None
+        self.is_decoupled = False
+        self.failure: Exception | None = None
+        self.trace: Trace | None = None
+        self.lease: Lease | None = None
+        self.placed: PlacedRequest | None = None
+        self.has_answered = False
+        self.response: Message = b""
+        self.ending: Exception | None = None
+
+    def deliver(self) -> None:
+        self.stream.take(self)
 
     @property
     def names(self) -> RequestNames | None:
         return None if self.read is None else self.read.names
 
     def close(self) -> None:
+        if self.submitted is not None:
+            submitted, self.submitted = self.submitted, None
+            submitted.give_up()
         if self.lease is not None:
             self.lease.__exit__(None, None, None)
         if self.trace is not None:
@@ -70,18 +86,29 @@ class _Request:
 class StreamInfer:
     """One ModelStreamInfer call. At most `max_in_flight` requests are read and not yet answered."""
 
-    def __init__(self, services: EdgeServices, forms: RequestForms, stream: Stream, max_in_flight: int) -> None:
+    def __init__(
+        self,
+        services: EdgeServices,
+        forms: RequestForms,
+        answers: Answers | None,
+        stream: Stream,
+        max_in_flight: int,
+    ) -> None:
         self._services = services
         self._core = services.core
         self._stream = stream
         self._forms = forms
         self._call = InferCall(services, forms, stream)
         self._in_flight = trio.Semaphore(max_in_flight)
-        self._answers = AnswerOrder(self._send_answer)
+        self._submits = answers is not None
+        self._delivered = Answers() if answers is None else answers
+        self._answers = AnswerOrder(self._send_answer, self._send_answer_at_once)
+        self._is_answered = Wakeup()
         self._sending = trio.Lock()
         self._ends_on_error = stream.header("triton_grpc_error") == "true"
         self._ending: Exception | None = None
         self._requests = trio.CancelScope()
+        self._tasks: RequestTasks[_Request] | None = None
 
     async def run(self) -> None:
         """Returns when the client has ended its side and every request is answered.
@@ -93,9 +120,11 @@ class StreamInfer:
         try:
             async with trio.open_nursery() as nursery:
                 self._requests = nursery.cancel_scope
-                tasks = RequestTasks(nursery, self._answer)
+                self._tasks = tasks = RequestTasks(nursery, self._answer)
                 try:
                     await self._read(tasks)
+                    while not self._answers.is_empty:
+                        await self._is_answered.wait()
                 finally:
                     tasks.end()
         finally:
@@ -119,16 +148,18 @@ class StreamInfer:
                 return
             if data is None:
                 return
-            request = await self._prepare(data, waiting)
+            request = await self._prepare(data, waiting, can_submit=self._submits and tasks.have_all_begun)
             if not request.is_decoupled:
                 self._answers.expect(request)
-            tasks.start(request)
+            if request.submitted is None:
+                tasks.start(request)
 
-    async def _prepare(self, data: memoryview, waiting_ns: int) -> _Request:
-        """Everything up to the core. Not in the request's task, since it must not change the order of requests."""
-        request = _Request(memory=self._stream.take_message_memory())
+    async def _prepare(self, data: memoryview, waiting_ns: int, *, can_submit: bool) -> _Request:
+        """Everything up to the core, and to give it a plain request. Not in a task of the request, since it must not
+        change the order of requests."""
+        request = _Request(self, self._delivered, self._stream.take_message_memory())
         try:
-            await self._fill(request, data, waiting_ns)
+            await self._fill(request, data, waiting_ns, can_submit=can_submit)
         except Exception as error:
             request.failure = error
             request.is_decoupled = False
@@ -137,17 +168,56 @@ class StreamInfer:
             raise
         return request
 
-    async def _fill(self, request: _Request, data: memoryview, waiting_ns: int) -> None:
+    async def _fill(self, request: _Request, data: memoryview, waiting_ns: int, *, can_submit: bool) -> None:
         read = request.read = self._forms.read(data)
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
         request.trace = self._call.trace(read.model_name, waiting_ns, time.monotonic_ns())
         request.decoded = self._call.decode(read, data, request.trace)
         inference, placement, _ = request.decoded
+        if can_submit and placement is None and request.trace is None:
+            try:
+                request.submitted = self._core.submit(inference, request)
+            except ServerError:  # what it is, is said below, or by the task
+                request.submitted = None
+            if request.submitted is not None:
+                return
         request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
         if placement is not None:
             request.lease = self._services.shared_memory.lease()
             request.placed = await PlacedRequest.fetch(inference, placement, request.lease, self._core)
+
+    # One request without a task.
+
+    def take(self, request: _Request) -> None:
+        """Its reply is there. Must not wait, and raises nothing."""
+        if request.submitted is None:  # given up
+            return
+        assert self._tasks is not None
+        request.submitted.end()
+        request.submitted = None
+        try:
+            if isinstance(request.reply, InferenceResponse):
+                request.response = encode_stream_response(request.reply)
+            else:
+                assert request.reply is not None
+                self._fail(request, request.reply)
+        except Exception as error:
+            self._fail(request, error)
+        if not self._answers.complete_at_once(request):
+            self._tasks.start(request)
+        self._is_answered.wake()
+
+    def _send_answer_at_once(self, request: _Request) -> bool:
+        if request.ending is not None:
+            request.close()
+            self._end(request.ending)
+        elif self._sending.locked() or not self._stream.send_at_once(request.response, self._delivered):
+            return False
+        else:
+            request.has_answered = True
+            self._finish(request)
+        return True
 
     # One request, in a task of its own.
 
@@ -155,11 +225,14 @@ class StreamInfer:
         try:
             if request.is_decoupled:
                 await self._run_decoupled(request)
+            elif request.reply is not None:  # it is answered, and only to be sent
+                await self._answers.send_ready()
             else:
                 await self._run(request)
                 await self._answers.complete(request)
         except StreamTerminatedError:  # and the call is being cancelled
             return
+        self._is_answered.wake()
 
     async def _run(self, request: _Request) -> None:
         """The response, or what takes its place."""

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 from tritonclient.grpc import service_pb2
 
+from protocol.answers import Answers
 from protocol.grpc.calls import Shared
 from protocol.grpc.connection import Connection
 from protocol.grpc.direct_infer import DirectInfer
@@ -60,16 +61,16 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
     services = services or edge_services()
     settings = settings or GrpcSettings()
     forms = RequestForms()
-    direct = DirectInfer.of(services, settings, forms)
-    handlers = grpc_handlers(services, settings, forms)
+    answers = Answers()
+    direct = DirectInfer.of(services, settings, forms, answers)
+    handlers = grpc_handlers(services, settings, forms, answers)
     shared = Shared(handlers, settings.limits, services.limits, services.memory, direct=direct)
     connection = Connection(server_end, shared)
     client = Client(client_end)
     assert isinstance(services.core, FakeCore)
     async with trio.open_nursery() as answering:
-        if direct is not None:
-            services.core.tasks = answering
-            answering.start_soon(direct.answers.run)
+        services.core.tasks = answering
+        answering.start_soon(answers.run)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             await client.start()

@@ -148,16 +148,23 @@ class FakeCore:
             return None
         if self.tasks is None or request.model_name == "defect":
             return None
+        self._note(request)
         submitted = FakeSubmitted()
-        self.tasks.start_soon(submitted.run, partial(self.infer, request), answer_to)
+        self.tasks.start_soon(submitted.run, partial(self.answer, request), answer_to)
         self.submitted.append(submitted)
         return submitted
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self.is_decoupled(request.model_name, request.model_version):
             raise Decoupled("many answers")
+        self._note(request)
+        return await self.answer(request)
+
+    def _note(self, request: InferenceRequest) -> None:
         self.requests.append(request)
         self.came.set()
+
+    async def answer(self, request: InferenceRequest) -> InferenceResponse:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         self._arrivals.unpark_all()

@@ -246,7 +246,7 @@ class Answering(FakeCore):
 
     outputs: tuple[Tensor, ...] = ()
 
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+    async def answer(self, request: InferenceRequest) -> InferenceResponse:
         await trio.lowlevel.checkpoint()
         return InferenceResponse("echo", 1, list(self.outputs), request.id)
 

@@ -315,8 +315,7 @@ async def test_calls_without_a_task_use_shared_memory_too(segments: MakeSegment)
 class Doubling(FakeCore):
     """Gives a mebibyte and more, when the gate is open."""
 
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        self.came.set()
+    async def answer(self, request: InferenceRequest) -> InferenceResponse:
         await self.gate.wait()
         outputs = [Tensor("x", DataType.UINT8, (LARGE,), b"y" * LARGE)]
         return InferenceResponse(request.model_name, 1, outputs, request.id)

@@ -363,3 +363,70 @@ async def test_responses_after_the_client_has_ended_its_side(autojump_clock: tri
         await trio.testing.wait_all_tasks_blocked()
         peers.core.gate.set()
         assert [number for _, number, _ in told(await peers.client.finish(stream))] == [0, 1, 2]
+
+
+def endings(peers: Caller) -> list[str]:
+    return [each.ending for each in peers.core.submitted]
+
+
+async def test_plain_requests_take_no_task_and_keep_the_order_among_those_that_do(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A defect takes one in the fake core, as what is wrong does."""
+    async with served() as peers:
+        stream = await peers.client.open(PATH)
+        asked = [("a", "wait"), ("b", "defect"), ("c", "echo"), ("d", "unknown"), ("e", "unavailable"), ("f", "echo")]
+        await peers.client.send(stream, b"".join(request(name, model) for name, model in asked))
+        await trio.testing.wait_all_tasks_blocked()
+        peers.core.gate.set()
+        await peers.client.send(stream, request("g"), end=True)
+        response = await peers.client.finish(stream)
+        assert [name for name, _ in briefly(response)] == [*"abcdefg"]
+        assert [name for name, error in briefly(response) if error] == ["b", "d", "e"]
+        assert set(endings(peers)) == {"answered"}
+        assert len(peers.core.submitted) >= 2
+
+
+async def test_a_stream_that_is_reset_gives_up_what_was_submitted(autojump_clock: trio.testing.MockClock) -> None:
+    """Also what is ready and not its turn."""
+    async with served() as peers:
+        stream = await peers.client.open(PATH)
+        await peers.client.send(stream, request("a", "forever") + request("b") + request("c", "forever"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(endings(peers)) == ["", "", "answered"]
+        peers.client.h2.reset_stream(stream)
+        await peers.client.flush()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(endings(peers)) == ["answered", "given up", "given up"]
+        assert peers.connection._calls.memory.left == GrpcSettings().limits.max_receive_memory
+
+
+async def test_answers_of_many_streams_leave_in_one_write(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as peers:
+        streams = [await peers.client.open(PATH) for _ in range(4)]
+        for stream in streams:
+            await peers.client.send(stream, request("a", "wait"))
+        await trio.testing.wait_all_tasks_blocked()
+        reads = peers.client.reads
+        peers.core.gate.set()
+        while not all(peers.client.responses[stream].data for stream in streams):
+            await peers.client.read()
+        assert peers.client.reads <= reads + 2  # the first is what the server said first of all
+
+
+async def test_a_request_that_ends_the_stream_gives_up_the_others(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as peers:
+        stream = await peers.client.open(PATH, {"triton_grpc_error": "true"})
+        await peers.client.send(stream, request("a", "forever") + request("b", "unavailable"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(endings(peers)) == ["", "answered"]
+        await peers.client.send(stream, request("c", "unavailable"))
+        peers.client.h2.reset_stream(stream)
+        await peers.client.flush()
+        await trio.testing.wait_all_tasks_blocked()
+        again = await peers.client.open(PATH, {"triton_grpc_error": "true"})
+        await peers.client.send(again, request("b", "unavailable") + request("c", "forever"))
+        response = await peers.client.finish(again)
+        assert (response.status, response.messages) == (UNAVAILABLE, [])
+        await trio.testing.wait_all_tasks_blocked()
+        assert "" not in endings(peers)
