@@ -216,6 +216,15 @@ def test_only_what_nobody_else_has_is_handed_on_without_a_copy() -> None:
     assert all((tensor.as_numpy() == 1).all() for tensor in tensors)
 
 
+async def test_a_large_input_that_is_returned_is_copied_once(tmp_path: Path) -> None:
+    """On its way in: the model's copy is then the output's."""
+    async with running(in_loop(tmp_path, executing(IDENTITY))) as instance:
+        for size, kind in ((1 << 16, memoryview), (4, bytes)):
+            [response] = await infer(instance, request(np.ones((1, size), np.float32)))
+            assert (output(response) == 1).all()
+            assert type(response.outputs[0].data) is kind  # type: ignore[union-attr]  # seen above
+
+
 async def test_a_caller_that_went_before_its_batch_is_seen(tmp_path: Path) -> None:
     model = executing("return [answer(np.array([r.is_cancelled() for r in requests])) for _ in requests]")
     async with running(in_loop(tmp_path, model)) as instance:
