@@ -48,10 +48,18 @@ class Answers:
             ready, self._ready = self._ready, []
             for answered in ready:
                 answered.deliver()
-            if self._last:
-                last, self._last = self._last, []
-                for call in last:
-                    call()
+            self._call_last()
+
+    def deliver(self, answered: Answered) -> None:
+        """At once, within the actor's call."""
+        answered.deliver()
+        if self._last:
+            self._call_last()
+
+    def _call_last(self) -> None:
+        last, self._last = self._last, []
+        for call in last:
+            call()
 
 
 class Awaited:
@@ -65,9 +73,18 @@ class Awaited:
         self.submitted: Submitted | None = None
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
-        if self.reply is None:
-            self.reply = value
+        if self.reply is not None:
+            return
+        self.reply = value
+        if self.is_alone and self.submitted is not None:
+            self._answers.deliver(self)
+        else:
             self._answers.put(self)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its answer would not share a write with others if it waited."""
+        return True
 
     def deliver(self) -> None:
         raise NotImplementedError

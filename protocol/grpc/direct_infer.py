@@ -39,6 +39,9 @@ class Asking(Protocol):
     def answer(self, call: DirectCall) -> None:
         """Its answer is there. Must not wait, and raises nothing."""
 
+    def __len__(self) -> int:
+        """Of the calls that are under way."""
+
 
 class DirectCall(Awaited):
     """One that is under way; its client has sent all. `deadline` is in seconds of Trio's clock, `size` in bytes."""
@@ -55,6 +58,10 @@ class DirectCall(Awaited):
         self.lease: Lease | None = None
         self.placed: PlacedRequest | None = None
         self.deadline = math.inf if head.timeout is None else trio.current_time() + head.timeout
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self.asking) == 1
 
     def deliver(self) -> None:
         self.asking.answer(self)
