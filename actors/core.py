@@ -116,6 +116,7 @@ class ServerCore:
         self._settings = settings
         self._cache = cache
         self._in_flight = InFlight()
+        self._fed: list[Model] = []  # that have been submitted what `give_out` is for
         self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
@@ -291,12 +292,12 @@ class ServerCore:
         finally:
             self._answered(key)
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submission | None:
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submission | None:
         manager = self._manager
         if manager is None or self._is_stopping or manager.residence is not None:
             return None
         model = manager.table.find(request.model_name, request.model_version)
-        submission = model.submit(request, answer_to)
+        submission = model.submit(request, answer_to, later=later)
         if submission is None:
             return None
         submission.acceptance = self
@@ -304,7 +305,14 @@ class ServerCore:
         self._accept(request, model.version)
         if request.id:
             self._in_flight.add(submission)
+        if later and model not in self._fed:
+            self._fed.append(model)
         return submission
+
+    def give_out(self) -> None:
+        fed, self._fed = self._fed, []
+        for model in fed:
+            model.give_out()
 
     def answered(self, submission: Submission) -> None:
         """Implements `actors.submission.Acceptance`."""

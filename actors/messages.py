@@ -171,6 +171,9 @@ class SchedulerAddress:
     scheduler has ended. Requests may be answered meanwhile (see `actors.scheduler_loop`)."""
 
     tell: Callable[[SchedulerMessage], None]
+    # As `tell`, but what can run is given out only when `give_out` is called, which must follow soon.
+    note: Callable[[SchedulerMessage], None]
+    give_out: Callable[[], None]
 
 
 class StoppedAccepting(Unavailable):

@@ -323,7 +323,7 @@ class Model:
         await respond(response)
         return response.is_final
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submission | None:
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submission | None:
         """As `protocol.core.InferenceCore.submit`."""
         if (
             self._needs_task
@@ -334,11 +334,16 @@ class Model:
         ):
             return None
         try:
-            return self._submitted(request, answer_to)
+            return self._submitted(request, answer_to, later=later)
         except StoppedAccepting:  # its successor may take it
             return None
 
-    def _submitted(self, request: InferenceRequest, answer_to: AnswerTo) -> Submission:
+    def give_out(self) -> None:
+        """Have run what was submitted to be given out later."""
+        if self._address is not None:
+            self._address.give_out()
+
+    def _submitted(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submission:
         if self._address is None:
             raise Unavailable(f"model '{self.config.name}' is not loaded")
         trace = request.trace
@@ -356,7 +361,7 @@ class Model:
         if self._turns is not None:
             item.turn = Turn(self._turns) if self._takes_turns_late else self._turns.join()
         try:
-            self._address.tell(Submit(item))
+            (self._address.note if later else self._address.tell)(Submit(item))
         except Unavailable:
             if item.turn is not None:
                 item.turn.leave()

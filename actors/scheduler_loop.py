@@ -4,15 +4,17 @@ Flow: core → model → [scheduler] → model instance → [scheduler] → repl
 what can run, is the scheduler's own: `actors.scheduler`, or `actors.sequence.batcher` for sequences.
 
 A message is noted by a call, within `SchedulerAddress.tell`. The task wakes once for all that was told since it slept,
-so that requests of a burst share a batch. Only the end of a batch does not wait for it: in that one call the batch is
-counted, its instance is given the next one, and then, while that computes, the scheduler answers. Nobody else answers a
-request that it holds, and what is answered has been counted. A caller that is answered may tell the scheduler something
-before `tell` returns, so answers come last in whatever is done.
+so that requests of a burst share a batch; who knows where its burst ends says so (`SchedulerAddress.give_out`), and the
+task sleeps on. The end of a batch does not wait for it either: in that one call the batch is counted, its instance is
+given the next one, and then, while that computes, the scheduler answers. Nobody else answers a request that it holds,
+and what is answered has been counted. A caller that is answered may tell the scheduler something before `tell` returns,
+so answers come last in whatever is done.
 """
 
 from __future__ import annotations
 
 import abc
+import logging
 import math
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
@@ -32,6 +34,8 @@ from actors.reply_slot import Reply
 from actors.statistics import VersionStatistics
 from protocol.errors import Unavailable
 from protocol.wakeup import Wakeup
+
+logger = logging.getLogger("trioton.scheduler")
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +69,7 @@ class SchedulerLoop(abc.ABC):
 
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
         try:
-            task_status.started(SchedulerAddress(self._tell))
+            task_status.started(SchedulerAddress(self._tell, self._note, self._give_out_now))
             while not (self._is_draining and not len(self.policy) and not self._has_running()):
                 await self._wait()
                 self._give_out(trio.current_time())
@@ -85,6 +89,20 @@ class SchedulerLoop(abc.ABC):
         else:
             self._handle(message)
             self._tell_task()
+
+    def _note(self, message: SchedulerMessage) -> None:
+        if self._has_ended:
+            raise stopped_accepting()
+        self._handle(message)
+
+    def _give_out_now(self) -> None:
+        try:
+            self._give_out(trio.current_time())
+            if not self._is_draining and self._wake_at() == math.inf:
+                return
+        except Exception:  # a defect: the task meets it again, and ends by it
+            logger.debug("model '%s': cannot give out what was noted", self.name, exc_info=True)
+        self._tell_task()
 
     def _tell_task(self) -> None:
         if not self._has_news:

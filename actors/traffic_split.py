@@ -75,7 +75,7 @@ class TrafficSplit(Model):
                 self._shadows = None
                 shadows.cancel_scope.cancel()
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> None:
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> None:
         """Its answer has to be renamed, and shadows need tasks."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:

@@ -216,13 +216,17 @@ class InferenceCore(Protocol):
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Run a request on a model that gives exactly one response. Raises Decoupled for any other."""
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submitted | None:
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted | None:
         """As `infer`, without a task that waits: the answer is given to `answer_to`. Where the request needs more than
-        a place in its model's queue nothing is done, and None says so: then `infer` does it.
+        a place in its model's queue nothing is done, and None says so: then `infer` does it. With `later` the request
+        waits for `give_out`, so that all of a burst share batches.
 
         Raises:
             ServerError: what is wrong with the request.
         """
+
+    def give_out(self) -> None:
+        """Have run what was submitted to wait for this. Who submits so calls it before it waits for anything."""
 
     def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
         """Stop the requests of this model that have this id and are under way; returns how many were stopped.

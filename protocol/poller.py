@@ -16,9 +16,11 @@ import trio
 
 
 class Poller:
-    """`run` is its one task. While a socket is in sight its owner keeps it open."""
+    """`run` is its one task. While a socket is in sight its owner keeps it open. `at_end` is called when all that have
+    something have been called."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_end: Callable[[], None] = lambda: None) -> None:
+        self._at_end = at_end
         self._selector = selectors.DefaultSelector()
         self._is_closed = False
 
@@ -40,6 +42,7 @@ class Poller:
                 await trio.lowlevel.wait_readable(descriptor)
                 for key, _ in selector.select(0):
                     key.data()
+                self._at_end()
         finally:
             self._is_closed = True
             trio.lowlevel.notify_closing(descriptor)

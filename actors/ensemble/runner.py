@@ -64,7 +64,7 @@ class EnsembleRunner:
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
         self._accepts = True
         try:
-            task_status.started(SchedulerAddress(self._tell))
+            task_status.started(SchedulerAddress(self._tell, self._tell, self._end_if_drained))
             with self._serving:
                 await trio.sleep_forever()
         finally:

@@ -83,7 +83,7 @@ class DirectInference:
     def __init__(self, app: HttpApp) -> None:
         self._app = app
         self._services = app.services
-        self.poller = Poller()
+        self.poller = Poller(app.services.core.give_out)
         self._answers: Answers = Answers()
 
     async def run(self) -> None:
@@ -143,7 +143,7 @@ class DirectInference:
             if placement is not None:
                 return None
             request = DirectRequest(asking, self._answers, encoding, head.accepts_coding, size)
-            request.submitted = services.core.submit(inference, request)
+            request.submitted = services.core.submit(inference, request, later=True)
         except ServerError:
             return None
         if request.submitted is None:

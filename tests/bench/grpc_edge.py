@@ -55,9 +55,12 @@ class Echo:
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         return False
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submitted:
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted:
         self._to_model.send_nowait((request, answer_to))
         return _Taken()
+
+    def give_out(self) -> None:
+        pass
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         reply, answers = trio.open_memory_channel[InferenceResponse](1)

@@ -221,7 +221,11 @@ async def test_a_caller_that_goes_after_handing_over_keeps_its_row(
     """Else the rows behind it would move up, into the state of others. The backend is told once it has the batch."""
     backend = adder(seconds=1)
     to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](9)
-    await nursery.start(ModelInstance("m_0", backend(spec(config())), SchedulerAddress(to_inbox.send_nowait)).run)
+    await nursery.start(
+        ModelInstance(
+            "m_0", backend(spec(config())), SchedulerAddress(to_inbox.send_nowait, to_inbox.send_nowait, lambda: None)
+        ).run
+    )
     ready = await inbox.receive()
     assert isinstance(ready, InstanceReady)
     gone, stays = Caller(1, id="gone"), Caller(2, id="stays")

@@ -142,7 +142,7 @@ class FakeCore:
     async def unregister_repository(self, path: str) -> None:
         self.registered = [each for each in self.registered if each.path != path]
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submitted | None:
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted | None:
         """Where there is a nursery its answers come by a call, but for a defect."""
         if self.is_decoupled(request.model_name, request.model_version):
             return None
@@ -153,6 +153,9 @@ class FakeCore:
         self.tasks.start_soon(submitted.run, partial(self.answer, request), answer_to)
         self.submitted.append(submitted)
         return submitted
+
+    def give_out(self) -> None:
+        pass
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self.is_decoupled(request.model_name, request.model_version):

@@ -141,7 +141,7 @@ class FakeCore:
         self.calls.append(("cancel", name, request_id, version))
         return 2
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo) -> Submitted | None:
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted | None:
         """Where there is a nursery its answers come by a call, but for failures that are no ServerError."""
         if self.tasks is None or self.is_decoupled(request.model_name, request.model_version):
             return None
@@ -152,6 +152,9 @@ class FakeCore:
         self.tasks.start_soon(submitted.run, partial(self._answer, request), answer_to)
         self.submitted.append(submitted)
         return submitted
+
+    def give_out(self) -> None:
+        pass
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         if self.is_decoupled(request.model_name, request.model_version):

@@ -1,0 +1,157 @@
+"""Requests whose caller does not wait in a task: what `submit` takes, gives and leaves to `infer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from actors.core import ServerCore
+from protocol.errors import Cancelled, InvalidArgument, NotFound, ServerError, Unavailable
+from protocol.messages import InferenceResponse
+from tests.actors.fakes import fake_backend, request
+from tests.actors.test_core import PBTXT, add_model, running
+
+DELAYED = PBTXT.replace("dynamic_batching {", "dynamic_batching { max_queue_delay_microseconds: 2000000")
+DECOUPLED = PBTXT + "model_transaction_policy { decoupled: true }"
+
+
+class Box:
+    """Takes answers, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.answers: list[InferenceResponse | ServerError] = []
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        self.answers.append(value)
+
+    @property
+    def ids(self) -> list[str]:
+        return [each.id if isinstance(each, InferenceResponse) else type(each).__name__ for each in self.answers]
+
+
+async def until_answered(core: ServerCore) -> None:
+    await wait_all_tasks_blocked()
+    assert not core.accepted()
+
+
+async def test_an_answer_comes_by_a_call(tmp_path: Path) -> None:
+    add_model(tmp_path, "m", config=PBTXT)
+    box = Box()
+    async with running(tmp_path, backend=fake_backend()) as core:
+        submitted = core.submit(request(1, id="a"), box)
+        assert submitted is not None
+        assert core.accepted() == {("m", 1): 1}
+        await wait_all_tasks_blocked()
+        assert box.ids == ["a"]
+        submitted.end()
+        await until_answered(core)
+        assert core.cancel("m", "a") == 0
+        (statistics,) = core.model_statistics("m")
+        assert statistics.inference_count == 1
+
+
+async def test_a_burst_shares_a_batch(tmp_path: Path) -> None:
+    """Nothing of it runs before `give_out`; what is submitted otherwise does."""
+    add_model(tmp_path, "m", config=PBTXT)
+    backend, box = fake_backend(), Box()
+    async with running(tmp_path, backend=backend) as core:
+        taken = [core.submit(request(1, id=id), box, later=True) for id in ("a", "b", "c")]
+        await wait_all_tasks_blocked()
+        assert backend.batches == []
+        core.give_out()
+        core.give_out()  # there is nothing more
+        await wait_all_tasks_blocked()
+        assert backend.batches == [["a", "b", "c"]]
+        assert box.ids == ["a", "b", "c"]
+        for each in taken:
+            assert each is not None
+            each.end()
+
+
+async def test_a_delay_holds_for_bursts(tmp_path: Path, autojump_clock: MockClock) -> None:
+    add_model(tmp_path, "m", config=DELAYED)
+    backend, box = fake_backend(), Box()
+    async with running(tmp_path, backend=backend) as core:
+        began = trio.current_time()
+        first = core.submit(request(1, id="a"), box, later=True)
+        core.give_out()
+        await trio.sleep(1)
+        second = core.submit(request(1, id="b"), box, later=True)
+        core.give_out()
+        assert backend.batches == []
+        await trio.sleep_until(began + 1.9)
+        assert backend.batches == []
+        await trio.sleep_until(began + 2.1)
+        assert backend.batches == [["a", "b"]]
+        for each in (first, second):
+            assert each is not None
+            each.end()
+
+
+async def test_what_is_given_up_before_its_burst_is_over_does_not_run(tmp_path: Path) -> None:
+    add_model(tmp_path, "m", config=PBTXT)
+    backend, box = fake_backend(), Box()
+    async with running(tmp_path, backend=backend) as core:
+        gone = core.submit(request(1, id="gone"), box, later=True)
+        kept = core.submit(request(1, id="kept"), box, later=True)
+        assert gone is not None
+        assert kept is not None
+        gone.give_up()
+        core.give_out()
+        await wait_all_tasks_blocked()
+        assert backend.batches == [["kept"]]
+        assert box.ids == ["kept"]
+        kept.end()
+
+
+async def test_cancelling_by_id(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """One that runs, and one that waits: both are answered at once, and once."""
+    add_model(tmp_path, "m", config=PBTXT)
+    box = Box()
+    async with running(tmp_path, backend=fake_backend(seconds=5)) as core:
+        taken = [core.submit(request(1, id="a"), box), core.submit(request(1, id="a"), box)]
+        await wait_all_tasks_blocked()
+        assert core.cancel("m", "a", 1) == 2
+        assert core.cancel("m", "a") == 0
+        assert [type(each) for each in box.answers] == [Cancelled, Cancelled]
+        for each in taken:
+            assert each is not None
+            each.end()
+        await trio.sleep(10)
+        assert len(box.answers) == 2
+        (snapshot,) = core.snapshots()
+        assert snapshot.failures["CANCELED"] == 2
+
+
+async def test_a_decoupled_model_is_left_to_infer(tmp_path: Path) -> None:
+    add_model(tmp_path, "m", config=DECOUPLED)
+    backend = fake_backend()
+    backend.can_be_decoupled = True
+    box = Box()
+    async with running(tmp_path, backend=backend) as core:
+        assert core.submit(request(1), box) is None
+        assert not core.accepted()
+    assert not box.answers
+
+
+async def test_wrong_requests_and_a_server_that_stops(tmp_path: Path) -> None:
+    add_model(tmp_path, "m", config=PBTXT)
+    box = Box()
+    async with running(tmp_path) as core:
+        wrong = request(1)
+        wrong.inputs[0].name = "OTHER"
+        with pytest.raises(InvalidArgument, match="OTHER"):
+            core.submit(wrong, box)
+        nobody = request(1)
+        nobody.model_name = "nobody"
+        with pytest.raises(NotFound, match="'nobody' is not found"):
+            core.submit(nobody, box)
+        assert not core.accepted()
+        core.stop()
+        assert core.submit(request(1), box) is None
+        with pytest.raises(Unavailable):
+            await core.infer(request(1))
+    assert not box.answers
