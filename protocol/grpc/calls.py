@@ -202,6 +202,8 @@ class Calls:
         if self._taken:
             taken, self._taken = self._taken, 0
             self._out.acknowledge(0, taken)  # their streams have ended: of the connection
+        if self._infer is not None:
+            self._infer.give_out()
 
     def on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
