@@ -1,16 +1,13 @@
 """Model: one loaded version, with its scheduler, its instances and its statistics.
 
 Flow: core → [model] → scheduler → model instance.
-Started and owned by the model manager; restarts an instance that has died, with back-off.
+Started and owned by the model manager; owns the scheduler, and the instances by way of `model_instances.py`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 import trio
 
@@ -18,20 +15,10 @@ from actors.batching.batcher import build_scheduler
 from actors.deadline import queue_takes_timeout, within_timeout
 from actors.ensemble.composition import Composition
 from actors.ensemble.runner import EnsembleRunner
-from actors.instance_plan import plan_instances
 from actors.latencies import LatencySummaries, latency_histograms
-from actors.messages import (
-    Drain,
-    QueuedRequest,
-    RemoveInstance,
-    SchedulerAddress,
-    StoppedAccepting,
-    Submit,
-    stopped_accepting,
-)
-from actors.model_instance import ModelInstance
-from actors.rate_limiter import InstanceLimit, ModelLimits
-from actors.readiness import all_ready
+from actors.messages import Drain, QueuedRequest, SchedulerAddress, StoppedAccepting, Submit
+from actors.model_instances import ModelInstances, load_error
+from actors.rate_limiter import ModelLimits
 from actors.reply_slot import Reply, ReplySlot
 from actors.request_check import RequestChecker
 from actors.response_cache import VersionCache
@@ -40,21 +27,15 @@ from actors.scheduler import Scheduler
 from actors.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.statistics import VersionStatistics
 from actors.submission import Submission
-from actors.supervised_instance import SupervisedInstance
 from actors.tracing.stamps import QUEUE_START, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from actors.turns import Turn, TurnOrder
 from backends.interface import Backend, InstanceSpec
-from backends.padded import PaddedBackend
-from backends.padding import Padding
 from protocol.core import AnswerTo, MemoryUsage, Respond
 from protocol.device_tensor import bring_to_host
-from protocol.errors import Decoupled, Internal, ServerError, Unavailable
+from protocol.errors import Decoupled, ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
-from repository.shape_rules import read_shape_rules
 from repository.warmup_data import WarmupSample
-
-logger = logging.getLogger("trioton.model")
 
 
 class Model:
@@ -87,18 +68,14 @@ class Model:
             histograms=latency_histograms(config) if has_histograms else None,
             summaries=LatencySummaries(summary_quantiles) if summary_quantiles else None,
         )
-        self._backend = backend
-        self._specs = specs
-        # The latest of each instance, by its name.
-        self._loaded: dict[str, Backend] = {}
-        self._active_count = sum(not spec.is_passive for spec in specs)
+        self._instances = ModelInstances(
+            config, backend, specs, warmup=warmup, limits=limits, responses=self.statistics.responses
+        )
         self._takes_device_tensors = backend.takes_device_tensors and all(
             spec.kind is InstanceKind.GPU for spec in specs
         )
-        self._warmup = warmup
         self._cache = cache
         self.statistics.has_cache = cache is not None
-        self._limits = limits
         self._has_deadlines = not queue_takes_timeout(config)
         # To answer a request takes more than to queue it.
         self._needs_task = config.is_decoupled or cache is not None or composition is not None
@@ -109,7 +86,7 @@ class Model:
             self._scheduler = self._ensemble = EnsembleRunner(composition, version, self.statistics)
         elif config.sequence_batching is None:
             self._scheduler = build_scheduler(
-                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=self._active_count
+                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=self._instances.active_count
             )
         else:
             self._scheduler = sequence_batcher(config, self.statistics, initial_states or {})
@@ -120,15 +97,12 @@ class Model:
         self._address: SchedulerAddress | None = None
         # Of the clock that it runs by; asked for each request.
         self._now: Callable[[], float] = trio.current_time
-        self._drained = trio.Event()
         # Unloaded for the memory budget: the next request has its successor loaded.
         self.is_evicted = False
         # The version that this one has replaced, while sequences are open there: their requests go on to it.
         self.predecessor: Model | None = None
         # Looks a request's model up again, for requests that reach this one after it was replaced.
         self.find_successor: Callable[[InferenceRequest], Model] | None = None
-        self._instances: list[SupervisedInstance] = []
-        self._nursery: trio.Nursery | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -138,13 +112,12 @@ class Model:
             return True
         if self.composition is not None and not self.composition.is_ready:
             return False
-        return self._scheduler.live_count >= self._active_count and not self._drained.is_set()
+        return self._scheduler.live_count >= self._instances.active_count and not self._instances.is_over
 
     @property
     def gpu(self) -> int | None:
         """The GPU that all instances are on, if there is one such."""
-        found = {spec.device_id if spec.kind is InstanceKind.GPU else None for spec in self._specs}
-        return found.pop() if len(found) == 1 else None
+        return self._instances.gpu
 
     @property
     def takes_device_tensors(self) -> bool:
@@ -170,7 +143,7 @@ class Model:
             return await self.composition.check_ready()
         if self.is_evicted:
             return True
-        return await all_ready([backend.is_ready for backend in self._loaded.values()])
+        return await self._instances.check_ready()
 
     @property
     def pending_count(self) -> int:
@@ -179,7 +152,7 @@ class Model:
     @property
     def spec_count(self) -> int:
         """The instances that it has when all are loaded."""
-        return len(self._specs)
+        return len(self._instances.specs)
 
     @property
     def has_work(self) -> bool:
@@ -208,7 +181,7 @@ class Model:
         before = self.predecessor
         while before is not None and not before.continues_sequence(request):
             before = before.predecessor
-        if self.predecessor is not None and self.predecessor._drained.is_set():
+        if self.predecessor is not None and self.predecessor._instances.is_over:
             self.predecessor = self.predecessor.predecessor
         return before
 
@@ -220,7 +193,8 @@ class Model:
 
     @property
     def source(self) -> object:
-        return self._specs[0].source if self._specs else None
+        specs = self._instances.specs
+        return specs[0].source if specs else None
 
     @property
     def instance_count(self) -> int:
@@ -380,144 +354,41 @@ class Model:
         """Started when all instances are loaded; a failed load is raised as one ServerError, after clean-up."""
         try:
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
                 self._now = trio.lowlevel.current_clock().current_time
                 self._address = await nursery.start(self._schedule)
-                async with trio.open_nursery() as starting:
-                    for spec in self._specs:
-                        starting.start_soon(nursery.start, self._supervise, spec)
+                runs_ahead = isinstance(self._scheduler, Scheduler) and self._scheduler.runs_ahead
+                await self._instances.load(self._address, nursery, runs_ahead=runs_ahead)
                 task_status.started()
         except BaseExceptionGroup as group:
             _, rest = group.split(Exception)
             if rest is not None:  # Cancelled, KeyboardInterrupt: not ours to sum up
                 raise
-            raise self._first_error(group) from group
+            raise load_error(group, self.config.name) from group
 
     async def _schedule(self, *, task_status: trio.TaskStatus[SchedulerAddress]) -> None:
         try:
             await self._scheduler.run(task_status=task_status)
         finally:
-            self._drained.set()
-            for instance in self._instances:
-                instance.end()
-
-    async def _supervise(self, spec: InstanceSpec, *, task_status: trio.TaskStatus[None]) -> None:
-        """Keep one instance running until the scheduler has drained, or it is removed. Only the first load's failure
-        is raised."""
-        limits = self._limits
-        limit = None if limits is None else limits.of_instance(spec.name, spec.device_id, spec.source)
-        instance = SupervisedInstance(spec, partial(self._instance, limit))
-        self._instances.append(instance)
-        if self._drained.is_set():
-            instance.end()
-        try:
-            await instance.run(task_status=task_status)
-        finally:
-            self._instances.remove(instance)
-            if not self._drained.is_set():
-                self._loaded.pop(spec.name, None)
-            if limit is not None:
-                limit.close()
+            self._instances.end()
 
     @property
     def can_update_instances(self) -> bool:
         """Whether `update_instances` may be called: there are instances, and neither sequences nor resources are bound
         to them."""
-        return isinstance(self._scheduler, Scheduler) and bool(self._specs) and self._limits is None
+        return isinstance(self._scheduler, Scheduler) and self._instances.can_update
 
     async def update_instances(self, wanted: Model) -> None:
-        """Have the instances of `wanted`, which was made from the same files and never run. Those that are alike stay,
-        whatever they are called; others are added first, and then those left over finish their batch and are unloaded.
+        """Have the configuration and the instances of `wanted`, which was made from the same files and never run: as
+        `ModelInstances.update`.
 
         Raises:
             ServerError: one could not be loaded; nothing has changed then.
         """
-        if self._nursery is None or self._drained.is_set():
-            raise stopped_accepting()
-        plan = plan_instances(
-            [instance.spec for instance in self._instances if not instance.over.is_set()],
-            wanted._specs,
-            [instance.spec.name for instance in self._instances],
-        )
-        await self._add_instances(plan.added, self._nursery)
+        await self._instances.update(wanted._instances)
         self.config = wanted.config
-        self._specs = plan.specs
-        self._active_count = sum(not spec.is_passive for spec in self._specs)
         assert isinstance(self._scheduler, Scheduler)
-        self._scheduler.resize(self._active_count)
-        self._remove_instances({spec.name for spec in plan.removed})
-
-    async def _add_instances(self, specs: Sequence[InstanceSpec], nursery: trio.Nursery) -> None:
-        try:
-            async with trio.open_nursery() as starting:
-                for spec in specs:
-                    starting.start_soon(nursery.start, self._supervise, spec)
-        except BaseExceptionGroup as group:
-            self._remove_instances({spec.name for spec in specs})
-            _, rest = group.split(Exception)
-            if rest is not None:
-                raise
-            raise self._first_error(group) from None
-
-    def _remove_instances(self, names: Collection[str]) -> None:
-        for instance in self._instances:
-            if instance.spec.name in names:
-                instance.end()
-                if self._address is not None:
-                    with suppress(Unavailable):
-                        self._address.tell(RemoveInstance(instance.spec.name))
+        self._scheduler.resize(self._instances.active_count)
 
     def memory_usage(self) -> list[MemoryUsage]:
         """What all instances hold, by type and device."""
-        if self.is_evicted:
-            return []
-        found: Counter[tuple[str, int]] = Counter()
-        for name, backend in self._loaded.items():
-            try:
-                for used in backend.memory_usage():
-                    found[used.type, used.id] += used.byte_size
-            except Exception:  # the statistics are worth more than one row of them
-                logger.exception("model instance '%s' cannot tell its memory usage", name)
-        return [MemoryUsage(type, id, size) for (type, id), size in sorted(found.items())]
-
-    def _backend_of(self, spec: InstanceSpec) -> Backend:
-        backend = self._backend(spec)
-        rules = read_shape_rules(self.config)
-        if rules is not None and not backend.joins_requests:
-            backend = PaddedBackend(backend, Padding(rules, self.config))
-        self._loaded[spec.name] = backend
-        return backend
-
-    def _instance(self, limit: InstanceLimit | None, place: SupervisedInstance) -> ModelInstance:
-        assert self._address is not None  # the scheduler is started first
-        return ModelInstance(
-            place.spec.name,
-            self._backend_of(place.spec),
-            self._address,
-            self.is_decoupled,
-            runs_ahead=limit is None
-            and isinstance(self._scheduler, Scheduler)
-            and self._scheduler.runs_ahead
-            and self._backend.can_run_ahead,
-            is_iterative=self.config.sequence_batching is not None and self.config.sequence_batching.iterative_sequence,
-            warmup=self._warmup,
-            limit=limit,
-            responses=self.statistics.responses,
-            passive_until=place.over if place.spec.is_passive else None,
-        )
-
-    def _first_error(self, group: BaseExceptionGroup[BaseException]) -> ServerError:
-        """The error that tells most: a ServerError if there is one, else the first, named."""
-        leaves = list(_leaves(group))
-        for leaf in leaves:
-            if isinstance(leaf, ServerError):
-                return leaf
-        logger.error("model '%s' failed to load", self.config.name, exc_info=leaves[0])
-        return Internal(f"{type(leaves[0]).__name__}: {leaves[0]}")
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
+        return [] if self.is_evicted else self._instances.memory_usage()
