@@ -73,6 +73,15 @@ class PlainWire:
         except OSError:
             return b""
 
+    def receive_into_at_once(self, view: memoryview) -> int | None:
+        """As `receive_into`; None where nothing is there yet."""
+        try:
+            return self._socket.recv_into(view)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return 0
+
     async def receive(self, size: int) -> bytes:
         # Waiting goes first: where a request has been answered, the next one is hardly ever there yet.
         while True:

@@ -35,6 +35,7 @@ from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
 from protocol.limits import LimitCounter
 from protocol.messages import Buffer
+from protocol.poller import Poller
 from protocol.request_memory import RequestMemory
 
 # Windows that a peer may open for a call before it gets anything.
@@ -44,7 +45,8 @@ _UPDATES_PER_CALL = 4
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
     """What all connections of a server have in common. `threads` bounds compression and decompression. Without `direct`
-    every call takes a task."""
+    every unary call takes a task. `give_out` is the core's; the poller calls it itself. Without one each connection's
+    task waits for its bytes."""
 
     handlers: Mapping[str, Handler]
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -53,6 +55,8 @@ class Shared:
     codec: Codec = field(default_factory=Codec)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(4))
     direct: DirectInfer | None = None
+    give_out: Callable[[], None] = lambda: None
+    poller: Poller | None = None
 
 
 class Owner(Protocol):
@@ -202,8 +206,6 @@ class Calls:
         if self._taken:
             taken, self._taken = self._taken, 0
             self._out.acknowledge(0, taken)  # their streams have ended: of the connection
-        if self._infer is not None:
-            self._infer.give_out()
 
     def on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)

@@ -24,8 +24,9 @@ from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.keepalive import Due, Lifetime, PingPolice
 from protocol.grpc.outgoing import Outgoing
 from protocol.messages import Buffer
+from protocol.poller import Poller
 from protocol.wakeup import Wakeup
-from protocol.wire import wire_over
+from protocol.wire import PlainWire, wire_over
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,10 @@ class Connection:
 
     def __init__(self, transport: trio.abc.Stream, shared: Shared) -> None:
         limits = shared.limits
-        self._wire = wire_over(transport)
+        self._wire = wire = wire_over(transport)
+        self._plain = wire if isinstance(wire, PlainWire) else None
+        self._poller = shared.poller
+        self._shared = shared
         self._limits = limits
         self._h2 = ServerConnection(
             max_concurrent_streams=limits.max_concurrent_streams,
@@ -64,6 +68,10 @@ class Connection:
         self._is_lost = False  # the peer is gone, or cannot be written to
         self._has_failed = False  # the peer broke the protocol, and a GOAWAY says so
         self._reading = trio.CancelScope()
+        self._size = RECEIVE_SIZE  # of the next read
+        self._is_in_sight = False  # of the poller
+        self._looked_away = Wakeup()
+        self._defect: Exception | None = None
         self._time_changed = Wakeup()
         self._lifetime = Lifetime(limits, trio.current_time(), age_factor=random.uniform(0.9, 1.1))
         self._pings = PingPolice(limits.keepalive)
@@ -131,31 +139,78 @@ class Connection:
 
     async def _read(self, nursery: trio.Nursery) -> None:
         self._calls.begin(nursery)
-        size = RECEIVE_SIZE
         while True:
-            data: Buffer
-            room = self._room()
-            if room is not None:
-                data = room[: await self._wire.receive_into(room)]
-                size = RECEIVE_SIZE
+            if self._poller is None or self._plain is None:
+                room = self._room()
+                if room is not None:
+                    data: Buffer = room[: await self._wire.receive_into(room)]
+                else:
+                    data = await self._wire.receive(self._size)
+                self._take(data, is_large=room is not None)
+                self._shared.give_out()
             else:
-                data = await self._wire.receive(size)
-                size = MAX_RECEIVE_SIZE if len(data) == size else RECEIVE_SIZE  # more has come
-            if not data:
-                self._is_lost = True
+                await self._be_in_sight(self._poller, self._plain)
+            if self._is_lost or self._has_failed:
                 return
-            self._lifetime.on_received(trio.current_time())
-            try:
-                for event in self._h2.receive_data(data):
-                    self._on_event[type(event)](event)
-                self._calls.end_burst()
-            except ProtocolError as error:  # a GOAWAY that says so to the peer is ready
-                logger.debug("closing a gRPC connection: %s", error)
-                if type(error) is DenialOfServiceError:
-                    self._out.count_refusal("max_header_size")
-                self._has_failed = True
-                return
-            await self._out.answer_peer()
+            await self._out.wait_heard()
+
+    async def _be_in_sight(self, poller: Poller, plain: PlainWire) -> None:
+        """Let the poller read, until there is something to wait for, or an end."""
+        poller.add(plain.socket, self._read_at_once)
+        self._is_in_sight = True
+        try:
+            while self._is_in_sight:
+                await self._looked_away.wait()
+        finally:
+            self._look_away()
+        if self._defect is not None:
+            raise self._defect
+
+    def _look_away(self) -> None:
+        if self._is_in_sight:
+            assert self._poller is not None
+            assert self._plain is not None
+            self._is_in_sight = False
+            self._poller.remove(self._plain.socket)
+            self._looked_away.wake()
+
+    def _read_at_once(self) -> None:
+        """Called by the poller."""
+        assert self._plain is not None
+        try:
+            room = self._room()
+            data: Buffer | None
+            if room is not None:
+                count = self._plain.receive_into_at_once(room)
+                data = None if count is None else room[:count]
+            else:
+                data = self._plain.receive_at_once(self._size)
+            if data is not None:
+                self._take(data, is_large=room is not None)
+        except Exception as error:  # it costs this connection, as it would in its task
+            self._defect = error
+        if self._is_lost or self._has_failed or self._defect is not None or not self._out.is_heard:
+            self._look_away()
+
+    def _take(self, data: Buffer, *, is_large: bool) -> None:
+        """What has come; nothing at the end."""
+        # More has come where it fills what there was for it.
+        self._size = MAX_RECEIVE_SIZE if not is_large and len(data) == self._size else RECEIVE_SIZE
+        if not data:
+            self._is_lost = True
+            return
+        self._lifetime.on_received(trio.current_time())
+        try:
+            for event in self._h2.receive_data(data):
+                self._on_event[type(event)](event)
+            self._calls.end_burst()
+        except ProtocolError as error:  # a GOAWAY that says so to the peer is ready
+            logger.debug("closing a gRPC connection: %s", error)
+            if type(error) is DenialOfServiceError:
+                self._out.count_refusal("max_header_size")
+            self._has_failed = True
+            return
+        self._out.answer_peer()
 
     def _room(self) -> memoryview | None:
         """Where the rest of a large DATA frame belongs, if that is what comes next."""

@@ -73,7 +73,6 @@ class DirectInfer:
     def __init__(self, services: EdgeServices, forms: RequestForms, answers: Answers, max_message_size: int) -> None:
         self._services = services
         self._forms = forms
-        self._under_way = 0  # calls
         self._max_size = PREFIX_LENGTH + max_message_size
         self.answers = answers
 
@@ -107,15 +106,12 @@ class DirectInfer:
         try:
             request, placement, _ = self._forms.decode(self._forms.read(message), message)
             if placement is None or self._has_placed(call, request, placement):
-                # Where other connections are busy, too, their calls are to share batches with this one's.
-                is_alone = self._under_way <= len(asking)
-                call.submitted = services.core.submit(request, call, later=is_alone)
+                call.submitted = services.core.submit(request, call, later=True)
         except Exception:  # what it is, is said on the usual way
             call.submitted = None
         if call.submitted is None:
             self.close(call)
             return None
-        self._under_way += 1
         return call
 
     def _has_placed(self, call: DirectCall, request: InferenceRequest, placement: Placement) -> bool:
@@ -124,15 +120,10 @@ class DirectInfer:
         call.placed = PlacedRequest.fetch_at_once(request, placement, call.lease, services.core)
         return call.placed is not None
 
-    def give_out(self) -> None:
-        """Have run what the burst of a connection has brought."""
-        self._services.core.give_out()
-
     def end(self, call: DirectCall) -> list[Buffer] | None:
         """The response message, in its parts; None where it takes a task, for `send`, and has to be closed. Raises what
         went wrong."""
         assert call.submitted is not None
-        self._under_way -= 1
         call.submitted.end()
         reply = call.reply
         try:
@@ -160,7 +151,6 @@ class DirectInfer:
     def give_up(self, call: DirectCall) -> None:
         """Nobody wants its answer any more."""
         assert call.submitted is not None
-        self._under_way -= 1
         call.submitted.give_up()
         self.close(call)
 

@@ -55,6 +55,20 @@ class MessageDeframer:
         """Whether `next_frame` has something to say."""
         return self._error is not None or 0 <= self._length <= self.buffered - PREFIX_LENGTH
 
+    def whole(self) -> memoryview | None:
+        """The message, if one is there by itself, small and not compressed. It stays until `drop`."""
+        if self._error is not None or self._flag or self._large is not None:
+            return None
+        if not 0 <= self._length == self.buffered - PREFIX_LENGTH:
+            return None
+        return memoryview(self._joined())[PREFIX_LENGTH:]
+
+    def drop(self) -> None:
+        """The message that `whole` gave is taken."""
+        self._chunks = []
+        self._length = -1
+        self.buffered = 0
+
     def room(self, size: int) -> memoryview | None:
         """Where the next bytes belong, at most `size`, if that is known. What is then fed of it is not copied."""
         large, filled = self._large, self._filled

@@ -38,7 +38,7 @@ _BYTES_PER_UPDATE = 4096
 
 
 class Outgoing:
-    """Implements `stream.Output`, and sends what the connection itself has to say.
+    """Implements `output.Output`, and sends what the connection itself has to say.
 
     Attributes:
         has_sent_data: data or headers have left since somebody last looked.
@@ -100,12 +100,19 @@ class Outgoing:
         if made:
             self._writer.put_last(made)
 
-    async def answer_peer(self) -> None:
-        """Write what answers the peer's own frames; wait while it reads none of those answers."""
+    def answer_peer(self) -> None:
+        """Write what answers the peer's own frames."""
         before = self._writer.backlog
         self.write()
-        self._control_backlog += self._writer.backlog - before
-        while self._control_backlog > MAX_CONTROL_BACKLOG:
+        self._control_backlog = max(0, self._control_backlog + self._writer.backlog - before)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the peer reads such answers: else no more of it should be read."""
+        return self._control_backlog <= MAX_CONTROL_BACKLOG
+
+    async def wait_heard(self) -> None:
+        while not self.is_heard:
             await self._can_send.wait()
 
     def on_windows_changed(self) -> None:

@@ -21,6 +21,7 @@ from protocol.grpc.handlers import grpc_handlers
 from protocol.grpc.request_forms import RequestForms
 from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings, Keepalive
 from protocol.listening import open_listeners
+from protocol.poller import Poller
 from protocol.services import EdgeServices
 from protocol.tls import agreed_protocol, server_stream
 
@@ -47,6 +48,7 @@ async def serve_grpc(
     listeners = await open_listeners(settings.host, settings.port, reuse_port=settings.reuse_port)
     async with trio.open_nursery() as answering:
         answering.start_soon(server.answers.run)
+        answering.start_soon(server.poller.run)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 serve = functools.partial(trio.serve_listeners, handler_nursery=connections)
@@ -67,6 +69,7 @@ class _Server:
         self._counts = services.limits
         forms = RequestForms()
         self.answers = Answers()
+        self.poller = Poller(services.core.give_out)
         self._shared = Shared(
             grpc_handlers(services, settings, forms, self.answers),
             settings.limits,
@@ -74,6 +77,8 @@ class _Server:
             services.memory,
             threads=trio.CapacityLimiter(os.cpu_count() or 1),
             direct=DirectInfer.of(services, settings, forms, self.answers),
+            give_out=services.core.give_out,
+            poller=self.poller,
         )
         self._count = 0
         self._connections: set[Connection] = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 from grpclib.exceptions import StreamTerminatedError
@@ -20,6 +20,7 @@ from protocol.grpc.codec import Codec
 from protocol.grpc.compression import choose_encoding, compress, decompress
 from protocol.grpc.framing import PREFIX_LENGTH, Frame, Message, MessageDeframer, frame
 from protocol.grpc.headers import RESPONSE_HEADERS, Header
+from protocol.grpc.output import Output
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_head import RequestHead
 from protocol.grpc.settings import PROGRESS, ConnectionLimits
@@ -35,29 +36,6 @@ _INFLATE_IN_THREAD_ABOVE = 4096
 _COMPRESS_IN_THREAD_ABOVE = 65536
 
 
-class Output(Protocol):
-    """What a stream asks of its connection."""
-
-    def acknowledge(self, stream_id: int, size: int) -> None:
-        """Let the peer send `size` bytes more."""
-
-    def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None: ...
-
-    async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
-        """Returns when all of it is on its way to the writer; waits while the peer reads slowly."""
-
-    def send_at_once(self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> bool:
-        """Send data, behind headers if there are any; to be followed by `write_after`. False, and nothing is done,
-        where that has to wait."""
-
-    def write_after(self, answers: Answers) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def count_refusal(self, limit: str) -> None:
-        """Note that a limit has refused something."""
-
-
 class Stream(StreamIterator[Any]):
     """A call in progress.
 
@@ -70,6 +48,9 @@ class Stream(StreamIterator[Any]):
         has_ended: the client has sent all that it will send.
         has_sent_headers: the response has begun.
         is_closed: the client has given the call up, or is gone; nothing can be sent.
+        offer: called with each request message that comes by itself and whole while the handler waits for one; whether
+            it is taken, so that the handler does not get it. Who takes it has to `release` it, as if it had it from
+            `recv_message`.
         on_close: called when the call has ended, whether its handler has run or not.
         is_draining: the server stops; the handler should take no more requests.
     """
@@ -94,6 +75,7 @@ class Stream(StreamIterator[Any]):
         self.has_sent_headers = False
         self.is_closed = False
         self.is_draining = False
+        self.offer: Callable[[memoryview], bool] | None = None
         self.on_close: Callable[[], None] | None = None
         self._output = output
         self._request_type = handler.request_type
@@ -235,8 +217,19 @@ class Stream(StreamIterator[Any]):
         if self._awaits_more and not (self._deframer.is_ready or has_ended or self._refusal is not None):
             self._acknowledge(self._unacknowledged)
             self._note_progress()
-        else:
+        elif has_ended or self.offer is None or not self._is_taken(self.offer):
             self._changed.wake_all()
+
+    def _is_taken(self, offer: Callable[[memoryview], bool]) -> bool:
+        message = self._deframer.whole()
+        if message is None or self._refusal is not None:
+            return False
+        self._message_held = PREFIX_LENGTH + len(message)
+        if not offer(message):
+            return False
+        self._deframer.drop()
+        self._acknowledge(self._unacknowledged)
+        return True
 
     def end(self) -> None:
         self.has_ended = True

@@ -66,6 +66,10 @@ class _Request(Awaited):
         self.response: Message = b""
         self.ending: Exception | None = None
 
+    @property
+    def is_alone(self) -> bool:
+        return False  # other streams of the connection may have answers too
+
     def deliver(self) -> None:
         self.stream.take(self)
 
@@ -121,11 +125,14 @@ class StreamInfer:
             async with trio.open_nursery() as nursery:
                 self._requests = nursery.cancel_scope
                 self._tasks = tasks = RequestTasks(nursery, self._answer)
+                if self._submits:
+                    self._stream.offer = self._submit_at_once
                 try:
                     await self._read(tasks)
                     while not self._answers.is_empty:
                         await self._is_answered.wait()
                 finally:
+                    self._stream.offer = None
                     tasks.end()
         finally:
             for request in self._answers:  # their tasks have gone, and nobody takes the answers
@@ -188,6 +195,30 @@ class StreamInfer:
             request.placed = await PlacedRequest.fetch(inference, placement, request.lease, self._core)
 
     # One request without a task.
+
+    def _submit_at_once(self, data: memoryview) -> bool:
+        """As `_read` does for a plain request. Implements `Stream.offer`."""
+        assert self._tasks is not None
+        if self._stream.is_draining or self._services.trace.is_sampling or not self._tasks.have_all_begun:
+            return False
+        try:
+            self._in_flight.acquire_nowait()
+        except trio.WouldBlock:
+            return False
+        request = _Request(self, self._delivered, 0)
+        try:
+            request.read = self._forms.read(data)
+            request.decoded = self._call.decode(request.read, data, None)
+            if request.decoded.placement is None:
+                request.submitted = self._core.submit(request.decoded.request, request, later=True)
+        except Exception:  # what it is, is said on the usual way
+            request.submitted = None
+        if request.submitted is None:
+            self._in_flight.release()
+            return False
+        request.memory = self._stream.take_message_memory()
+        self._answers.expect(request)
+        return True
 
     def take(self, request: _Request) -> None:
         """Its reply is there. Must not wait, and raises nothing."""

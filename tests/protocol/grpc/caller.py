@@ -64,7 +64,9 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
     answers = Answers()
     direct = DirectInfer.of(services, settings, forms, answers)
     handlers = grpc_handlers(services, settings, forms, answers)
-    shared = Shared(handlers, settings.limits, services.limits, services.memory, direct=direct)
+    shared = Shared(
+        handlers, settings.limits, services.limits, services.memory, direct=direct, give_out=services.core.give_out
+    )
     connection = Connection(server_end, shared)
     client = Client(client_end)
     assert isinstance(services.core, FakeCore)

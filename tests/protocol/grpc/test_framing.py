@@ -142,3 +142,30 @@ def test_room_and_chunks_may_be_mixed(pieces: list[tuple[bool, int]]) -> None:
             messages.append((found.is_compressed, bytes(found.payload)))
     assert messages == [(False, b"small"), (False, LARGE), (True, LARGE[::-1]), (False, b"")]
     assert deframer.buffered == 0
+
+
+def test_a_message_by_itself_can_be_taken_at_once() -> None:
+    deframer = MessageDeframer(1 << 20)
+    for _ in range(2):
+        deframer.feed(b"\0\0\0\0\3a")
+        assert deframer.whole() is None
+        deframer.feed(b"bc")
+        whole = deframer.whole()
+        assert whole is not None
+        assert bytes(whole) == b"abc"
+        deframer.drop()
+        assert (deframer.whole(), deframer.buffered, deframer.next_frame()) == (None, 0, None)
+    deframer.feed(b"\0\0\0\0\0")
+    empty = deframer.whole()
+    assert empty is not None
+    assert not empty
+    deframer.feed(b"\0")  # and the next one begins
+    assert deframer.whole() is None
+
+
+@pytest.mark.parametrize("data", [b"\1\0\0\0\1a", b"\2\0\0\0\1a", b"\0\0\1\x86\xa0" + bytes(100_000), b""])
+def test_what_is_compressed_wrong_or_large_is_not_taken_at_once(data: bytes) -> None:
+    deframer = MessageDeframer(1 << 20)
+    for start in range(0, len(data), 50_000):
+        deframer.feed(data[start : start + 50_000])
+    assert deframer.whole() is None

@@ -430,3 +430,41 @@ async def test_a_request_that_ends_the_stream_gives_up_the_others(autojump_clock
         assert (response.status, response.messages) == (UNAVAILABLE, [])
         await trio.testing.wait_all_tasks_blocked()
         assert "" not in endings(peers)
+
+
+async def test_requests_that_come_by_themselves_do_not_wake_the_reader(autojump_clock: trio.testing.MockClock) -> None:
+    """One by one, in two pieces, with the end, and two in one piece: all are answered in their order."""
+    async with served() as peers:
+        stream = await peers.client.open(PATH)
+        await trio.testing.wait_all_tasks_blocked()
+        pieces = [
+            request("a"),
+            request("b")[:9],
+            request("b")[9:],
+            request("c") + request("d"),
+            request("e", "unknown"),
+        ]
+        for piece in pieces:
+            await peers.client.send(stream, piece)
+            await trio.testing.wait_all_tasks_blocked()
+        await peers.client.send(stream, request("f"), end=True)
+        response = await peers.client.finish(stream)
+        assert [name for name, _ in briefly(response)] == [*"abcdef"]
+        assert [name for name, error in briefly(response) if error] == ["e"]
+        assert response.status == 0
+        assert endings(peers) == ["answered"] * 5
+        assert peers.connection._calls.memory.left == GrpcSettings().limits.max_receive_memory
+
+
+async def test_the_limit_holds_for_requests_that_come_by_themselves(autojump_clock: trio.testing.MockClock) -> None:
+    async with served(max_in_flight=3) as peers:
+        stream = await peers.client.open(PATH)
+        for number in range(8):
+            await peers.client.send(stream, request(str(number), "wait"))
+            await trio.testing.wait_all_tasks_blocked()
+        assert peers.core.in_flight == 3
+        peers.core.gate.set()
+        await peers.client.send(stream, b"", end=True)
+        response = await peers.client.finish(stream)
+        assert [name for name, _ in briefly(response)] == [*"01234567"]
+        assert peers.core.most_in_flight == 3

@@ -1,0 +1,36 @@
+"""What a call asks of its connection to send.
+
+stream -> [output]: outgoing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from protocol.answers import Answers
+from protocol.grpc.headers import Header
+from protocol.messages import Buffer
+
+
+class Output(Protocol):
+    """Of one connection; streams are named by their numbers."""
+
+    def acknowledge(self, stream_id: int, size: int) -> None:
+        """Let the peer send `size` bytes more."""
+
+    def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None: ...
+
+    async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
+        """Returns when all of it is on its way to the writer; waits while the peer reads slowly."""
+
+    def send_at_once(self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> bool:
+        """Send data, behind headers if there are any; to be followed by `write_after`. False, and nothing is done,
+        where that has to wait."""
+
+    def write_after(self, answers: Answers) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def count_refusal(self, limit: str) -> None:
+        """Note that a limit has refused something."""

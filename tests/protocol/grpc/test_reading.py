@@ -1,0 +1,63 @@
+"""Connections over sockets, which one task reads for all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from protocol.grpc.calls import Calls
+from tests.protocol.grpc.caller import SERVICE
+from tests.protocol.grpc.client import Client
+from tests.protocol.grpc.served import Served, serving, wire_request
+
+INFER = f"{SERVICE}/ModelInfer"
+
+
+@asynccontextmanager
+async def connected(server: Served) -> AsyncIterator[Client]:
+    host, port = server.address.split(":")
+    async with await trio.open_tcp_stream(host, int(port)) as transport:
+        client = Client(transport)
+        await client.start()
+        yield client
+
+
+async def test_a_defect_costs_its_connection_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as server, connected(server) as first, connected(server) as second:
+        assert (await second.call(INFER, wire_request().SerializeToString())).status == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(Calls, "end_burst", lambda self: 1 / 0)
+            await first.start_call(INFER, wire_request("forever").SerializeToString())
+            await first.read_to_end()
+            await trio.testing.wait_all_tasks_blocked()
+        assert "a gRPC connection failed" in caplog.text
+        assert [each.ending for each in server.core.submitted] == ["answered", "given up"]
+        assert (await second.call(INFER, wire_request().SerializeToString())).status == 0
+
+
+@pytest.mark.parametrize("piece", [1, 100])
+async def test_a_call_in_pieces(piece: int) -> None:
+    async with serving() as server, connected(server) as client:
+        stream = await client.open(INFER, holds_back=True)
+        message = wire_request().SerializeToString()
+        client.h2.send_data(stream, b"\0" + len(message).to_bytes(4, "big") + message, end_stream=True)
+        data = client.h2.data_to_send()
+        for start in range(0, len(data), piece):
+            await client.transport.send_all(data[start : start + piece])
+        assert (await client.finish(stream)).status == 0
+
+
+async def test_a_client_that_leaves_without_a_word() -> None:
+    async with serving() as server, connected(server) as client:
+        await client.start_call(INFER, wire_request("forever").SerializeToString())
+        await server.core.came.wait()
+        await client.transport.aclose()
+        await server.core.cancellation.wait()
+        assert [each.ending for each in server.core.submitted] == ["given up"]
+        assert server.services.memory.held == 0
