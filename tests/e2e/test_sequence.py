@@ -399,6 +399,12 @@ def test_a_client_that_vanishes_frees_its_slot(
 ) -> None:
     """The model has one slot. Who comes next is answered as soon as the batch that runs has ended; the requests that
     the other had sent ahead never run."""
+
+    def failed() -> int:
+        (model,) = anywhere.json("get_inference_statistics", "gated")["model_stats"]
+        return int(model["inference_stats"]["fail"].get("count", 0))
+
+    failed_before = failed()
     stream = StreamOf(sequence_server.addresses["grpc"])
     first, never, other = tmp_path / "first", tmp_path / "never", tmp_path / "other"
     other.touch()
@@ -406,6 +412,7 @@ def test_a_client_that_vanishes_frees_its_slot(
     stream.send("gated", gate(never), sequence_id=1)
     assert eventually(Path(f"{first}.seen").exists)
     stream.close(cancel=True)
+    assert eventually(lambda: failed() > failed_before)  # the server has heard of it: else the next one would run
 
     answers: queue.Queue[Any] = queue.Queue()
 
