@@ -1,26 +1,23 @@
 """The core: what both edges call (`protocol.core.InferenceCore`), answered by the actors.
 
 Flow: edge → [core] → model → scheduler → model instance. The core itself is thin: it finds the model, says whether
-the server takes requests, and puts together what is asked about models.
+the server takes requests, and asks others what models say of themselves (`descriptions.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import metadata
-from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
+from actors.core_settings import CoreSettings, model_manager
 from actors.custom_metrics import CustomMetrics
+from actors.descriptions import model_metadata, model_statistics, server_metadata
 from actors.in_flight import InFlight
 from actors.model import Model
 from actors.model_calls import ModelCalls
-from actors.model_loading import ModelLoader
 from actors.model_manager import ControlMode, ModelManager
-from actors.rate_limit_policy import RateLimitResource
 from actors.rate_limiter import RateLimiter
 from actors.residence import Residence, ResidenceSnapshot
 from actors.response_cache import ResponseCache
@@ -39,66 +36,16 @@ from protocol.core import (
     ModelStatistics,
     Respond,
     ServerMetadata,
-    TensorMetadata,
 )
 from protocol.errors import NotFound, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from repository.agents.registry import AgentRegistry
-from repository.instance_groups import MINIMUM_COMPUTE_CAPABILITY
 from repository.json_form import to_json_form
-from repository.layout import Repository
-from repository.model_config import ModelConfig, ModelInput, ModelOutput
-from repository.repositories import Repositories
 
 __all__ = ["ControlMode", "CoreSettings", "ServerCore"]
 
-# The protocol extensions that are built, by Triton's names.
-EXTENSIONS = (
-    "classification",
-    "sequence",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-)
-
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-
-@dataclass(frozen=True, slots=True)
-class CoreSettings:
-    """What the core needs to know. `backend_config` maps a backend's name ("" for all) to its settings."""
-
-    repositories: tuple[Repository, ...]
-    server_id: str = "trioton"
-    control_mode: ControlMode = ControlMode.NONE
-    poll_seconds: float = 15.0
-    load_models: tuple[str, ...] = ()
-    is_namespaced: bool = False
-    open_repository: Callable[[str], Repository] = Path
-    strict_readiness: bool = True
-    auto_complete_config: bool = True
-    model_config_name: str = ""
-    backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    model_load_thread_count: int = 4
-    model_load_retry_count: int = 0
-    model_memory_budget: int | None = None  # bytes
-    # By device, and by the policy's name.
-    model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
-    host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
-    latency_histograms: bool = True
-    summary_quantiles: tuple[float, ...] = ()
-    # None where the rate limiter is off.
-    rate_limit_resources: tuple[RateLimitResource, ...] | None = None
 
 
 class ServerCore:
@@ -127,7 +74,7 @@ class ServerCore:
         self._is_stopping = False
         self._finishes_sequences = False
         self._stop = trio.Event()
-        self._metadata = ServerMetadata(settings.server_id, metadata.version("trioton"), EXTENSIONS)
+        self._metadata = server_metadata(settings.server_id)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Started when the start-up loads have ended, well or badly; returns when stopped, drained and unloaded."""
@@ -135,34 +82,15 @@ class ServerCore:
         limiter = None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources)
         capabilities = await trio.to_thread.run_sync(compute_capabilities)
         self.devices.has_gpus = bool(capabilities)
-        loader = ModelLoader(
+        manager = model_manager(
+            settings,
             self._registry,
-            compute_capabilities=capabilities,
-            auto_complete_config=settings.auto_complete_config,
-            config_name=settings.model_config_name,
-            has_histograms=settings.latency_histograms,
-            summary_quantiles=settings.summary_quantiles,
-            backend_config=settings.backend_config,
+            capabilities,
+            limiter,
             cache=self._cache,
-            rate_limiter=limiter,
             services=BackendServices(ModelCalls(self._running, limiter), self.custom_metrics),
-            agent_registry=self._agents,
-            host_policies=settings.host_policies,
-            gpu_limits=settings.model_load_gpu_limits,
+            agents=self._agents,
             devices=self.devices,
-            min_compute_capability=settings.min_compute_capability,
-        )
-        manager = ModelManager(
-            Repositories(
-                settings.repositories, is_namespaced=settings.is_namespaced, open_place=settings.open_repository
-            ),
-            loader,
-            control_mode=settings.control_mode,
-            poll_seconds=settings.poll_seconds,
-            load_models=settings.load_models,
-            load_limit=trio.CapacityLimiter(settings.model_load_thread_count),
-            load_retries=settings.model_load_retry_count,
-            memory_budget=settings.model_memory_budget,
         )
         self._manager = manager
         try:
@@ -245,21 +173,14 @@ class ServerCore:
     def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata:
         manager = self._running()
         model = self._find(name, version)
-        config = model.config
         versions = manager.ready_versions(name) if version == LATEST_VERSION else (model.version,)
-        return ModelMetadata(
-            name=name,
-            versions=tuple(map(str, versions)),
-            platform=config.platform or config.backend,
-            inputs=tuple(_tensor_metadata(config, tensor) for tensor in config.input),
-            outputs=tuple(_tensor_metadata(config, tensor) for tensor in config.output),
-        )
+        return model_metadata(name, model, versions)
 
     def model_config(self, name: str, version: int = LATEST_VERSION) -> dict[str, Any]:
         return to_json_form(self._find(name, version).config)
 
     def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
-        return [_statistics(model) for model in self._running().find_all(name, version)]
+        return [model_statistics(model) for model in self._running().find_all(name, version)]
 
     async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
         return await self._running().index(ready=ready)
@@ -417,12 +338,3 @@ class ServerCore:
     def _refuse_if_unready(self) -> None:
         if self._is_unready:
             raise self._not_running()
-
-
-def _statistics(model: Model) -> ModelStatistics:
-    return model.statistics.frozen(model.config.name, model.version, model.memory_usage())
-
-
-def _tensor_metadata(config: ModelConfig, tensor: ModelInput | ModelOutput) -> TensorMetadata:
-    shape = (-1, *tensor.dims) if config.is_batching and not tensor.is_shape_tensor else tensor.dims
-    return TensorMetadata(tensor.name, tensor.data_type.name, shape)
