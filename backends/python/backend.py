@@ -280,10 +280,11 @@ class PythonBackend(Backend):
                 await loaded.link.attend(task_status=task_status)
         finally:
             loaded.left.set()
-        if loaded.attendance.cancelled_caught and not (loaded.link.channel.is_closed and loaded.batches.has_open):
+        has_died_busy = loaded.link.channel.is_closed and loaded.batches.open.has_any
+        if loaded.attendance.cancelled_caught and not has_died_busy:
             return
         if self._loaded is not None:
-            loaded.batches.fail_open(await self._died(loaded, loaded.link.channel.problem))
+            loaded.batches.open.fail_open(await self._died(loaded, loaded.link.channel.problem))
         if loaded is self._loaded or self._loaded is None:
             serving.cancel()
 

@@ -88,7 +88,7 @@ class BlsCalls:
         head = decode_head(frame, InferHead)
         if head.call in self._open or len(self._open) >= self._limit:
             raise BrokenFrame(f"it makes call {head.call} beside {len(self._open)} others")
-        batch = self._batches.find(head.batch)
+        batch = self._batches.open.find(head.batch)
         if batch is not None and not WHOLE_BATCH <= head.index < len(batch.requests):
             raise BrokenFrame(f"it makes a call for request {head.index} of {len(batch.requests)}")
         request = InferenceRequest(

@@ -89,7 +89,7 @@ class LoadedModel:
             }
             done = await begin(source, link, INITIALIZE, head, doing="initialize")
             if done.is_async and source.config.sequence_batching is None:
-                loaded.batches.concurrency = settings.concurrency
+                loaded.batches.open.room.concurrency = settings.concurrency
             if done.has_is_ready:
                 loaded.readiness = Readiness(link)
             questions.loading = ""
@@ -102,12 +102,12 @@ class LoadedModel:
     def end_call(self) -> None:
         """One of `calls` is over."""
         self.calls -= 1
-        self.batches.tell_changed()
+        self.batches.open.tell_changed()
 
     async def wait_idle(self) -> None:
         """Sleep until nobody uses it, and nothing is to come for any request that it was given; or it has died."""
-        while (self.calls or self.batches.has_open) and not self.link.channel.is_closed:
-            await self.batches.changed.park()
+        while (self.calls or self.batches.open.has_any) and not self.link.channel.is_closed:
+            await self.batches.open.changed.park()
 
     async def stop(self) -> None:
         """Finalize the model within some seconds, or in its own time where it is debugged, then end its worker and

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from backends.interface import BatchResult, BatchTiming, InstanceSpec, Rescheduled
 from backends.python.batch import Outcome, about_request, error_of
-from backends.python.batches import Batches, merged
+from backends.python.batches import Batches
 from backends.python.channel import WorkerGone
 from backends.python.forms import DATATYPES, FormKey
 from backends.python.heads import FailedHead
@@ -125,7 +125,7 @@ class LoopBatches(Batches):
         """Tell its end when that has come; the link tells it where the model has ended."""
         batch.free, batch.done, batch.has_left = free, done, True
         if free is not None and batch.late is not None:
-            self._offer(free)
+            self._room.offer(free)
 
     def cancel(self, request: InferenceRequest) -> None:
         self._gone.append(request)
@@ -222,10 +222,10 @@ class LoopBatches(Batches):
         failure = FailedHead(_text(told["message"]), _text(told["traceback"]))
         self._link.log_failure(failure)
         batch = self._deliver(live, requests)
-        self._close(batch)
+        self.open.close(batch)
         if not batch.answers:
-            return self._failure(failure)
-        answers = [batch.answers.get(index, self._failure(failure)) for index in range(len(requests))]
+            return self._answers.failure(failure)
+        answers = [batch.answers.get(index, self._answers.failure(failure)) for index in range(len(requests))]
         return BatchResult(answers, BatchTiming(0, 0, 0))
 
     def _late(
@@ -236,18 +236,14 @@ class LoopBatches(Batches):
         timing: BatchTiming,
     ) -> BatchResult | RunningBatch:
         batch = self._deliver(live, requests)
-        batch.unanswered = {
-            index for index, answer in enumerate(answers) if answer is None and index not in batch.answers
-        }
-        if batch.unanswered:
-            batch.late = answers, timing
+        if batch.owes(answers, timing):
             return batch
-        self._close(batch)
-        return BatchResult(merged(batch, answers), timing)
+        self.open.close(batch)
+        return BatchResult(batch.merged(answers), timing)
 
     def _deliver(self, live: LiveBatch, requests: Sequence[InferenceRequest]) -> RunningBatch:
         """Give what response senders have sent to the batches that it answers: mostly to this one."""
-        batch = self._open[live.number] = RunningBatch(live.number, requests)
+        batch = self.open.by_number[live.number] = RunningBatch(live.number, requests)
         while self._hand_over.responses:
             self._link.take(self._hand_over.responses.popleft())
         return batch

@@ -1,12 +1,11 @@
-"""How much a worker is given at a time: the bytes of inputs that it may have, and batches that are more than that.
+"""Batches that are more than a worker may have at a time: in portions, or refused.
 
-A plain policy; `batches` waits for room, `backend` runs a batch in portions.
+A plain policy; `worker_room` tells which are too large, `backend` runs a batch in portions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from backends.python.worker.trioton_worker.frames import aligned, beyond_limit
 from protocol.errors import InvalidArgument
@@ -15,26 +14,6 @@ from protocol.messages import InferenceRequest
 
 class BatchTooLarge(Exception):
     """The inputs of a batch are more than its worker may have at a time. Nothing of it was sent."""
-
-
-@dataclass(slots=True)
-class InputRoom:
-    """Bytes of inputs in one worker, up to `limit`."""
-
-    limit: int
-    taken: int = 0
-
-    def has(self, size: int) -> bool:
-        """Whether inputs of so many bytes may come now. Raises BatchTooLarge where they never may."""
-        if size > self.limit:
-            raise BatchTooLarge
-        return self.taken + size <= self.limit
-
-    def take(self, size: int) -> None:
-        self.taken += size
-
-    def give_back(self, size: int) -> None:
-        self.taken -= size
 
 
 def input_size(requests: Sequence[InferenceRequest]) -> int:

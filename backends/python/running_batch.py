@@ -65,6 +65,21 @@ class RunningBatch:
         self.answers.setdefault(index, outcome)
         self.unanswered.discard(index)
 
+    def owes(self, answers: Sequence[Outcome | None], timing: BatchTiming) -> bool:
+        """Whether response senders have not said yet all that `answers` lack; then those are kept as `late`."""
+        self.unanswered = {
+            index for index, answer in enumerate(answers) if answer is None and index not in self.answers
+        }
+        if self.unanswered:
+            self.late = answers, timing
+        return bool(self.unanswered)
+
+    def merged(self, answers: Sequence[Outcome | None]) -> Sequence[Outcome]:
+        """With what response senders have said."""
+        if None not in answers:
+            return answers  # type: ignore[return-value]  # none is None
+        return [self.answers[index] if answer is None else answer for index, answer in enumerate(answers)]
+
     def add_call(self, call: Cancellable, index: int) -> None:
         """Have a call end when those have gone for whom it is made."""
         self.calls[call] = index

@@ -459,5 +459,5 @@ async def test_nothing_is_left_of_streams_that_ended(tmp_path: Path, caplog: pyt
         for _ in range(3):
             await stream(instance, request(), request())
         assert instance._loaded is not None
-        await until(lambda: not instance._loaded.batches._open)  # type: ignore[union-attr]
+        await until(lambda: not instance._loaded.batches.open.has_any)  # type: ignore[union-attr]
     assert [record.getMessage() for record in caplog.records] == ["m_0: left: 1 1"] * 3

@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.python.portions import BatchTooLarge, InputRoom, input_size, portions, too_large
+from backends.python.portions import input_size, portions, too_large
 from protocol.messages import InferenceRequest, Tensor
 
 
@@ -35,18 +34,6 @@ def test_portions_are_all_in_order_and_as_large_as_can_be(sizes: list[int], limi
         assert len(part) == 1 or input_size(part) <= limit
     for part, following in pairwise(parts):
         assert input_size([*part, following[0]]) > limit
-
-
-def test_room_is_what_others_leave() -> None:
-    room = InputRoom(100)
-    assert room.has(100)
-    room.take(60)
-    assert room.has(40)
-    assert not room.has(41)
-    room.give_back(60)
-    assert room.has(41)
-    with pytest.raises(BatchTooLarge):
-        room.has(101)
 
 
 def test_the_error_names_model_limit_flag_and_size() -> None:

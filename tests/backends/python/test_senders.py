@@ -197,7 +197,7 @@ async def test_a_batch_given_up_while_it_waits_leaves_the_instance_usable(backen
         for expected in (1, 0):  # the late answer goes nowhere
             assert [output(r).item() for r in await infer(instance, request(id="go"))] == [expected]
         assert instance._loaded is not None
-        assert not instance._loaded.batches._open
+        assert not instance._loaded.batches.open.has_any
 
 
 async def test_a_worker_that_dies_ends_the_batches_that_wait(tmp_path: Path) -> None:

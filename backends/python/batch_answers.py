@@ -1,0 +1,195 @@
+"""What a worker says of its batches, given to whom it belongs: answers to all of a batch, to one request, or streams.
+
+Flow: worker → link → [batch answers] → open batches or reply streams. A batch has left the worker when EXECUTED says
+so; what its response senders are to answer comes in RESPONSE, before that or much later.
+"""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from backends.interface import BatchResult, BatchTiming, InstanceSpec, Rescheduled
+from backends.python.batch import (
+    Executed,
+    Outcome,
+    decode_executed,
+    decode_response,
+    decode_responses,
+)
+from backends.python.heads import FailedHead, ResponseHead
+from backends.python.link import WorkerLink
+from backends.python.open_batches import OpenBatches
+from backends.python.running_batch import RunningBatch
+from backends.python.wire import BrokenFrame, Frame, decode_head
+from backends.python.worker.trioton_worker.frames import DROPPED, EXECUTED, FINAL, RESPONSE
+from protocol.errors import Internal
+from protocol.messages import InferenceRequest, InferenceResponse
+
+# Copying or decoding this many bytes takes less time than a thread does to begin.
+BLOCKING_SIZE = 1 << 22
+
+
+class BatchAnswers:
+    """Ends the open batches by what the worker sends from now on. What it may not send raises BrokenFrame, in the link,
+    which then gives the worker up."""
+
+    def __init__(self, link: WorkerLink, spec: InstanceSpec, open_batches: OpenBatches) -> None:
+        self._link = link
+        self._spec = spec
+        self._open = open_batches
+        self._room = open_batches.room
+        link.handlers[EXECUTED] = self._executed
+        link.handlers[RESPONSE] = self._responded
+
+    def failure(self, failure: FailedHead) -> Internal:
+        """The error of a batch that has failed as a whole."""
+        return Internal(f"Failed to process the request(s) for model '{self._spec.name}', message: {failure.message}")
+
+    # Batches that have left the worker
+
+    def _executed(self, frame: Frame) -> None:
+        found = decode_executed(frame)
+        batch = self._open.by_number.get(found.batch)
+        if batch is None or batch.found is not None:
+            raise BrokenFrame("it answered what was not asked")
+        batch.found = found
+        if batch.execution is not None:
+            batch.execution.is_running = False
+        if batch.in_segment and not found.is_kept:
+            self._open.give_back_inputs(batch)
+        if batch.streams:
+            self._end_execution(batch, found)
+            batch.executed.set()
+        elif batch.is_abandoned:
+            self._drop(batch, found)
+        else:
+            batch.computed = time.perf_counter_ns()
+            self._take_answers(batch, found)
+
+    def _take_answers(self, batch: RunningBatch, found: Executed) -> None:
+        """A batch of which EXECUTED says all, or all but what its response senders are to answer."""
+        failure = found.head.failure
+        if failure is not None:
+            self._link.log_failure(failure)
+            if not batch.answers:
+                self._drop(batch, found)
+                self._open.complete(batch, self.failure(failure))
+                return
+            answers: list[Outcome | None] = [
+                batch.answers.get(index, self.failure(failure)) for index in range(len(batch.requests))
+            ]
+        elif found.shared <= BLOCKING_SIZE:
+            answers = self._decode(batch, found)
+        else:
+            self._link.spawn(self._decode_apart, batch, found)
+            return
+        self._answered(batch, found, answers)
+
+    async def _decode_apart(self, batch: RunningBatch, found: Executed) -> None:
+        """What would hold the loop for too long."""
+        try:
+            with trio.CancelScope(shield=True):  # some milliseconds; the batch may be somebody else's
+                answers = await trio.to_thread.run_sync(self._decode, batch, found)
+        except BrokenFrame as error:
+            self._link.channel.refuse(str(error))
+        else:
+            if batch.is_abandoned:
+                self._drop(batch, found)
+            else:
+                self._answered(batch, found, answers)
+
+    def _answered(self, batch: RunningBatch, found: Executed, answers: list[Outcome | None]) -> None:
+        self._note_memory(found)
+        batch.has_left = True
+        self._room.leave()
+        timing = BatchTiming(
+            batch.sent - batch.started, batch.computed - batch.sent, time.perf_counter_ns() - batch.computed
+        )
+        if None in answers and batch.owes(answers, timing):
+            if batch.free is not None and self._room.concurrency == 1:
+                self._room.offer(batch.free)
+            return
+        self._open.complete(batch, BatchResult(batch.merged(answers), timing))
+
+    def _drop(self, batch: RunningBatch, found: Executed) -> None:
+        self._note_memory(found)
+        batch.has_left = True
+        self._room.leave()
+        self._open.close(batch)
+
+    def _note_memory(self, found: Executed) -> None:
+        if found.is_kept or found.head.wanted:
+            self._link.arena.note_answer(kept=found.is_kept, wanted=found.head.wanted)
+
+    def _decode(self, batch: RunningBatch, found: Executed) -> list[Outcome | None]:
+        outputs, source = self._link.arena.outputs, self._spec.source
+        return decode_responses(
+            found,
+            batch.requests,
+            forms=self._link.forms,
+            model_name=source.name,
+            model_version=source.version,
+            output_memory=None if outputs is None else outputs.view,
+        )
+
+    def _end_execution(self, batch: RunningBatch, found: Executed) -> None:
+        """A decoupled batch has left the worker, but for its response senders."""
+        head = found.head
+        self._note_memory(found)
+        if not all(0 <= index < len(batch.streams) for index in head.rescheduled):
+            raise BrokenFrame(f"it wants more than {len(batch.streams)} requests to run again")
+        if head.failure is not None:
+            self._link.log_failure(head.failure)
+            for stream in batch.streams:
+                stream.fail(self.failure(head.failure))
+        for index in head.rescheduled:
+            batch.streams[index].complete(Rescheduled())
+        batch.has_left = True
+        self._room.leave()
+        self.end_if_over(batch)
+
+    def end_if_over(self, batch: RunningBatch) -> None:
+        """Close a decoupled batch if nothing more of it is to come."""
+        if batch.found is not None and all(stream.is_over for stream in batch.streams):
+            self._open.close(batch)
+            self._room.give()
+
+    # Answers of response senders
+
+    def _responded(self, frame: Frame) -> None:
+        head = decode_head(frame, ResponseHead)
+        batch = self._open.by_number.get(head.batch)
+        if batch is None:  # given up, or failed
+            return
+        if not 0 <= head.index < len(batch.requests):
+            raise BrokenFrame(f"it answers request {head.index} of {len(batch.requests)}")
+        outcome = self._outcome(frame, head, batch.requests[head.index])
+        if not batch.streams:
+            if outcome is None:
+                raise BrokenFrame("it answered a request without a response")
+            batch.answer(head.index, outcome)
+            if batch.late is not None and not batch.unanswered:
+                answers, timing = batch.late
+                self._open.complete(batch, BatchResult(batch.merged(answers), timing))
+        elif isinstance(outcome, InferenceResponse):
+            batch.streams[head.index].put(outcome, len(frame.body))
+        else:
+            batch.streams[head.index].complete(outcome)
+
+    def _outcome(self, frame: Frame, head: ResponseHead, request: InferenceRequest) -> Outcome | None:
+        if head.end == DROPPED:
+            return Internal(
+                f"model instance '{self._spec.name}' has let go of the request without sending its final response"
+            )
+        source = self._spec.source
+        return decode_response(
+            frame,
+            head,
+            request,
+            forms=self._link.forms,
+            model_name=source.name,
+            model_version=source.version,
+            is_final=head.end == FINAL,
+        )

@@ -1,0 +1,88 @@
+"""The batches of one worker that have not ended yet, and how each of them ends: answered, failed, or given up.
+
+Flow: batches → [open batches: while anything is to come] → who waits for the batch.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from backends.interface import BatchResult
+from backends.python.channel import Channel
+from backends.python.running_batch import RunningBatch
+from backends.python.worker_room import WorkerRoom
+from protocol.errors import ServerError
+
+
+class OpenBatches:
+    """`room` is what they leave in the worker. `changed` is woken when `has_any` may have changed."""
+
+    def __init__(self, channel: Channel, *, concurrency: int, byte_limit: int) -> None:
+        self.by_number: dict[int, RunningBatch] = {}
+        self.room = WorkerRoom(channel, self.by_number, concurrency=concurrency, byte_limit=byte_limit)
+        self.changed = trio.lowlevel.ParkingLot()
+
+    def find(self, number: int) -> RunningBatch | None:
+        """The batch, if anything of it is still to come."""
+        return self.by_number.get(number)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything is to come for any batch."""
+        return bool(self.by_number)
+
+    def tell_changed(self) -> None:
+        if self.changed:
+            self.changed.unpark_all()
+
+    def complete(self, batch: RunningBatch, result: BatchResult | Exception) -> None:
+        """Tell who waits for it; nothing more is to come."""
+        self.room.withdraw(batch.free)
+        self.close(batch)
+        if batch.done is not None:
+            batch.done(result)
+        else:
+            batch.result = result
+            batch.executed.set()
+
+    def take_back(self, batch: RunningBatch) -> None:
+        """The worker has not been given it."""
+        self.room.withdraw(batch.free)
+        self.close(batch)
+        self.room.leave()
+
+    def abandon(self, batch: RunningBatch) -> None:
+        """Nobody waits for it any more, but the worker has it, unless it has answered in this moment."""
+        self.room.withdraw(batch.free)
+        batch.is_abandoned = True
+        if batch.has_left:
+            self.close(batch)
+
+    def close(self, batch: RunningBatch) -> None:
+        """Nothing more is to come for it."""
+        self.by_number.pop(batch.number, None)
+        self.give_back_inputs(batch)
+        self.tell_changed()
+
+    def give_back_inputs(self, batch: RunningBatch) -> None:
+        """The worker holds nothing more of them."""
+        if batch.input_size:
+            size, batch.input_size = batch.input_size, 0
+            self.room.give_back(size)
+
+    def fail_open(self, error: ServerError) -> None:
+        """End all batches that no task waits for, and all requests of decoupled ones."""
+        for batch in list(self.by_number.values()):
+            for stream in batch.streams:
+                stream.fail(error)
+            if batch.done is not None:
+                self.complete(batch, error)
+
+    def end(self) -> None:
+        """The worker says nothing more."""
+        self.room.wake_all()
+        self.tell_changed()
+        for batch in self.by_number.values():
+            if batch.execution is not None:
+                batch.execution.is_running = False
+            batch.executed.set()
