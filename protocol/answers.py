@@ -81,6 +81,13 @@ class Awaited:
         else:
             self._answers.put(self)
 
+    def let_go(self) -> Submitted:
+        """What was submitted, to be ended or given up, once. The two know each other: a circle, which would keep all
+        tensors of the request until it is collected."""
+        assert self.submitted is not None
+        submitted, self.submitted = self.submitted, None
+        return submitted
+
     @property
     def is_alone(self) -> bool:
         """Whether its answer would not share a write with others if it waited."""

@@ -123,8 +123,7 @@ class DirectInfer:
     def end(self, call: DirectCall) -> list[Buffer] | None:
         """The response message, in its parts; None where it takes a task, for `send`, and has to be closed. Raises what
         went wrong."""
-        assert call.submitted is not None
-        call.submitted.end()
+        call.let_go().end()
         reply = call.reply
         try:
             if isinstance(reply, InferenceResponse):
@@ -150,8 +149,7 @@ class DirectInfer:
 
     def give_up(self, call: DirectCall) -> None:
         """Nobody wants its answer any more."""
-        assert call.submitted is not None
-        call.submitted.give_up()
+        call.let_go().give_up()
         self.close(call)
 
     def close(self, call: DirectCall) -> None:

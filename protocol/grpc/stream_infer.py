@@ -79,8 +79,7 @@ class _Request(Awaited):
 
     def close(self) -> None:
         if self.submitted is not None:
-            submitted, self.submitted = self.submitted, None
-            submitted.give_up()
+            self.let_go().give_up()
         if self.lease is not None:
             self.lease.__exit__(None, None, None)
         if self.trace is not None:
@@ -225,8 +224,7 @@ class StreamInfer:
         if request.submitted is None:  # given up
             return
         assert self._tasks is not None
-        request.submitted.end()
-        request.submitted = None
+        request.let_go().end()
         try:
             if isinstance(request.reply, InferenceResponse):
                 request.response = encode_stream_response(request.reply)

@@ -153,8 +153,7 @@ class DirectInference:
 
     def end(self, request: DirectRequest) -> Reply | None:
         """Its answer, now that it is there; None where that has to be encoded by `encode`."""
-        assert request.submitted is not None
-        request.submitted.end()
+        request.let_go().end()
         self._services.memory.held -= request.size
         reply = request.reply
         if isinstance(reply, InferenceResponse):
@@ -178,6 +177,5 @@ class DirectInference:
 
     def give_up(self, request: DirectRequest) -> None:
         """Nobody wants its answer any more."""
-        assert request.submitted is not None
-        request.submitted.give_up()
+        request.let_go().give_up()
         self._services.memory.held -= request.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.core import ServerCore
+from protocol.answers import Answers, Awaited
 from protocol.errors import Cancelled, InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.messages import InferenceResponse
 from tests.actors.fakes import fake_backend, request
@@ -51,6 +53,40 @@ async def test_an_answer_comes_by_a_call(tmp_path: Path) -> None:
         assert core.cancel("m", "a") == 0
         (statistics,) = core.model_statistics("m")
         assert statistics.inference_count == 1
+
+
+class Edge(Awaited):
+    """One request of an edge, which keeps nothing of it."""
+
+    def deliver(self) -> None:
+        self.let_go().end()
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+async def test_requests_leave_no_circles(tmp_path: Path, is_given_up: bool) -> None:
+    """Their tensors are free with the answer, and not when garbage is looked for."""
+    add_model(tmp_path, "m", config=PBTXT)
+    answers = Answers()
+    async with running(tmp_path, backend=fake_backend()) as core:
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(3):
+                asked = Edge(answers)
+                asked.submitted = core.submit(request(1), asked, later=True)
+                if is_given_up:
+                    asked.let_go().give_up()
+                core.give_out()
+                await wait_all_tasks_blocked()
+                assert (asked.reply is None) == is_given_up
+                assert asked.submitted is None
+            del asked
+            gc.collect()
+            left = {type(found).__name__ for found in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+    assert not left & {"Edge", "Submission", "QueuedRequest", "InferenceRequest", "InferenceResponse", "Tensor"}
 
 
 async def test_a_burst_shares_a_batch(tmp_path: Path) -> None:
