@@ -260,6 +260,7 @@ async def test_a_call_that_goes_on_elsewhere_ends_without_its_caller() -> None:
         nursery.start_soon(first.run, lambda: Elsewhere(second, lambda: end(1)))
         await trio.to_thread.run_sync(gate.entered.wait)
         nursery.start_soon(first.run, lambda: Elsewhere(second, lambda: end(2)))
+        await trio.testing.wait_all_tasks_blocked()
         await first.run(lambda: None)
         nursery.cancel_scope.cancel()
     gate.opened.set()
