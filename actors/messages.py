@@ -1,11 +1,14 @@
-"""What the actors say to each other: frozen dataclasses, except for the request in the queue, which has a state."""
+"""What the actors say to each other: frozen, except for the request in the queue, which has a state.
+
+Structs of msgspec: a frozen dataclass takes seven times as long to make.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import msgspec
 import trio
 
 from actors.reply_slot import Reply
@@ -19,8 +22,7 @@ from protocol.messages import InferenceRequest, InferenceResponse
 ShapeKey: TypeAlias = tuple[tuple[int, ...] | None, ...] | None
 
 
-@dataclass(eq=False, slots=True)
-class QueuedRequest:
+class QueuedRequest(msgspec.Struct, eq=False):
     """A request on its way through a model. `arrival` is in seconds of Trio's clock.
 
     Its caller sets `is_cancelled` when it gives up; whoever holds the request then may drop it. `failure` is why a
@@ -61,8 +63,7 @@ class QueuedRequest:
             self.reply.send_nowait(reply)
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
+class Execute(msgspec.Struct, frozen=True):
     """To a model instance: run this batch. With `keeps_rows` also those requests whose callers have gone: a request's
     place in the batch has a meaning."""
 
@@ -80,8 +81,7 @@ class BatchInbox(Protocol):
         """Finish what was given, and unload."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InstanceAddress:
+class InstanceAddress(msgspec.Struct, frozen=True, eq=False):
     """A loaded model instance. An instance is given no more than the batch that it runs and the next, so its `inbox` is
     never full. `take_ahead` makes it take the next one while it runs one; None where that waits in the inbox."""
 
@@ -90,43 +90,37 @@ class InstanceAddress:
     take_ahead: Callable[[], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(msgspec.Struct, frozen=True):
     """To a scheduler: a checked request."""
 
     item: QueuedRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(msgspec.Struct, frozen=True):
     """To a scheduler: the caller of this request has gone."""
 
     item: QueuedRequest
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceReady:
+class InstanceReady(msgspec.Struct, frozen=True):
     """To a scheduler: this instance is loaded and idle."""
 
     instance: InstanceAddress
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceGone:
+class InstanceGone(msgspec.Struct, frozen=True):
     """To a scheduler: this instance takes no more batches."""
 
     instance: InstanceAddress
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveInstance:
+class RemoveInstance(msgspec.Struct, frozen=True):
     """To a scheduler: have the instance of this name finish what it has, and no more; others take its place."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDone:
+class BatchDone(msgspec.Struct, frozen=True):
     """To a scheduler: the instance has run what it was `given`, less those whose callers had gone, and is idle or
     (`is_alive` false) takes no more. `timing` is None where the batch as a whole failed; `started` is when the instance
     took it, in seconds of Trio's clock. A decoupled model's requests are answered by their streams, and `replies` is
@@ -141,8 +135,7 @@ class BatchDone:
     is_alive: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEnded:
+class StreamEnded(msgspec.Struct, frozen=True):
     """To a scheduler: a request to a decoupled model has had its last response, or its error. `first_response` is when
     the first one left, in seconds of Trio's clock. The error `Rescheduled` ends only a round of an iterative sequence:
     the request's reply channel is open."""
@@ -152,8 +145,7 @@ class StreamEnded:
     first_response: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(msgspec.Struct, frozen=True):
     """To a scheduler: accept no more requests, finish those that are here, then end. With `lets_sequences_end` those of
     sequences that are open are accepted, until each has ended or has been idle for too long."""
 
@@ -165,8 +157,7 @@ SchedulerMessage: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerAddress:
+class SchedulerAddress(msgspec.Struct, frozen=True):
     """`tell` has the scheduler note a message before it returns, and never waits. It raises Unavailable if the
     scheduler has ended. Requests may be answered meanwhile (see `actors.scheduler_loop`)."""
 

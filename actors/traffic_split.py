@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import trio
+from msgspec.structs import replace
 
 from actors.ensemble.composition import ComposingModel, FindModel, NoBackend
 from actors.model import Model

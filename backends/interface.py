@@ -87,8 +87,7 @@ class InstanceSpec:
         return self.source.config
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTiming:
+class BatchTiming(msgspec.Struct, frozen=True):
     """Where a batch's time went, in nanoseconds: gathering inputs, computing, scattering outputs."""
 
     compute_input_ns: int
@@ -96,8 +95,7 @@ class BatchTiming:
     compute_output_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class BatchResult:
+class BatchResult(msgspec.Struct, frozen=True):
     """One entry per request of the batch, in order: its response, or the error that concerns it alone; `Rescheduled`
     for one that is to run again."""
 

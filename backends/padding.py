@@ -6,10 +6,10 @@ Flow: backend's `execute` → [pad] → model → [trim] → responses. Pure; ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from protocol.datatypes import DataType

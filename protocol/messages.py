@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -145,8 +146,7 @@ class Caller(Protocol):
         """The model has answered it, or it was given up."""
 
 
-@dataclass(slots=True, eq=False)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, eq=False):
     """One request for one model, as a client sent it.
 
     `inputs` carry the batch dimension where the model has one. An empty `requested_outputs` means all outputs.
@@ -165,7 +165,7 @@ class InferenceRequest:
     model_version: int = LATEST_VERSION
     id: str = ""
     requested_outputs: tuple[str, ...] = ()
-    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    parameters: dict[str, ParameterValue] = msgspec.field(default_factory=dict)
     sequence_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False
@@ -178,8 +178,7 @@ class InferenceRequest:
     form: object | None = None
 
 
-@dataclass(slots=True, eq=False)
-class InferenceResponse:
+class InferenceResponse(msgspec.Struct, eq=False):
     """One answer. `model_version` is the version that ran; `id` repeats the request's. `is_final` is false where the
     model may send more for the same request."""
 
@@ -187,5 +186,5 @@ class InferenceResponse:
     model_version: int
     outputs: list[Tensor]
     id: str = ""
-    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    parameters: dict[str, ParameterValue] = msgspec.field(default_factory=dict)
     is_final: bool = True

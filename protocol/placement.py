@@ -13,10 +13,10 @@ Source: Triton's shared memory and classification extensions.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import trio
 
 from protocol.classification import classify
@@ -123,13 +123,13 @@ class PlacedRequest:
             else self._delivered(tensor)
             for tensor in response.outputs
         ]
-        return dataclasses.replace(response, outputs=outputs)
+        return msgspec.structs.replace(response, outputs=outputs)
 
     def deliver_at_once(self, response: InferenceResponse) -> InferenceResponse | None:
         """As `deliver`; None where that takes a thread, and nothing has been done."""
         if any(map(self._takes_thread, response.outputs)):
             return None
-        return dataclasses.replace(response, outputs=[self._delivered(tensor) for tensor in response.outputs])
+        return msgspec.structs.replace(response, outputs=[self._delivered(tensor) for tensor in response.outputs])
 
     def _takes_thread(self, tensor: Tensor) -> bool:
         if tensor.name in self._targets:

@@ -8,10 +8,11 @@ in `actors.sequence.policy`, what it adds to requests in `actors.sequence.tensor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import trio
+from msgspec.structs import replace
 
 from actors.batching.policy import FlushReason
 from actors.messages import (

@@ -7,9 +7,10 @@ Source: Triton's `ModelSequenceBatching` (control inputs, implicit state).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from actors.messages import ShapeKey
 from actors.reply_slot import Reply

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import trio
@@ -92,7 +93,9 @@ async def test_what_lies_on_a_device_is_not_cached() -> None:
             for _ in range(2):
                 await model.infer(asked())
             assert len(seen) == 2
-            host = [replace(asked(), inputs=[asked().inputs[0]], has_device_inputs=False) for _ in range(3)]
+            host = [
+                msgspec.structs.replace(asked(), inputs=[asked().inputs[0]], has_device_inputs=False) for _ in range(3)
+            ]
             host[0].device_outputs = frozenset({"OUT"})
             for request in host:
                 await model.infer(request)

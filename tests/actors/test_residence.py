@@ -7,12 +7,12 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import wait_all_tasks_blocked
 
 from actors.core import ControlMode, CoreSettings, ServerCore
@@ -51,7 +51,7 @@ def ensemble(*models: str) -> str:
 
 def request(model: str, value: float = 1.0, **more: object) -> InferenceRequest:
     made = InferenceRequest(model, [Tensor.from_numpy("IN", np.full((1, 2), value, np.float32))])
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, **more)
 
 
 async def ask(core: ServerCore, model: str, value: float = 1.0) -> float:
