@@ -222,8 +222,7 @@ class ServerCore:
         if submission is None:
             return None
         submission.acceptance = self
-        submission.version = model.version
-        self._accept(request, model.version)
+        submission.accepted = self._accept(request, model.version)
         if request.id:
             self._in_flight.add(submission)
         if later and model not in self._fed:
@@ -240,7 +239,7 @@ class ServerCore:
         request = submission.request
         if request.id:
             self._in_flight.remove(submission)
-        self._answered((request.model_name, submission.version))
+        self._answered(submission.accepted)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         manager = self._taking(request)

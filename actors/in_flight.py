@@ -42,7 +42,7 @@ class InFlight:
 
     def add(self, submission: Submission) -> None:
         """A request that no task waits for; until it is removed."""
-        self._requests.setdefault(_key(submission.request), {})[submission] = submission.version
+        self._requests.setdefault(_key(submission.request), {})[submission] = submission.accepted[1]
 
     def remove(self, submission: Submission) -> None:
         self._remove(_key(submission.request), submission)

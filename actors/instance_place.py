@@ -7,13 +7,14 @@ more while it runs batches beside each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import trio
 
 from actors.inbox import Inbox
 from actors.messages import Execute, InstanceAddress, QueuedRequest
+from protocol.messages import InferenceRequest
 from protocol.server_settings import Trace
 
 
@@ -53,12 +54,29 @@ class Place(Inbox[Execute]):
             self.wake()
 
 
-@dataclass(eq=False, slots=True)
-class RunningBatch:
-    """A batch that the backend has. `batch` are the requests of the message that are run."""
+class RunningBatch(msgspec.Struct, eq=False):
+    """A batch that the backend has. `batch` are those of the message that are run, `requests` what they ask, and
+    `traces` those of them that are traced. `started` is in seconds of Trio's clock."""
 
     place: Place
     message: Execute
     batch: Sequence[QueuedRequest]
+    requests: Sequence[InferenceRequest]
+    traces: Sequence[Trace]
     started: float
-    traces: Sequence[Trace] = ()
+
+
+def running_batch(place: Place, message: Execute, now: float) -> RunningBatch:
+    """What is run of a message."""
+    batch: list[QueuedRequest] = []
+    requests: list[InferenceRequest] = []
+    traces: list[Trace] = []
+    keeps_rows = message.keeps_rows
+    for item in message.batch:
+        if keeps_rows or not item.is_cancelled:
+            request = item.request
+            batch.append(item)
+            requests.append(request)
+            if request.trace is not None:
+                traces.append(request.trace)
+    return RunningBatch(place, message, batch, requests, traces, now)

@@ -162,8 +162,8 @@ class SchedulerAddress(msgspec.Struct, frozen=True):
     scheduler has ended. Requests may be answered meanwhile (see `actors.scheduler_loop`)."""
 
     tell: Callable[[SchedulerMessage], None]
-    # As `tell`, but what can run is given out only when `give_out` is called, which must follow soon.
-    note: Callable[[SchedulerMessage], None]
+    # As telling `Submit`, but what can run is given out only when `give_out` is called, which must follow soon.
+    submit: Callable[[QueuedRequest], None]
     give_out: Callable[[], None]
 
 

@@ -329,13 +329,16 @@ class Model:
         if trace is not None:
             trace.stamp(QUEUE_START)
             trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
-        submission = Submission(self._address, item)
+        submission = Submission(self._address, item, request)
         if request.caller is not None:
             submission.begin_wait(request.caller, self)
         if self._turns is not None:
             item.turn = Turn(self._turns) if self._takes_turns_late else self._turns.join()
         try:
-            (self._address.note if later else self._address.tell)(Submit(item))
+            if later:
+                self._address.submit(item)
+            else:
+                self._address.tell(Submit(item))
         except Unavailable:
             if item.turn is not None:
                 item.turn.leave()

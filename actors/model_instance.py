@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from actors.instance_place import Place, RunningBatch
+from actors.instance_place import Place, RunningBatch, running_batch
 from actors.messages import (
     BatchDone,
     Execute,
@@ -33,7 +33,6 @@ from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, trace
 from actors.warmup import warm_up
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable
-from protocol.messages import InferenceRequest
 from repository.warmup_data import WarmupSample
 
 logger = logging.getLogger("trioton.model_instance")
@@ -69,6 +68,7 @@ class ModelInstance:
     _has_died: bool = field(default=False, init=False)
     _is_stopping: bool = field(default=False, init=False)
     _is_reporting: bool = field(default=False, init=False)
+    _now: Callable[[], float] = field(default=trio.current_time, init=False)  # as `scheduler_loop`'s
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, warm up, serve, unload. A failed load or warm-up is raised; returns when closed, or when the backend
@@ -97,6 +97,7 @@ class ModelInstance:
 
     async def _serve(self, task_status: trio.TaskStatus[None], serving: trio.CancelScope) -> None:
         self._serving = serving
+        self._now = trio.lowlevel.current_clock().current_time
         try:
             async with trio.open_nursery() as self._hearing:
                 self._open_place(self._hearing)
@@ -191,15 +192,15 @@ class ModelInstance:
         """Have the backend begin a batch by a call, if that is possible."""
         if self.limit is not None or self.is_decoupled or self._is_stopping:
             return False
-        running = self._running(place, message)
+        running = running_batch(place, message, self._now())
         if not running.batch:
             return False
-        requests = [item.request for item in running.batch]
-        free = place.free if self.backend.can_overlap else None
-        if self.backend.runs_at_once:
-            return self._run_at_once(running, requests, free)
+        backend = self.backend
+        free = place.free if backend.can_overlap else None
+        if backend.runs_at_once:
+            return self._run_at_once(running, free)
         now = time.monotonic_ns()
-        if not self.backend.begin(requests, partial(self._end_begun, running), free):
+        if not backend.begin(running.requests, partial(self._end_begun, running), free):
             return False
         place.is_busy = True
         self._begun.add(running)
@@ -209,9 +210,7 @@ class ModelInstance:
                 self._tell_cancelled(running.batch, item)
         return True
 
-    def _run_at_once(
-        self, running: RunningBatch, requests: Sequence[InferenceRequest], free: Callable[[], None] | None
-    ) -> bool:
+    def _run_at_once(self, running: RunningBatch, free: Callable[[], None] | None) -> bool:
         """With its end too, unless that comes later. In a turn of its own the place's task runs what is given within
         the report of another batch, whose callers would wait for this one's end, and what a scheduler of sequences
         gives, which must not be told of an end while it does."""
@@ -220,7 +219,7 @@ class ModelInstance:
         running.place.is_busy = True
         self._begun.add(running)
         self._note_begun(running)
-        if self.backend.begin(requests, partial(self._end_begun, running), free):
+        if self.backend.begin(running.requests, partial(self._end_begun, running), free):
             return True
         self._begun.discard(running)
         self._executing -= 1
@@ -234,12 +233,11 @@ class ModelInstance:
 
     async def _execute(self, place: Place, message: Execute, free: Callable[[], None] | None) -> None:
         """Run a batch and report it on every path."""
-        running = self._running(place, message)
-        batch = running.batch
+        running = running_batch(place, message, self._now())
+        batch, requests = running.batch, running.requests
         self._note_begun(running)
         result: BatchResult | Exception | None = None
         try:
-            requests = [item.request for item in batch]
             if message.keeps_rows:
                 self._tell_of_gone(batch)
             if not batch:
@@ -253,13 +251,9 @@ class ModelInstance:
         finally:
             self._end(running, result)
 
-    def _running(self, place: Place, message: Execute) -> RunningBatch:
-        """What is run of a message, not begun."""
-        batch = message.batch if message.keeps_rows else [item for item in message.batch if not item.is_cancelled]
-        return RunningBatch(place, message, batch, trio.current_time())
-
     def _note_begun(self, running: RunningBatch, started: int | None = None) -> None:
-        running.traces = begin_compute(running.batch, started)
+        if running.traces:
+            begin_compute(running.traces, started)
         self._watch_callers(running.batch)
         self._executing += 1
 
@@ -276,11 +270,12 @@ class ModelInstance:
             replies = [InstanceDied(f"model instance '{self.name}' was stopped")] * len(batch)
         else:
             replies = [self._as_reply(self._failure(result, len(batch)))] * len(batch)
-        end_compute(running.traces, timing)
+        if running.traces:
+            end_compute(running.traces, timing)
         started = running.started
         if self.runs_ahead:
             started = max(started, self._last_end)  # taken ahead, it began when the batch before it had ended
-            self._last_end = trio.current_time()
+            self._last_end = self._now()
         for item in batch:
             item.watcher = None  # it knows the batch: a circle, which would keep all tensors until it is collected
         is_alive = not self._has_died and place not in self._freed
@@ -298,7 +293,7 @@ class ModelInstance:
         self._streams.update(streams)
         timing: BatchTiming | None = None
         started = trio.current_time()
-        begin_compute(message.batch)
+        begin_compute(traces_of(message.batch))
         self._watch_callers(message.batch)
         self._executing += 1
         try:
@@ -311,7 +306,8 @@ class ModelInstance:
         finally:
             self._executing -= 1
             running = [stream.item for stream in streams if stream in self._streams]
-            end_compute(traces_of(running), timing, has_answers=False)  # for others it ended with their last response
+            # For others it ended with their last response.
+            end_compute(traces_of(running), timing, has_answers=False)
             is_alive = not self._has_died
             self._after_batch(place)
             self._report(BatchDone(place.address, message, message.batch, None, started, timing, is_alive=is_alive))

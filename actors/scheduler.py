@@ -55,13 +55,14 @@ class Scheduler(SchedulerLoop):
     _ahead: dict[InstanceAddress, Execute] = field(default_factory=dict)
     _streaming: set[QueuedRequest] = field(default_factory=set)
 
-    def _wake_at(self) -> float:
-        return self.policy.wake_at(is_idle=bool(self._idle)) if len(self.policy) else math.inf
-
-    def _give_out(self, now: float) -> None:
-        if len(self.policy):
+    def _give_out(self, now: float) -> float:
+        policy = self.policy
+        if not policy.waiting:
+            return math.inf
+        if policy.can_expire:
             self._refuse_expired(now)
-            self._assign(now)
+        self._assign(now)
+        return policy.wake_at(is_idle=bool(self._idle)) if policy.waiting else math.inf
 
     def _has_running(self) -> bool:
         return bool(self._running or self._streaming)

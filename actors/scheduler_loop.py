@@ -16,8 +16,9 @@ from __future__ import annotations
 import abc
 import logging
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
@@ -38,6 +39,14 @@ from protocol.wakeup import Wakeup
 logger = logging.getLogger("trioton.scheduler")
 
 
+class Waiting(Protocol):
+    """The requests that wait."""
+
+    @property
+    def waiting(self) -> int:
+        """How many."""
+
+
 @dataclass(eq=False, slots=True)
 class SchedulerLoop(abc.ABC):
     """Ends when drained: asked to, nothing queued, nothing running. Cancelled, it fails all that it holds. On its way
@@ -45,7 +54,7 @@ class SchedulerLoop(abc.ABC):
     """
 
     name: str
-    policy: Sized  # of the requests that wait
+    policy: Waiting
     statistics: VersionStatistics
     ordered: OrderedReplies | None = None
     _live: set[InstanceAddress] = field(default_factory=set, init=False)
@@ -55,12 +64,16 @@ class SchedulerLoop(abc.ABC):
     _has_ended: bool = field(default=False, init=False)
     # Since the task has last looked what can be given out.
     _has_news: bool = field(default=False, init=False)
+    # As `_give_out` has said last.
+    _wake_at: float = field(default=math.inf, init=False)
     _news: Wakeup = field(default_factory=Wakeup, init=False)
+    # The clock that Trio runs by, without the way to it, which costs two calls each time.
+    _now: Callable[[], float] = field(default=trio.current_time, init=False)
 
     @property
     def pending_count(self) -> int:
         """Requests that wait, for an instance or for a slot of one."""
-        return len(self.policy)
+        return self.policy.waiting
 
     @property
     def live_count(self) -> int:
@@ -69,10 +82,11 @@ class SchedulerLoop(abc.ABC):
 
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
         try:
-            task_status.started(SchedulerAddress(self._tell, self._note, self._give_out_now))
-            while not (self._is_draining and not len(self.policy) and not self._has_running()):
+            self._now = trio.lowlevel.current_clock().current_time
+            task_status.started(SchedulerAddress(self._tell, self._submit_later, self._give_out_now))
+            while not (self._is_draining and not self.policy.waiting and not self._has_running()):
                 await self._wait()
-                self._give_out(trio.current_time())
+                self._wake_at = self._give_out(self._now())
         finally:
             self._is_draining = True
             # Nobody may be left waiting for an answer that cannot come.
@@ -90,15 +104,15 @@ class SchedulerLoop(abc.ABC):
             self._handle(message)
             self._tell_task()
 
-    def _note(self, message: SchedulerMessage) -> None:
+    def _submit_later(self, item: QueuedRequest) -> None:
         if self._has_ended:
             raise stopped_accepting()
-        self._handle(message)
+        self._submit(item)
 
     def _give_out_now(self) -> None:
         try:
-            self._give_out(trio.current_time())
-            if not self._is_draining and self._wake_at() == math.inf:
+            self._wake_at = self._give_out(self._now())
+            if self._wake_at == math.inf and not self._is_draining:
                 return
         except Exception:  # a defect: the task meets it again, and ends by it
             logger.debug("model '%s': cannot give out what was noted", self.name, exc_info=True)
@@ -111,21 +125,20 @@ class SchedulerLoop(abc.ABC):
 
     async def _wait(self) -> None:
         """Until something was told, or it is time."""
-        wake_at = self._wake_at()
         if self._has_news:
             await trio.lowlevel.checkpoint()
-        elif wake_at == math.inf:  # mostly, and a scope costs
+        elif self._wake_at == math.inf:  # mostly, and a scope costs
             await self._news.wait()
         else:
-            with trio.move_on_at(wake_at):
+            with trio.move_on_at(self._wake_at):
                 await self._news.wait()
         self._has_news = False
 
     def _end_batch(self, done: BatchDone) -> None:
-        now = trio.current_time()
+        now = self._now()
         items, replies = self._finish(done, now)
-        self._give_out(now)
-        if self._is_draining or self._wake_at() != math.inf:
+        self._wake_at = self._give_out(now)
+        if self._is_draining or self._wake_at != math.inf:
             self._tell_task()
         self._answer(items, replies)
 
@@ -134,7 +147,8 @@ class SchedulerLoop(abc.ABC):
             self.ordered.answer(zip(items, replies, strict=True))
             return
         for item, reply in zip(items, replies, strict=True):
-            item.answer(reply)
+            if not item.is_cancelled:
+                item.reply.send_nowait(reply)
 
     @abc.abstractmethod
     def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
@@ -145,12 +159,13 @@ class SchedulerLoop(abc.ABC):
         """Note any message but `BatchDone`."""
 
     @abc.abstractmethod
-    def _wake_at(self) -> float:
-        """When `_give_out` is to be called though no message has come; `math.inf` for never."""
+    def _submit(self, item: QueuedRequest) -> None:
+        """Queue a request, or answer it."""
 
     @abc.abstractmethod
-    def _give_out(self, now: float) -> None:
-        """Refuse what has waited too long, and give idle instances what can run."""
+    def _give_out(self, now: float) -> float:
+        """Refuse what has waited too long, and give idle instances what can run. Returns when to look again though no
+        message has come; `math.inf` for never."""
 
     @abc.abstractmethod
     def _has_running(self) -> bool:

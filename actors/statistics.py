@@ -56,25 +56,35 @@ class VersionSnapshot:
 
 @dataclass(slots=True)
 class _ComputeSums:
-    """Of the parts of executions, each of which counts once in all three."""
+    """Of the executions of one batch size: input, infer and output, once for each execution, and once for each request
+    that counts the execution as its own."""
 
-    count: int = 0
+    executions: int = 0
     input_ns: int = 0
     infer_ns: int = 0
     output_ns: int = 0
+    requests: int = 0
+    requests_input_ns: int = 0
+    requests_infer_ns: int = 0
+    requests_output_ns: int = 0
 
-    def add(self, timing: BatchTiming, count: int) -> None:
-        self.count += count
-        self.input_ns += timing.compute_input_ns * count
-        self.infer_ns += timing.compute_infer_ns * count
-        self.output_ns += timing.compute_output_ns * count
+    def add(self, timing: BatchTiming, requests: int) -> None:
+        given, computed, taken = timing.compute_input_ns, timing.compute_infer_ns, timing.compute_output_ns
+        self.executions += 1
+        self.input_ns += given
+        self.infer_ns += computed
+        self.output_ns += taken
+        self.requests += requests
+        self.requests_input_ns += given * requests
+        self.requests_infer_ns += computed * requests
+        self.requests_output_ns += taken * requests
 
     def frozen(self) -> tuple[StatisticDuration, StatisticDuration, StatisticDuration]:
-        """Input, infer and output."""
+        """Input, infer and output of executions."""
         return (
-            StatisticDuration(self.count, self.input_ns),
-            StatisticDuration(self.count, self.infer_ns),
-            StatisticDuration(self.count, self.output_ns),
+            StatisticDuration(self.executions, self.input_ns),
+            StatisticDuration(self.executions, self.infer_ns),
+            StatisticDuration(self.executions, self.output_ns),
         )
 
 
@@ -98,7 +108,6 @@ class VersionStatistics:
     _queue: Sum = field(default_factory=Sum)
     _cache_hit: Sum = field(default_factory=Sum)
     _cache_miss: Sum = field(default_factory=Sum)
-    _compute: _ComputeSums = field(default_factory=_ComputeSums)
     _by_batch_size: dict[int, _ComputeSums] = field(default_factory=dict)
     _spreads: tuple[LatencyHistograms | LatencySummaries, ...] = field(init=False)
 
@@ -123,13 +132,17 @@ class VersionStatistics:
         else:
             requests = self._count_replies(done, done.replies, now)
         if done.timing is not None:
-            self.count_execution(done.timing, requests, batch_size=sum([item.batch_size for item in done.batch]))
+            batch_size = 0
+            for item in done.batch:
+                batch_size += item.batch_size
+            self.count_execution(done.timing, requests, batch_size=batch_size)
 
     def _count_replies(self, done: BatchDone, replies: Sequence[Reply], now: float) -> int:
         """The number of requests that succeeded."""
         successes = inferences = 0
         queued_seconds = success_seconds = 0.0
         durations: list[float] = []
+        started = done.started
         for item, reply in zip(done.batch, replies, strict=True):
             if item.is_cancelled:  # counted when it was abandoned
                 continue
@@ -138,15 +151,17 @@ class VersionStatistics:
                 continue
             successes += 1
             inferences += item.batch_size
-            queued = done.started - item.arrival
+            queued = started - item.arrival
             taken = now - item.arrival
             queued_seconds += queued
             success_seconds += taken
             durations += (queued, taken)
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += inferences
-        self._success.add(int(success_seconds * NANOSECONDS), successes)
-        self._queue.add(int(queued_seconds * NANOSECONDS), successes)
+        self._success.count += successes
+        self._success.ns += int(success_seconds * NANOSECONDS)
+        self._queue.count += successes
+        self._queue.ns += int(queued_seconds * NANOSECONDS)
         for spread in self._spreads:
             spread.count_replies(durations)
         return successes
@@ -157,8 +172,7 @@ class VersionStatistics:
         by_size = self._by_batch_size.get(batch_size)
         if by_size is None:
             by_size = self._by_batch_size[batch_size] = _ComputeSums()
-        by_size.add(timing, 1)
-        self._compute.add(timing, requests)
+        by_size.add(timing, requests)
         if requests:
             for spread in self._spreads:
                 spread.count_execution(timing, requests)
@@ -229,7 +243,8 @@ class VersionStatistics:
         self, name: str, version: int, memory_usage: Sequence[MemoryUsage] = (), *, has_responses: bool = True
     ) -> ModelStatistics:
         """`has_responses` false spares the rows of the responses, of which there may be many."""
-        compute_input, compute_infer, compute_output = self._compute.frozen()
+        sums = self._by_batch_size.values()
+        requests = sum(each.requests for each in sums)
         return ModelStatistics(
             name=name,
             version=str(version),
@@ -240,9 +255,9 @@ class VersionStatistics:
                 success=self._success.frozen(),
                 fail=self._fail.frozen(),
                 queue=self._queue.frozen(),
-                compute_input=compute_input,
-                compute_infer=compute_infer,
-                compute_output=compute_output,
+                compute_input=StatisticDuration(requests, sum(each.requests_input_ns for each in sums)),
+                compute_infer=StatisticDuration(requests, sum(each.requests_infer_ns for each in sums)),
+                compute_output=StatisticDuration(requests, sum(each.requests_output_ns for each in sums)),
                 cache_hit=self._cache_hit.frozen(),
                 cache_miss=self._cache_miss.frozen(),
             ),

@@ -9,11 +9,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
+
 from actors.call_waits import CalledModel
 from actors.messages import Abandon, QueuedRequest, SchedulerAddress
 from actors.tracing.stamps import REQUEST_END
 from protocol.errors import Cancelled, Unavailable
-from protocol.messages import Caller
+from protocol.messages import Caller, InferenceRequest
 
 
 class Answers(Protocol):
@@ -26,23 +28,20 @@ class Acceptance(Protocol):
     def answered(self, submission: Submission) -> None: ...
 
 
-class Submission:
+class Submission(msgspec.Struct, eq=False):
     """A checked request in the scheduler's hands. As a `with` block it is given up if that is left by an exception:
     cancelled, or the client cannot be answered any more. (A class, since a generator would double its cost on the main
     road.)"""
 
-    __slots__ = ("_address", "_caller", "_item", "_target", "acceptance", "cancel_called", "request", "version")
-
-    def __init__(self, address: SchedulerAddress, item: QueuedRequest) -> None:
-        self._address = address
-        self._item = item
-        self.request = item.request
-        self._caller: Caller | None = None
-        self._target: CalledModel | None = None
-        # Told when it has ended; of those that no task waits for.
-        self.acceptance: Acceptance | None = None
-        self.version = 0
-        self.cancel_called = False
+    _address: SchedulerAddress
+    _item: QueuedRequest
+    request: InferenceRequest
+    # Told when it has ended, and under which model and version it has counted it; of those that no task waits for.
+    acceptance: Acceptance | None = None
+    accepted: tuple[str, int] = ("", 0)
+    cancel_called: bool = False
+    _caller: Caller | None = None
+    _target: CalledModel | None = None
 
     def __enter__(self) -> QueuedRequest:
         return self._item

@@ -47,9 +47,10 @@ class DynamicBatchingPolicy:
         # None where no request needs a look at them.
         self._policies = policies if policies.levels or policies.has_timeouts or policies.has_limits else None
         self._deadlines = Deadlines() if policies.has_timeouts else None
+        self.can_expire = policies.has_timeouts
         self._waiting_at: dict[int, int] = {}  # how many wait at each level, if levels or limits are set
         self._lines: dict[ShapeKey, BatchLine] = {}  # none of them empty
-        self._count = 0
+        self.waiting = 0
         self._form_at = math.inf
 
     def _set_preferred(self, sizes: Sequence[int]) -> None:
@@ -74,7 +75,7 @@ class DynamicBatchingPolicy:
         if line is None:
             line = self._lines[item.shape_key] = PlainLine() if self._policies is None else RankedLine()
         line.add(item, rank)
-        self._count += 1
+        self.waiting += 1
         return True
 
     def abandon(self, item: QueuedRequest) -> None:
@@ -121,17 +122,14 @@ class DynamicBatchingPolicy:
         return form_at if self._deadlines is None else min(form_at, self._deadlines.next_at())
 
     def clear(self) -> list[QueuedRequest]:
-        waiting = sorted((item for line in self._lines.values() for item in line), key=lambda item: item.arrival)
+        left = sorted((item for line in self._lines.values() for item in line), key=lambda item: item.arrival)
         self._lines.clear()
         self._waiting_at.clear()
         if self._deadlines is not None:
             self._deadlines.clear()
-        self._count = 0
+        self.waiting = 0
         self._form_at = math.inf
-        return waiting
-
-    def __len__(self) -> int:
-        return self._count
+        return left
 
     def _ready(self, line: BatchLine, now: float, *, is_ahead: bool) -> tuple[int, FlushReason | None]:
         """How many requests of the line go now, and why; None to wait."""
@@ -168,7 +166,7 @@ class DynamicBatchingPolicy:
 
     def _removed(self, key: ShapeKey, line: BatchLine, items: Sequence[QueuedRequest]) -> None:
         """Keep the counts right when requests have left a line."""
-        self._count -= len(items)
+        self.waiting -= len(items)
         if not line:
             del self._lines[key]
         if self._policies is None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from actors.messages import QueuedRequest
 
@@ -32,7 +34,7 @@ class FlushReason(enum.Enum):
     __hash__ = object.__hash__  # counted for each batch; that of enumerations is a Python call
 
 
-class Batch(NamedTuple):
+class Batch(msgspec.Struct, frozen=True):
     """The requests of one execution. `reason` is None where nothing was batched."""
 
     items: Sequence[QueuedRequest]
@@ -41,6 +43,13 @@ class Batch(NamedTuple):
 
 class BatchingPolicy(Protocol):
     """The queue of one model version and the rule by which it is emptied."""
+
+    # Whether requests can wait too long.
+    can_expire: bool
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
 
     def add(self, item: QueuedRequest) -> bool:
         """Queue a request; False if the queue is full."""
@@ -62,9 +71,6 @@ class BatchingPolicy(Protocol):
     def clear(self) -> list[QueuedRequest]:
         """Take out everything that waits."""
 
-    def __len__(self) -> int:
-        """How many requests wait."""
-
 
 class BatchTuning(Protocol):
     """Learns from how batches went, and sets what a policy forms next."""
@@ -79,19 +85,26 @@ class BatchTuning(Protocol):
 class DirectPolicy:
     """Triton's default scheduler: one request per execution, first come, first served, no queue limit."""
 
+    can_expire = False
+
     def __init__(self) -> None:
         self._queue: dict[QueuedRequest, None] = {}  # in order of arrival; any can be taken out at once
+        self.waiting = 0
 
     def add(self, item: QueuedRequest) -> bool:
         self._queue[item] = None
+        self.waiting += 1
         return True
 
     def abandon(self, item: QueuedRequest) -> None:
-        self._queue.pop(item, None)
+        if item in self._queue:
+            del self._queue[item]
+            self.waiting -= 1
 
     def next_batch(self, now: float, *, is_ahead: bool = False) -> Batch | None:
         for item in self._queue:
             del self._queue[item]
+            self.waiting -= 1
             return Batch((item,))
         return None
 
@@ -102,9 +115,7 @@ class DirectPolicy:
         return math.inf
 
     def clear(self) -> list[QueuedRequest]:
-        waiting = list(self._queue)
+        left = list(self._queue)
         self._queue.clear()
-        return waiting
-
-    def __len__(self) -> int:
-        return len(self._queue)
+        self.waiting = 0
+        return left

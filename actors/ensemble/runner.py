@@ -16,7 +16,7 @@ from actors.ensemble.clock import StepClock
 from actors.ensemble.composition import Composition
 from actors.ensemble.limits import EnsembleLimits
 from actors.ensemble.request import EnsembleRequest
-from actors.messages import Drain, SchedulerAddress, SchedulerMessage, stopped_accepting
+from actors.messages import Drain, QueuedRequest, SchedulerAddress, SchedulerMessage, stopped_accepting
 from actors.request_check import RequestChecker
 from actors.statistics import FailureReason, VersionStatistics
 from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
@@ -64,7 +64,7 @@ class EnsembleRunner:
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
         self._accepts = True
         try:
-            task_status.started(SchedulerAddress(self._tell, self._tell, self._end_if_drained))
+            task_status.started(SchedulerAddress(self._tell, self._submit, self._end_if_drained))
             with self._serving:
                 await trio.sleep_forever()
         finally:
@@ -76,6 +76,9 @@ class EnsembleRunner:
         assert isinstance(message, Drain)  # requests and instances tell it nothing
         self._accepts = False
         self._end_if_drained()
+
+    def _submit(self, item: QueuedRequest) -> None:
+        raise NotImplementedError  # each is run by a call of its own
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """As `actors.model.Model.infer`, for an ensemble that is not decoupled."""

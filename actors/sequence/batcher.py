@@ -81,12 +81,10 @@ class SequenceBatcher(SchedulerLoop):
     # Those whose batch has ended, but whose stream has not, where only its end tells what comes next.
     _unended: dict[QueuedRequest, InstanceAddress] = field(default_factory=dict)
 
-    def _wake_at(self) -> float:
-        return self.policy.wake_at(self._idle)
-
-    def _give_out(self, now: float) -> None:
+    def _give_out(self, now: float) -> float:
         self._give_up_expired(now)
         self._assign(now)
+        return self.policy.wake_at(self._idle)
 
     def _has_running(self) -> bool:
         return bool(self._running or self._streaming or (self._lets_sequences_end and self.policy.open_count))

@@ -81,7 +81,8 @@ class SequencePolicy:
         self._free: list[tuple[int, int, Slot]] = []  # a heap; slots of lost instances are skipped when they come up
         self._slot_numbers = count()
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
         """How many requests wait, for a slot or in one."""
         return len(self._steps) - self._running_count
 

@@ -25,13 +25,10 @@ def traces_of(batch: Sequence[QueuedRequest]) -> list[Trace]:
     return [item.request.trace for item in batch if item.request.trace is not None]
 
 
-def begin_compute(batch: Sequence[QueuedRequest], started: int | None = None) -> list[Trace]:
-    """The batch's traces, nearly always none; their computation has started, in nanoseconds of the monotonic clock, or
-    starts now."""
-    traces = traces_of(batch)
+def begin_compute(traces: Sequence[Trace], started: int | None = None) -> None:
+    """Computation has started, in nanoseconds of the monotonic clock, or starts now."""
     for trace in traces:
         trace.stamp(COMPUTE_START, started)
-    return traces
 
 
 def end_compute(traces: Sequence[Trace], timing: BatchTiming | None, *, has_answers: bool = True) -> None:
@@ -39,8 +36,6 @@ def end_compute(traces: Sequence[Trace], timing: BatchTiming | None, *, has_answ
 
     A decoupled model's answers come when they like (`has_answers` false); each ends the computation for itself.
     """
-    if not traces:
-        return
     ended = time.monotonic_ns()
     for trace in traces:
         if timing is not None:

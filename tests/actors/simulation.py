@@ -51,7 +51,7 @@ def simulate(
     running: list[tuple[float, int, float, tuple[QueuedRequest, ...]]] = []
     now = 0.0
     number = 0
-    while to_come or running or len(policy):
+    while to_come or running or policy.waiting:
         next_arrival = to_come[-1] if to_come else math.inf
         next_end = running[0][0] if running else math.inf
         now = max(now, min(next_arrival, next_end, policy.wake_at(is_idle=idle > 0)))

@@ -125,7 +125,7 @@ async def test_a_batch_that_is_given_early_waits_for_the_one_before(
     to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](9)
     await nursery.start(
         ModelInstance(
-            "m_0", backend(spec()), SchedulerAddress(to_inbox.send_nowait, to_inbox.send_nowait, lambda: None)
+            "m_0", backend(spec()), SchedulerAddress(to_inbox.send_nowait, lambda item: None, lambda: None)
         ).run
     )
     ready = await inbox.receive()

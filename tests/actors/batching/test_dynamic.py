@@ -146,7 +146,7 @@ def test_a_line_that_waits_holds_up_no_other() -> None:
         policy.add(caller(arrival=0.5, key=((3,),)))
     assert formed(policy, 0.5) == [([1, 1], FULL)]
     assert policy.wake_at(is_idle=True) == pytest.approx(1.0)
-    assert len(policy) == 1
+    assert policy.waiting == 1
 
 
 @pytest.mark.parametrize(("other_size", "reason"), [(3, SHAPE), (4, TIMEOUT)])
@@ -202,7 +202,7 @@ def test_a_full_queue_refuses_and_an_abandoned_request_makes_room() -> None:
     policy.abandon(first)  # twice is once
     assert policy.add(third)
     assert policy.clear() == [second, third]
-    assert len(policy) == 0
+    assert policy.waiting == 0
     assert policy.next_batch(0.0) is None
 
 
@@ -226,7 +226,7 @@ def test_a_request_that_has_waited_too_long_is_given_back_once() -> None:
     assert policy.take_expired(0.6) == [hasty]
     assert policy.wake_at(is_idle=False) == pytest.approx(1.0)
     assert policy.take_expired(1.0) == [patient]
-    assert (len(policy), policy.next_batch(1.0), policy.wake_at(is_idle=True)) == (0, None, math.inf)
+    assert (policy.waiting, policy.next_batch(1.0), policy.wake_at(is_idle=True)) == (0, None, math.inf)
 
 
 def test_a_request_that_has_left_does_not_expire() -> None:
@@ -248,7 +248,7 @@ def test_a_late_request_that_may_stay_goes_behind_the_others_of_its_level() -> N
         policy.add(item)
     assert policy.take_expired(1.0) == []
     assert policy.wake_at(is_idle=False) == pytest.approx(1.9)
-    assert len(policy) == 3
+    assert policy.waiting == 3
     order = [batch.items for batch in iter(lambda: policy.next_batch(1.0), None)]
     assert order == [[fresh], [late], [low]]
 
@@ -370,7 +370,7 @@ class Schedule:
                     self.ask(is_ahead=True)
                 case "pass":
                     self.now += self.rng.choice([0.0001, 0.001, 0.01])
-            assert len(self.policy) == len(self.waiting)
+            assert self.policy.waiting == len(self.waiting)
         while self.waiting:  # an instance is idle again and again: nobody starves, however the levels are
             self.now += 0.001
             self.ask(is_ahead=False)

@@ -15,7 +15,7 @@ def test_the_direct_policy_runs_one_by_one_in_order() -> None:
         assert policy.add(caller.item)
     policy.abandon(second.item)
     policy.abandon(second.item)  # twice is once
-    assert len(policy) == 2
+    assert policy.waiting == 2
     assert policy.take_expired(1000.0) == ()
     batches = [policy.next_batch(0.0), policy.next_batch(0.0, is_ahead=True), policy.next_batch(0.0)]
     assert [None if batch is None else (list(batch.items), batch.reason) for batch in batches] == [
@@ -32,4 +32,4 @@ def test_what_is_cleared_waits_no_more() -> None:
     for caller in callers:
         policy.add(caller.item)
     assert policy.clear() == [caller.item for caller in callers]
-    assert (len(policy), policy.next_batch(0.0)) == (0, None)
+    assert (policy.waiting, policy.next_batch(0.0)) == (0, None)

@@ -223,7 +223,7 @@ async def test_a_caller_that_goes_after_handing_over_keeps_its_row(
     to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](9)
     await nursery.start(
         ModelInstance(
-            "m_0", backend(spec(config())), SchedulerAddress(to_inbox.send_nowait, to_inbox.send_nowait, lambda: None)
+            "m_0", backend(spec(config())), SchedulerAddress(to_inbox.send_nowait, lambda item: None, lambda: None)
         ).run
     )
     ready = await inbox.receive()

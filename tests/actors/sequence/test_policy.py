@@ -44,7 +44,7 @@ def test_the_first_request_needs_the_start_flag_also_after_the_end() -> None:
             add(on, "r", 7)
         assert caught.value.message == text
         add(on, "only", 7, start=START, end=END)
-    assert len(on.policy) == 2
+    assert on.policy.waiting == 2
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_sequences_take_the_lowest_free_slot_of_any_instance() -> None:
         add(on, f"s{number}", number, start=START)
     assert on.begin("a") == ["s1", "s3"]
     assert on.begin("b") == ["s2", "s4"]
-    assert len(on.policy) == 1  # s5 is in the backlog
+    assert on.policy.waiting == 1  # s5 is in the backlog
 
 
 def test_a_model_without_batching_has_one_slot() -> None:
@@ -208,7 +208,7 @@ def test_a_timeout_in_the_backlog_ends_the_whole_sequence() -> None:
     assert on.policy.wake_at([]) == math.inf
     with pytest.raises(InvalidArgument, match="must specify the START flag"):
         add(on, "two late", 2, now=0.2)
-    assert len(on.policy) == 1
+    assert on.policy.waiting == 1
 
 
 def test_deadlines_that_end_at_once_end_each_request_once() -> None:
@@ -244,7 +244,7 @@ def test_an_abandoned_request_takes_the_rest_of_its_sequence_with_it(oldest: Str
     assert ids(on.policy.abandon(gone)) == ["2", "3"]
     assert on.policy.abandon(gone) == []
     assert on.batches() == [["0", "other"]]
-    assert len(on.policy) == 0
+    assert on.policy.waiting == 0
 
 
 def test_an_abandoned_head_frees_its_slot_at_once() -> None:
@@ -314,7 +314,7 @@ def test_a_slot_of_a_lost_instance_is_never_given_out() -> None:
     add(on, "one", 1, start=START)
     add(on, "two", 2, start=START)
     assert on.batches("b") == [["one"]]
-    assert len(on.policy) == 1
+    assert on.policy.waiting == 1
 
 
 def test_clearing_takes_out_all_that_waits() -> None:
@@ -324,7 +324,7 @@ def test_clearing_takes_out_all_that_waits() -> None:
     add(on, "two", 2, start=START, now=3.0)
     add(on, "one too", 1, now=2.0)
     assert ids(on.policy.clear()) == ["one too", "two"]
-    assert len(on.policy) == 0
+    assert on.policy.waiting == 0
     on.end()
     assert on.batches() == []
     assert on.policy.wake_at(["a"]) == math.inf
@@ -347,7 +347,7 @@ def test_an_iterative_request_is_a_sequence_of_rounds_that_others_join() -> None
     assert on.begin() == ["three", "one"]
     on.end()
     assert on.batches() == []
-    assert len(on.policy) == 0
+    assert on.policy.waiting == 0
 
 
 def test_the_flags_and_ids_of_iterative_requests_are_the_servers() -> None:

@@ -236,7 +236,7 @@ class Simulation:
             self.begin()
             if self.running:
                 self.end()
-            elif not len(self.policy):
+            elif not self.policy.waiting:
                 return
             else:
                 wake_at = self.policy.wake_at(self.idle())

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from actors.model import Model
 from actors.tracing.record import RequestTrace, TensorBudget
 from actors.tracing.sampling import TraceSampling
-from actors.tracing.stamps import begin_compute, end_compute
+from actors.tracing.stamps import begin_compute, end_compute, traces_of
 from backends.interface import Backend, BatchTiming, Responder
 from protocol.errors import Internal, InvalidArgument
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -175,7 +175,8 @@ async def test_nothing_is_computed_after_the_last_response(nursery: trio.Nursery
 async def test_the_timing_is_counted_back_from_the_end() -> None:
     callers = [Caller(), Caller()]
     _, trace = traced(callers[1].item.request)
-    traces = begin_compute([caller.item for caller in callers])
+    traces = traces_of([caller.item for caller in callers])
+    begin_compute(traces)
     end_compute(traces, BatchTiming(compute_input_ns=1, compute_infer_ns=200, compute_output_ns=30))
     at = dict(trace.stamps)
     assert at["COMPUTE_END"] - at["COMPUTE_OUTPUT_START"] == 30
