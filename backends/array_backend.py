@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import trio
 from numpy.typing import NDArray
@@ -27,26 +27,18 @@ from backends.devices.batch import DeviceBatchLayout
 from backends.devices.stream import DeviceStream
 from backends.instance_batch import HostWork, InstanceBatch, Ran
 from backends.instance_thread import Elsewhere, InstanceThread
-from backends.interface import Backend, BatchResult, InstanceDied, InstanceSpec, ModelSource
+from backends.interface import BatchResult, InstanceDied, InstanceSpec
+from backends.out_of_memory import is_out_of_memory, out_of_memory
 from backends.padding import Padding
-from backends.parameters import parse_int
 from backends.requirements import framework_missing
+from backends.signature_backend import SignatureBackend
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, Tensor
-from repository.completion import (
-    DEFAULT_MAX_BATCH_SIZE,
-    TensorSignature,
-    check_against_model,
-    complete_from_model,
-)
 from repository.model_config import ModelConfig
 from repository.shape_rules import DimRule, read_shape_rules
 
-# The inputs and the outputs of a model as its own file tells them.
-Signature: TypeAlias = tuple[Sequence[TensorSignature], Sequence[TensorSignature]]
 
-
-class ArrayBackend(Backend):
+class ArrayBackend(SignatureBackend):
     """A backend whose model maps named arrays to named arrays.
 
     Subclasses must implement `load_model` and `run`. An ImportError that leaves `load_model` or `signature` becomes
@@ -142,43 +134,6 @@ class ArrayBackend(Backend):
         leave them as they are. Raises ServerError where the configuration asks for something wrong."""
         return None
 
-    @classmethod
-    def signature(cls, source: ModelSource) -> Signature | None:
-        """The inputs and outputs that the model's file declares; None if files of this framework do not say.
-
-        Called before any instance exists, in a thread of no instance, and only if the configuration lacks inputs
-        or outputs.
-        """
-        return None
-
-    @classmethod
-    async def complete_config(cls, source: ModelSource) -> ModelConfig:
-        """Complete inputs, outputs and batching from `signature`. Cancelled: leaves the reading to its thread."""
-        config = source.config
-        if config.input and config.output:
-            return config
-        found = await trio.to_thread.run_sync(cls._read_signature, source, abandon_on_cancel=True)
-        if found is None:
-            return config
-        inputs, outputs = found
-        return complete_from_model(
-            config, inputs=inputs, outputs=outputs, default_max_batch_size=default_max_batch_size(source)
-        )
-
-    @classmethod
-    async def check_model(cls, source: ModelSource) -> None:
-        """Compare the configuration with `signature`."""
-        found = await trio.to_thread.run_sync(cls._read_signature, source, abandon_on_cancel=True)
-        if found is not None:
-            check_against_model(source.config, *found)
-
-    @classmethod
-    def _read_signature(cls, source: ModelSource) -> Signature | None:
-        try:
-            return cls.signature(source)
-        except ImportError as error:
-            raise framework_missing(source.config.backend, model=source.name, error=error) from error
-
     async def load(self) -> None:
         """Call `load_model` in the instance's thread. Cancelled: the thread loads on, and `unload` waits and frees."""
         await self._thread.run(self._load)
@@ -188,6 +143,8 @@ class ArrayBackend(Backend):
             self.load_model()
         except ImportError as error:
             raise framework_missing(self.spec.config.backend, model=self.spec.source.name, error=error) from error
+        except MemoryError as error:
+            raise out_of_memory(f"failed to load model '{self.spec.source.name}'", error) from error
         self._is_loaded = True
         self._work = self._host_work(self.device_stream)
 
@@ -234,6 +191,8 @@ class ArrayBackend(Backend):
         except trio.Cancelled:
             self._give_up(batch)
             raise
+        except MemoryError as error:  # of what is done around the run
+            raise self._as_refusal(error) from error
         finally:
             self._batches.remove(batch)
 
@@ -322,16 +281,21 @@ class ArrayBackend(Backend):
                 self._settle()
                 if batch.is_unwanted:
                     continue
-                if not isinstance(error, ServerError):
+                if not isinstance(error, ServerError) and not is_out_of_memory(error):
                     raise
                 if len(group) > 1:
                     groups.extend([index] for index in group)
                 else:
-                    batch.results[group[0]] = _without_frames(error)
+                    batch.results[group[0]] = _without_frames(self._as_refusal(error))
                 continue
             self._run_ns = watch.lap("infer")
             ran = Ran(group, rows, outputs, states)
         return ran
+
+    def _as_refusal(self, error: Exception) -> ServerError:
+        if isinstance(error, ServerError):
+            return error
+        return out_of_memory(f"model '{self.spec.source.name}', instance '{self.spec.name}'", error)
 
     def _settle(self) -> None:
         """A run has failed: wait for what it has enqueued, so that its memory can go."""
@@ -347,9 +311,3 @@ def _without_frames(error: ServerError) -> ServerError:
         each.__traceback__ = None
         each = each.__cause__ or each.__context__
     return error
-
-
-def default_max_batch_size(source: ModelSource) -> int:
-    """What a model batches by that can, and does not say how far."""
-    value = source.settings.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))
-    return parse_int(value, place=f"model '{source.name}', backend-config 'default-max-batch-size'")

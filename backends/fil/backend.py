@@ -13,12 +13,13 @@ import msgspec
 import trio
 from numpy.typing import NDArray
 
-from backends.array_backend import ArrayBackend, Signature
+from backends.array_backend import ArrayBackend
 from backends.fil.answers import Answering, answering
 from backends.fil.forest import Forest
 from backends.fil.model_file import read_model
 from backends.fil.options import ForestOptions, check_hints, read_options
 from backends.interface import InstanceSpec, ModelSource
+from backends.signature_backend import Signature
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, Unsupported
 from repository.completion import TensorSignature, check_against_model

@@ -15,7 +15,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from backends.array_backend import ArrayBackend, Signature, default_max_batch_size
+from backends.array_backend import ArrayBackend
 from backends.devices.batch import reshaped
 from backends.interface import InstanceSpec, ModelSource
 from backends.jax.binding import Binding
@@ -29,6 +29,7 @@ from backends.jax.process_settings import PROCESS_SETTINGS, read_settings
 from backends.jax.shapes import can_batch
 from backends.jax.weights import read_weights
 from backends.naming import all_outputs
+from backends.signature_backend import Signature, default_max_batch_size
 from protocol.core import MemoryUsage
 from repository.completion import complete_from_model
 from repository.model_config import ModelConfig

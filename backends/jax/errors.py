@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError, Unavailable
+from backends.out_of_memory import is_out_of_memory
+from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError
 
 # Of all inputs of a function, in its order.
 Shapes: TypeAlias = "tuple[tuple[int, ...], ...]"
@@ -39,8 +40,6 @@ def run_errors(model: str, shapes: Shapes) -> Iterator[None]:
         raise
     except Exception as error:
         kind, text = _kind_of(error), _told(error)
-        if kind is Unavailable:  # there may be memory again, for another request
-            kind = Overloaded
         if kind is InvalidArgument:
             text = f"model '{model}' was not exported for inputs of the shapes {told_shapes(shapes)}: {text}"
         else:
@@ -56,7 +55,7 @@ def _kind_of(error: Exception) -> type[ServerError]:
     text = str(error)
     if _SYMBOLS in text or _CONSTRAINTS in text:
         return InvalidArgument
-    return Unavailable if _NO_MEMORY in text else Internal
+    return Overloaded if _NO_MEMORY in text or is_out_of_memory(error) else Internal
 
 
 def _told(error: Exception) -> str:

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jax import export, tree_util
 
-from backends.array_backend import Signature
 from backends.interface import ModelSource
 from backends.naming import Slot
+from backends.signature_backend import Signature
 from protocol.datatypes import from_numpy_dtype
 from protocol.errors import Internal, Unavailable, Unsupported
 from repository.completion import TensorSignature

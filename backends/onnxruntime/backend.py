@@ -16,7 +16,7 @@ import onnxruntime
 import trio
 from numpy.typing import NDArray
 
-from backends.array_backend import ArrayBackend, Signature
+from backends.array_backend import ArrayBackend
 from backends.devices.batch import reshaped
 from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec, ModelSource
@@ -35,6 +35,7 @@ from backends.onnxruntime.providers import (
     providers_for,
 )
 from backends.onnxruntime.signature import ModelSignature, read_signature
+from backends.signature_backend import Signature
 from protocol.datatypes import DataType
 from protocol.errors import Unavailable, Unsupported
 from protocol.messages import InferenceRequest, Tensor

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from backends.devices.errors import is_out_of_memory, out_of_memory
+from backends.out_of_memory import is_out_of_memory, out_of_memory
 from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
 
 _TEXT = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)

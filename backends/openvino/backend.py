@@ -15,11 +15,12 @@ import openvino
 import trio
 from numpy.typing import NDArray
 
-from backends.array_backend import ArrayBackend, Signature, default_max_batch_size
+from backends.array_backend import ArrayBackend
 from backends.interface import InstanceSpec, ModelSource
 from backends.openvino.errors import load_errors, run_errors
 from backends.openvino.model_file import ModelTensors, describe, read_model, with_datatypes
 from backends.openvino.options import CPU, OpenVinoOptions, read_options
+from backends.signature_backend import Signature, default_max_batch_size
 from protocol.errors import InvalidArgument, Unavailable
 from repository.completion import check_against_model, complete_from_model
 from repository.model_config import InstanceKind, ModelConfig

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from protocol.errors import Internal, InvalidArgument, ServerError
+from backends.out_of_memory import is_out_of_memory
+from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError
 
 _PLACE = re.compile(r"Exception from \S+:\d+:|Check '.*' failed at \S+:\d+:|Caught exception:")
 # What the library says of inputs whose shapes do not fit the model, or each other.
@@ -17,24 +18,29 @@ _OF_SHAPES = re.compile(
 
 @contextmanager
 def load_errors(model: str, step: str) -> Iterator[None]:
-    """Around one step of a load: what the library raises becomes Internal, as in Triton."""
+    """Around one step of a load: what the library raises becomes Internal, as in Triton, but for memory that is
+    used up."""
     try:
         yield
     except (ServerError, ImportError):
         raise
     except Exception as error:
-        raise Internal(f"openvino error in {step} : {_told(error)} (model '{model}')") from error
+        kind = Overloaded if is_out_of_memory(error) else Internal
+        raise kind(f"openvino error in {step} : {_told(error)} (model '{model}')") from error
 
 
 @contextmanager
 def run_errors(model: str) -> Iterator[None]:
-    """Around a run: shapes that do not fit are the client's mistake, anything else the model's."""
+    """Around a run: shapes that do not fit are the client's mistake, memory that is used up nobody's, anything else the
+    model's."""
     try:
         yield
     except ServerError:
         raise
     except Exception as error:
-        kind = InvalidArgument if _OF_SHAPES.search(str(error)) else Internal
+        kind: type[ServerError] = InvalidArgument if _OF_SHAPES.search(str(error)) else Internal
+        if is_out_of_memory(error):
+            kind = Overloaded
         raise kind(f"openvino error in running model : {_told(error)} (model '{model}')") from error
 
 

@@ -17,7 +17,7 @@ import torch
 import trio
 from numpy.typing import NDArray
 
-from backends.array_backend import ArrayBackend, Signature
+from backends.array_backend import ArrayBackend
 from backends.interface import InstanceSpec, ModelSource
 from backends.naming import Slot, all_outputs
 from backends.pytorch.binding import Binding, bind, output_positions
@@ -31,6 +31,7 @@ from backends.pytorch.process_settings import PROCESS_SETTINGS
 from backends.pytorch.program import Program, Results
 from backends.pytorch.torchscript import TorchScriptProgram
 from backends.pytorch.values import DTYPES, Value, text_array, texts
+from backends.signature_backend import Signature
 from protocol.core import MemoryUsage
 from protocol.errors import Internal, InvalidArgument, Unsupported
 from repository.model_config import InstanceKind, ModelOutput

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from backends.devices.errors import is_out_of_memory, out_of_memory
+from backends.out_of_memory import is_out_of_memory, out_of_memory
 from protocol.errors import Internal, InvalidArgument, ServerError
 
 # What exported programs say of inputs outside of what they were exported for.

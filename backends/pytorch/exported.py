@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from backends.array_backend import Signature
 from backends.naming import Slot
 from backends.pytorch.program import Program, Results
 from backends.pytorch.values import DATA_TYPES, Value
+from backends.signature_backend import Signature
 from protocol.datatypes import DataType
 from protocol.errors import Unsupported
 from repository.completion import TensorSignature

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from backends.array_backend import Signature
 from backends.naming import Slot
 from backends.pytorch.values import Value
+from backends.signature_backend import Signature
 
 
 @dataclass(frozen=True, slots=True)

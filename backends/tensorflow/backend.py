@@ -13,8 +13,9 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from backends.array_backend import ArrayBackend, Signature, default_max_batch_size
+from backends.array_backend import ArrayBackend
 from backends.interface import InstanceSpec, ModelSource
+from backends.signature_backend import Signature, default_max_batch_size
 from backends.tensorflow.completion import complete
 from backends.tensorflow.errors import load_errors, run_errors
 from backends.tensorflow.graph_def import describe_placeholders, read_graph_def

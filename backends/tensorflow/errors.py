@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from backends.out_of_memory import is_out_of_memory
 from backends.tensorflow.library import tf
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
+from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError
 
 _PLACE = re.compile(r"\{\{(?:function_)?node [^}]*\}\}:?")
 _NODES = re.compile(r"\n\s*\[\[.*", re.DOTALL)
@@ -16,21 +17,21 @@ _UNKNOWN_OPERATOR = re.compile(r"Op type not registered '[^']*'")
 
 @contextmanager
 def load_errors(model: str, step: str) -> Iterator[None]:
-    """Around one step of a load: what the library raises becomes Internal, as in Triton; a device without memory
-    Unavailable."""
+    """Around one step of a load: what the library raises becomes Internal, as in Triton, but for memory that is
+    used up."""
     try:
         yield
     except (ServerError, ImportError):
         raise
     except Exception as error:
-        kind = Unavailable if isinstance(error, tf.errors.ResourceExhaustedError) else Internal
+        kind = Overloaded if _is_out_of_memory(error) else Internal
         raise kind(f"tensorflow error in {step}: {told(error)} (model '{model}')") from error
 
 
 @contextmanager
 def run_errors(model: str) -> Iterator[None]:
-    """Around a run: an invalid argument is the client's mistake, a device without memory a state that may pass, and
-    anything else the model's fault."""
+    """Around a run: an invalid argument is the client's mistake, memory that is used up nobody's, and anything else
+    the model's fault."""
     try:
         yield
     except ServerError:
@@ -39,9 +40,13 @@ def run_errors(model: str) -> Iterator[None]:
         kind: type[ServerError] = Internal
         if isinstance(error, tf.errors.InvalidArgumentError):
             kind = InvalidArgument
-        elif isinstance(error, tf.errors.ResourceExhaustedError):
-            kind = Unavailable
+        elif _is_out_of_memory(error):
+            kind = Overloaded
         raise kind(f"tensorflow error in running model: {told(error)} (model '{model}')") from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, tf.errors.ResourceExhaustedError) or is_out_of_memory(error)
 
 
 def told(error: Exception) -> str:

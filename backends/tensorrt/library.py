@@ -17,8 +17,8 @@ import numpy as np
 import tensorrt as trt
 from numpy.typing import NDArray
 
-from backends.devices.errors import is_out_of_memory
 from backends.devices.stream import DeviceStream
+from backends.out_of_memory import is_out_of_memory
 from backends.tensorrt.description import EngineDescription, EngineTensor, Range
 from backends.tensorrt.options import TensorRTOptions
 from protocol.datatypes import DataType

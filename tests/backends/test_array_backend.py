@@ -12,13 +12,11 @@ import trio.testing
 from numpy.typing import NDArray
 
 from backends import instance_batch
-from backends.array_backend import ArrayBackend, Signature
-from backends.interface import InstanceDied, ModelSource
+from backends.array_backend import ArrayBackend
+from backends.interface import InstanceDied
 from protocol.datatypes import DataType
-from protocol.errors import Cancelled, InvalidArgument, ServerError, Unavailable
+from protocol.errors import Cancelled, InvalidArgument, Overloaded, ServerError, Unavailable
 from protocol.messages import InferenceRequest, Tensor
-from repository.completion import TensorSignature
-from repository.model_config import ModelDynamicBatching
 from tests.backends.helpers import answer, infer, loaded, objects, request_of, source_of, spec_of
 
 CONFIG = """
@@ -125,6 +123,44 @@ async def test_any_other_exception_fails_the_batch_and_the_instance_serves_on() 
         with pytest.raises(ValueError, match="unlucky"):
             await infer(backend, number(1), number(13))
         assert values(await infer(backend, number(1))) == [[2]]
+
+
+async def test_a_batch_that_needs_more_memory_than_there_is_may_run_in_parts() -> None:
+    """What the frameworks raise for want of memory concerns a request only where it still is too much alone."""
+
+    class Hungry(Doubling):
+        def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+            x = inputs["X"]
+            if len(x) > 1 or 99 in x:
+                np.empty(10**17, np.uint8)
+            return super().run(inputs)
+
+    async with loaded(Hungry, spec_of(source_of(CONFIG))) as backend:
+        one, two, large = await infer(backend, number(1), number(2), number(99))
+        assert values([one, two]) == [[2], [4]]
+        assert isinstance(large, Overloaded)
+        assert "model 'm', instance 'm_0_0': no memory left: Unable to allocate" in large.message
+        assert values(await infer(backend, number(3))) == [[6]]
+
+
+async def test_memory_that_is_used_up_around_a_run_fails_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with loaded(Doubling, spec_of(source_of(CONFIG))) as backend:
+        with monkeypatch.context() as patched:
+            patched.setattr(instance_batch.HostWork, "scatter", lambda *_: np.empty(10**17, np.uint8))
+            with pytest.raises(Overloaded, match="no memory left"):
+                await infer(backend, number(1))
+        assert values(await infer(backend, number(3))) == [[6]]
+
+
+async def test_memory_that_is_used_up_at_load() -> None:
+    class Large(Doubling):
+        def load_model(self) -> None:
+            np.empty(10**17, np.uint8)
+
+    backend = Large(spec_of(source_of(CONFIG)))
+    with pytest.raises(Overloaded, match="failed to load model 'm': no memory left: Unable to allocate"):
+        await backend.load()
+    await backend.unload()
 
 
 async def test_without_batching_each_request_is_a_run_of_its_own() -> None:
@@ -337,61 +373,3 @@ async def test_a_framework_missing_at_load_says_what_to_install() -> None:
     with pytest.raises(Unavailable, match="model 'm' needs the Python package 'a_framework_that_is_not_there'"):
         await backend.load()
     await backend.unload()
-
-
-def signed(shape: tuple[int, ...] = (-1, 3)) -> type[Doubling]:
-    """A backend whose model file declares X and Y of this shape."""
-
-    class Signed(Doubling):
-        @classmethod
-        def signature(cls, source: ModelSource) -> Signature:
-            return [TensorSignature("X", DataType.FP32, shape)], [TensorSignature("Y", DataType.INT64, shape)]
-
-    return Signed
-
-
-async def test_a_signature_completes_the_configuration() -> None:
-    config = await signed().complete_config(source_of(""))
-    assert config.max_batch_size == 4
-    assert [(entry.name, entry.data_type, entry.dims) for entry in config.input] == [("X", DataType.FP32, (3,))]
-    assert [(entry.name, entry.data_type, entry.dims) for entry in config.output] == [("Y", DataType.INT64, (3,))]
-    assert config.dynamic_batching == ModelDynamicBatching()
-
-
-@pytest.mark.parametrize(("setting", "expected"), [("0", 0), ("1", 1), ("16", 16)])
-async def test_the_default_max_batch_size_is_a_backend_setting(setting: str, expected: int) -> None:
-    source = source_of("", settings={"default-max-batch-size": setting})
-    assert (await signed().complete_config(source)).max_batch_size == expected
-
-
-async def test_a_default_max_batch_size_that_is_no_number_is_refused() -> None:
-    source = source_of("", settings={"default-max-batch-size": "many"})
-    with pytest.raises(InvalidArgument, match="'default-max-batch-size': failed to convert 'many' to integral number"):
-        await signed().complete_config(source)
-
-
-def refuse(source: ModelSource) -> Signature:
-    raise AssertionError("the model must not be read")
-
-
-async def test_a_configuration_with_inputs_and_outputs_is_complete_without_reading_the_model(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Doubling, "signature", staticmethod(refuse))
-    source = source_of(CONFIG)
-    assert await Doubling.complete_config(source) == source.config
-
-
-async def test_a_framework_without_signatures_leaves_the_configuration_alone() -> None:
-    source = source_of('max_batch_size: 2 output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ]')
-    assert await Doubling.complete_config(source) == source.config
-
-
-async def test_a_framework_missing_at_completion_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def needs_framework(source: ModelSource) -> Signature:
-        __import__("a_framework_that_is_not_there")
-        return [], []
-
-    monkeypatch.setattr(Doubling, "signature", staticmethod(needs_framework))
-    with pytest.raises(Unavailable, match="needs the Python package 'a_framework_that_is_not_there'"):
-        await Doubling.complete_config(source_of('backend: "strange"'))

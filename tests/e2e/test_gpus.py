@@ -146,7 +146,7 @@ def test_full_memory_fails_the_request_and_not_the_server(gpu_client: Client) ->
     one, too_many = (np.array([gibibytes], np.float32) for gibibytes in (1, 1 << 20))
     for _ in range(2):
         assert gpu_client.infer("expands", {"X": one})["Y"].tolist() == [1]
-        with pytest.raises(InferenceServerException, match="no memory left on the device") as caught:
+        with pytest.raises(InferenceServerException, match="no memory left") as caught:
             gpu_client.infer("expands", {"X": too_many})
         assert status_of(caught.value) == ("UNAVAILABLE" if gpu_client.protocol == "http" else "RESOURCE_EXHAUSTED")
     assert gpu_client.is_ready("expands")

@@ -112,7 +112,7 @@ class HostRuntime(DeviceRuntime):
 
     def allocate(self, byte_size: int, stream: HostStream) -> DeviceBuffer:
         if sum(self.live.values()) + byte_size > self.free_bytes:
-            raise Overloaded(f"GPU {self.memory.device[1]}: no memory left on the device: out of memory")
+            raise Overloaded(f"GPU {self.memory.device[1]}: no memory left: out of memory")
         block = Block(byte_size, self.live)
         return DeviceBuffer(self.memory, block.ptr, byte_size, block)
 

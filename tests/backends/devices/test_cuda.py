@@ -58,7 +58,7 @@ def test_the_pool_has_its_limit_and_the_driver_the_rest(cupy_runtime: FakeRuntim
     kept = [stream.allocate(48), stream.allocate(48)]
     assert [size for size, _ in cupy_runtime.allocated.values()] == [48, 48]
     cupy_runtime.free_bytes = 100
-    with pytest.raises(Overloaded, match="GPU 0: no memory left on the device: cudaErrorMemoryAllocation"):
+    with pytest.raises(Overloaded, match="GPU 0: no memory left: cudaErrorMemoryAllocation"):
         stream.allocate(48)
     del kept
     assert cupy_runtime.allocated == {}
@@ -200,7 +200,7 @@ def test_on_a_gpu(pinned_bytes: int) -> None:
 def test_a_gpu_that_is_full() -> None:
     """The request fails, and the device serves on."""
     stream = Devices().stream(0)
-    with pytest.raises(Overloaded, match="no memory left on the device"):
+    with pytest.raises(Overloaded, match="no memory left"):
         stream.allocate(1 << 50)
     assert round_trip(stream) == VALUES.tolist()
 

@@ -125,7 +125,7 @@ def test_an_array_goes_there_as_it_is(machine: Machine) -> None:
 def test_a_full_device_refuses_and_serves_on(machine: Machine) -> None:
     stream = machine.devices.stream(0)
     machine.runtimes[0].free_bytes = 16
-    with pytest.raises(Overloaded, match="no memory left on the device"):
+    with pytest.raises(Overloaded, match="no memory left"):
         stream.joined([Tensor.from_numpy("x", np.zeros(5, np.float32))])
     assert on_host(stream, stream.joined([Tensor.from_numpy("x", floats(1))])) == [1]
 

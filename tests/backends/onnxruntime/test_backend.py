@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from backends.interface import Backend, ModelSource
 from backends.onnxruntime import OnnxRuntimeBackend
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
-from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.errors import Cancelled, Internal, InvalidArgument, Overloaded, ServerError, Unavailable, Unsupported
 from protocol.messages import InferenceRequest
 from repository.model_config import InstanceKind
 from tests.backends.helpers import answer, infer, loaded, objects, request_of, source_of, spec_of, threads_ended
@@ -238,6 +238,27 @@ async def test_a_run_that_fails_in_the_model_is_internal_and_the_instance_serves
     assert isinstance(failure, Internal)
     assert failure.message.startswith("onnx runtime error 1: Non-zero status code returned while running Reshape node")
     assert answer(response)["Y"].shape == (2, 3)
+
+
+@pytest.mark.parametrize("arena", ["true", "false"])
+async def test_a_run_that_needs_more_memory_than_there_is_fails_alone(arena: str, tmp_path: Path) -> None:
+    made = model(
+        [node("Expand", ["X", "N"], ["Y"])],
+        [tensor("X", [1]), tensor("N", [1], DataType.INT64)],
+        [tensor("Y", ["A"])],
+    )
+    config = f"""
+        input [ {{ name: "X" data_type: TYPE_FP32 dims: [ 1 ] }}, {{ name: "N" data_type: TYPE_INT64 dims: [ 1 ] }} ]
+        output [ {{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+        parameters {{ key: "enable_mem_arena" value {{ string_value: "{arena}" }} }}
+    """
+    x = np.ones(1, np.float32)
+    async with loaded(OnnxRuntimeBackend, spec_of(source_of(config, save(made, tmp_path)))) as backend:
+        (failure,) = await infer(backend, request_of(("X", x), ("N", np.array([10**15], np.int64))))
+        (response,) = await infer(backend, request_of(("X", x), ("N", np.array([3], np.int64))))
+    assert isinstance(failure, Overloaded)
+    assert failure.message.startswith("onnx runtime, model 'm': no memory left: ")
+    assert answer(response)["Y"].tolist() == [1, 1, 1]
 
 
 async def test_an_output_of_unknown_rank_takes_the_configurations_shape(tmp_path: Path) -> None:

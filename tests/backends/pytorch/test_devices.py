@@ -177,7 +177,7 @@ async def test_a_full_device_fails_the_request_alone(
         small, large = await infer(backend, request_of(("X", rows(1))), request_of(("X", rows(1, 2, 3))))
         assert answer(small)["Y"].tolist() == [[2, 2]]
         assert isinstance(large, Overloaded)
-        assert "no memory left on the device" in large.message
+        assert "no memory left" in large.message
         (after,) = await infer(backend, request_of(("X", rows(7))))
         assert answer(after)["Y"].tolist() == [[14, 14]]
 

@@ -20,7 +20,7 @@ from backends.affinity import usable_cores
 from backends.interface import InstanceSpec
 from backends.tensorflow import TensorFlowBackend
 from backends.tensorflow.library import tf, v1
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError, Unavailable, Unsupported
 from repository.model_config import InstanceKind
 from tests.backends.helpers import answer, infer, loaded, objects, request_of, source_of, spec_of
 from tests.backends.tensorflow.tensorflow_models import saved_model, spec, sum_of
@@ -372,7 +372,7 @@ async def test_a_device_without_memory_may_have_some_later(tmp_path: Path) -> No
     )
     async with loaded(TensorFlowBackend, instance(ROW, tmp_path)) as backend:
         (found,) = await infer(backend, request_of(("X", rows_of(1))))
-        with pytest.raises(Unavailable, match="no room"):
+        with pytest.raises(Overloaded, match="no room"):
             answer(found)
 
 

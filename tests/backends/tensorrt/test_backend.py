@@ -398,7 +398,7 @@ async def test_memory_that_cannot_be_had_fails_the_load(gpu: FakeRuntime, tmp_pa
     write_plan(tmp_path, add_sub_plan(PROFILE))
     gpu.free_bytes = 100
     said = await refused(GRAPHS, tmp_path, Overloaded)
-    assert said.startswith("GPU 0: no memory left on the device: cudaErrorMemoryAllocation")
+    assert said.startswith("GPU 0: no memory left: cudaErrorMemoryAllocation")
     seen()["refuses_contexts"] = True
     said = await refused(ADD_SUB, tmp_path, Overloaded)
     assert said.startswith("unable to create TensorRT context for m_0_0: Error Code 2: OutOfMemory")
