@@ -121,7 +121,7 @@ class Http1:
         if self._rest.is_busy:
             self._deadline = math.inf
             if not is_new:
-                self._rest.lose()
+                self._rest.take_long()
         elif self._exchange is None:
             if is_new or self._deadline == math.inf:
                 self._deadline = now + self.limits.idle_timeout
@@ -225,6 +225,8 @@ class Http1:
             if self._rest.unfinished is not None:
                 await self._finish(self._rest.unfinished)
                 self._rest.unfinished = None
+            if self._rest.is_cut:
+                return True  # though no other may follow
             if self._rest.closes or self._is_draining or self._is_gone:
                 self._has_ended = True
                 self._has_unread = self._has_unread or self.has_more

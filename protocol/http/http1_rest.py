@@ -47,6 +47,7 @@ class Rest:
         self._usual = b""  # a head whose requests take the task
         self._request: DirectRequest | None = None
         self._is_in_sight = False
+        self._begun = b""  # of a request that needs no task; the rest of it is to come
         self._data = b""  # what has come for the task
         self._has_come = False  # the task is to go on
         self._woken = Wakeup()
@@ -56,11 +57,12 @@ class Rest:
         self.has_left = False  # the client has closed its end
         self.closes = False  # the connection is to end with the request that is under way
         self.unfinished: Unfinished | None = None
+        self.is_cut = False  # what the task gets is the beginning of a request, whose rest has not come in time
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is under way."""
-        return self._request is not None or self.unfinished is not None
+        """Whether a request is under way, or comes."""
+        return self._request is not None or self.unfinished is not None or bool(self._begun)
 
     async def wait(self) -> bytes:
         """The first bytes of what takes the task; none where the client has closed its end, a request is `unfinished`,
@@ -71,6 +73,7 @@ class Rest:
             return data
         self._direct.poller.add(self._plain.socket, self._read)
         self._is_in_sight = True
+        self.is_cut = False
         try:
             while not self._has_come:
                 await self._woken.wait()
@@ -82,11 +85,13 @@ class Rest:
         data, self._data, self._has_come = self._data, b"", False
         return data
 
-    def lose(self) -> None:
-        """Give up the request that is under way if its client has closed its end some time ago: nobody waits for the
-        answer."""
+    def take_long(self) -> None:
+        """Nothing has ended for some time. A request that is under way is given up if its client has closed its end:
+        nobody waits for the answer. One that comes in pieces is left to the task."""
         if self.has_left and self._request is not None:
             self._wake()
+        elif self._begun:
+            self._hand_over(self._begun)
 
     def answer(self, request: DirectRequest) -> None:
         """Implements `direct_infer.Asking`."""
@@ -120,6 +125,11 @@ class Rest:
         data = self._plain.receive_at_once(RECEIVE_SIZE)
         if data is None:
             return
+        if self._begun:
+            whole = self._begun + data
+            if not data or not self._begin(whole):
+                self._hand_over(whole)
+            return
         if not data:
             self.has_left = True
         if self._request is not None:  # a further request, or none: until this one is answered
@@ -129,14 +139,26 @@ class Rest:
             self._data = data
             self._wake()
 
+    def _hand_over(self, data: bytes) -> None:
+        self._begun = b""
+        self._data = data
+        self.is_cut = True
+        self._wake()
+
     def _begin(self, data: bytes) -> bool:
-        """Whether the request could be taken here."""
+        """Whether the request could be taken here, or its rest is to come."""
         assert self._direct is not None
         head = self._head
         if head is None or not data.startswith(head.data):
             head = self._head = self._find_head(data)
-        if head is None or len(data) != head.size or self.served + 1 >= self.most or self.closes:
+        if head is None or self.served + 1 >= self.most or (self.closes and not self._begun):
             return False
+        if len(data) < head.size <= RECEIVE_SIZE:  # many clients send head and body one after the other
+            self._begun = data
+            return True
+        if len(data) != head.size:
+            return False
+        self._begun = b""
         self._request = self._direct.begin(head, memoryview(data)[len(head.data) :], self)
         if self._request is None:
             return False

@@ -68,7 +68,6 @@ async def test_a_request_again_and_again(serve: Serve) -> None:
         (sized(INFER, gzip.compress(EMPTY), "Content-Encoding: gzip"), 200),
         (sized(INFER, b'{"parameters":{"x":"' + b"y" * 100_000 + b'"},"inputs":[]}'), 200),  # more than one read
         (sized("/v2/models/echo/generate", b"{}"), 200),
-        (binary(INFER)[:-4], 200),  # and the rest, below
     ],
 )
 async def test_others_take_a_task_and_leave_the_connection_as_it_was(serve: Serve, sent: bytes, status: int) -> None:
@@ -79,11 +78,52 @@ async def test_others_take_a_task_and_leave_the_connection_as_it_was(serve: Serv
         await client.send(binary(INFER))
         assert (await client.response())[0] == 200
         await client.send(sent)
-        if sent == binary(INFER)[:-4]:
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            await client.send(bytes(4))
         assert (await client.response())[0] == status
     assert endings(core) == ["answered"] * 2
+
+
+async def test_a_request_in_pieces(serve: Serve) -> None:
+    """Many clients send the head and the body one after the other."""
+    core = FakeCore()
+    client = await connect(await serve(core))
+    request = binary(INFER, bytes(range(16)))
+    body = request.index(b"\r\n\r\n") + 4
+    for cuts in ((body,), (body + 1, len(request) - 4), (body, len(request) - 1)):
+        for start, end in zip((0, *cuts), (*cuts, len(request)), strict=True):
+            await client.send(request[start:end])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        status, _, answer = await client.response()
+        assert (status, answer[-16:]) == (200, bytes(range(16)))
+    assert endings(core) == ["answered"] * 3
+
+
+async def test_a_request_whose_rest_does_not_come(serve: Serve) -> None:
+    core = FakeCore()
+    server = await serve(core, replace(LOOPBACK, body_timeout=0.05))
+    client = await connect(server)
+    await client.send(binary(INFER)[:-4])
+    assert (await client.response())[0] == 408
+    assert await client.is_at_end()
+    client = await connect(server)
+    await client.send(binary(INFER)[:-4])
+    await client.stream.send_eof()
+    assert await client.is_at_end()
+    assert not core.submitted
+    assert server.services.memory.held == 0
+
+
+async def test_a_request_whose_rest_comes_while_the_server_stops(serve: Serve) -> None:
+    core = FakeCore()
+    server = await serve(core)
+    client = await connect(server)
+    await client.send(binary(INFER)[:-4])
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    server.stop.set()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    await client.send(bytes(4))
+    status, headers, _ = await client.response()
+    assert (status, headers["connection"]) == (200, "close")
+    assert await client.is_at_end()
 
 
 async def test_what_comes_behind_a_request_waits_for_its_answer(serve: Serve) -> None:
