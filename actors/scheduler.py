@@ -95,7 +95,7 @@ class Scheduler(SchedulerLoop):
         elif not self._live:
             item.answer(self._no_instance())
             self.statistics.count_failure(FailureReason.OTHER, 0.0)
-        elif self._queue(item):
+        elif self.policy.add(item) or self._has_made_room(item):
             if self.ordered is not None:
                 self.ordered.expect(item)
         else:
@@ -103,13 +103,11 @@ class Scheduler(SchedulerLoop):
             item.answer(Unavailable(f"[request id: {request_id}] Exceeds maximum queue size"))
             self.statistics.count_failure(FailureReason.REJECTED, 0.0)
 
-    def _queue(self, item: QueuedRequest) -> bool:
-        """False if the queue is full, and no instance is idle that could make room."""
-        if self.policy.add(item):
-            return True
+    def _has_made_room(self, item: QueuedRequest) -> bool:
+        """Queue it after all, if an idle instance can take some of what fills the queue."""
         if not self._idle:
             return False
-        self._assign(trio.current_time())
+        self._assign(self._now())
         return self.policy.add(item)
 
     def _refuse_expired(self, now: float) -> None:
@@ -194,8 +192,9 @@ class Scheduler(SchedulerLoop):
                 instance.take_ahead()
 
     def _hand_over(self, instance: InstanceAddress, batch: Batch, running: dict[InstanceAddress, Execute]) -> None:
-        if batch.reason is not None:
-            self.statistics.count_flush(batch.reason)
+        reason = batch.reason
+        if reason is not None:
+            self.statistics.flushes[reason] += 1
         if self.is_decoupled:
             self._streaming.update(batch.items)
         message = running[instance] = Execute(batch.items)

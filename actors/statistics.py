@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -101,7 +102,7 @@ class VersionStatistics:
     summaries: LatencySummaries | None = None
     has_cache: bool = False
     # Batches by why they went; empty where nothing is batched.
-    flushes: dict[FlushReason, int] = field(default_factory=dict)
+    flushes: Counter[FlushReason] = field(default_factory=Counter)
     responses: ResponseStatistics = field(default_factory=ResponseStatistics)
     _success: Sum = field(default_factory=Sum)
     _fail: Sum = field(default_factory=Sum)
@@ -211,9 +212,6 @@ class VersionStatistics:
         for spread in self._spreads:
             spread.count_queued(queue_ns / NANOSECONDS)
             spread.count_stream(seconds, first_response_seconds)
-
-    def count_flush(self, reason: FlushReason) -> None:
-        self.flushes[reason] = self.flushes.get(reason, 0) + 1
 
     def count_cache_hit(self, seconds: float) -> None:
         """Count a request that the response cache has answered: it ran nothing, and waited in no queue."""

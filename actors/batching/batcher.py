@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from actors.batching.adaptive import AdaptiveBatchingPolicy, AdaptiveTuning, read_adaptive_settings
 from actors.batching.dynamic import DynamicBatchingPolicy
 from actors.batching.policy import BatchingPolicy, DirectPolicy, FlushReason
@@ -36,7 +38,7 @@ def build_scheduler(
         tuning = AdaptiveTuning(adaptive, max_batch_size=config.max_batch_size, instances=instances)
         policy = AdaptiveBatchingPolicy(batching, max_batch_size=config.max_batch_size, tuning=tuning)
     if batching is not None:
-        statistics.flushes = dict.fromkeys(FlushReason, 0)
+        statistics.flushes = Counter(dict.fromkeys(FlushReason, 0))
     return Scheduler(
         config.name,
         policy,

@@ -7,6 +7,7 @@ in `actors.sequence.policy`, what it adds to requests in `actors.sequence.tensor
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,7 +53,7 @@ def sequence_batcher(
     batching = config.sequence_batching
     oldest = None if batching is None else batching.oldest
     if oldest is not None:
-        statistics.flushes = dict.fromkeys(FlushReason, 0)
+        statistics.flushes = Counter(dict.fromkeys(FlushReason, 0))
     ordered = OrderedReplies() if config.preserves_ordering and not config.is_decoupled else None
     policy = SequencePolicy(
         config, key_of_states=tensors.key_of_states, on_offered=_take_turn if ordered is None else ordered.expect
@@ -144,7 +145,7 @@ class SequenceBatcher(SchedulerLoop):
                 continue
             rows, reason = found
             if reason is not None:
-                self.statistics.count_flush(reason)
+                self.statistics.flushes[reason] += 1
             del self._idle[instance]
             self._running[instance] = rows
             instance.inbox.send_nowait(Execute(self._dressed(rows), keeps_rows=True))
