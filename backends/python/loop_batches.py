@@ -169,7 +169,7 @@ class LoopBatches(Batches):
         known = tuple(key)
         form = self._known_forms.get(known)
         if form is None:
-            form = Form(b"", [(name, datatype.number, shape) for name, datatype, shape in key])
+            form = Form(b"", tuple((name, datatype.number, shape) for name, datatype, shape in key))
             if len(self._known_forms) >= MOST_FORMS:
                 self._known_forms.clear()
             self._known_forms[known] = form

@@ -8,7 +8,7 @@ from typing import Any
 from backends.python.worker.trioton_worker.connection import Frame, encode_json
 from backends.python.worker.trioton_worker.forms import Forms
 from backends.python.worker.trioton_worker.frames import DATATYPE_BYTES, EXECUTE
-from backends.python.worker.trioton_worker.packing import Unpacking
+from backends.python.worker.trioton_worker.packing import read_tensors
 from backends.python.worker.trioton_worker.tensors import Tensor
 
 
@@ -17,7 +17,7 @@ def received_tensors(name: str, number: int, shape: Sequence[int], memory: Any, 
     form = encode_json([[name, number, shape]])
     sizes = [len(memory)] if number == DATATYPE_BYTES else []
     frame = Frame(EXECUTE, [len(form), count, *sizes], form, {}, memory)
-    return [tensor for [tensor] in Unpacking(frame, Forms(), memory)]
+    return [tensor for [tensor] in read_tensors(frame, Forms(), memory)]
 
 
 def received_tensor(name: str, number: int, shape: Sequence[int], memory: Any) -> Tensor:

@@ -18,7 +18,7 @@ from backends.python.batch import Executed, Outcome, column_of, decode_executed,
 from backends.python.forms import Forms
 from backends.python.heads import ExecutedHead
 from backends.python.tensor_columns import EncodedFrame
-from backends.python.wire import BrokenFrame, Frame
+from backends.python.wire import BrokenFrame, Frame, FrameReader
 from backends.python.worker.trioton_worker import batch as worker_batch
 from backends.python.worker.trioton_worker import connection as worker_connection
 from backends.python.worker.trioton_worker import forms as worker_forms
@@ -51,7 +51,8 @@ def received(requests: list[InferenceRequest]) -> list[worker_requests.Inference
         json.loads(head) if head else {},
         np.frombuffer(bytearray(body), np.uint8),
     )
-    return worker_batch.Batch(frame, worker_batch.Segments(), unconnected(), OUTPUTS).requests
+    batch = worker_session.LiveBatch(unconnected(), *frame.column[:2])
+    return worker_batch.received_requests(frame, worker_batch.Segments(), batch, OUTPUTS)
 
 
 def encode(requests: list[InferenceRequest]) -> EncodedFrame:
@@ -115,8 +116,12 @@ def answered(
     """What the server makes of a worker's answer that crosses in a frame."""
     asked = received(requests)
     answer = worker_batch.Answer(responses, asked, worker_forms.Forms())
-    head, (runs, forms, body, _), _ = answer.place(worker_batch.Segments(), can_share=False)
-    return decode(executed(runs, forms, b"".join(body), ExecutedHead(**head)), requests)
+    batch = worker_session.LiveBatch(unconnected(), 1)
+    reader = FrameReader()
+    reader.feed(bytes(answer.frame(batch, worker_batch.Segments(), can_share=False)))
+    frame = reader.next_frame()
+    assert frame is not None
+    return decode(decode_executed(frame), requests)
 
 
 def executed(

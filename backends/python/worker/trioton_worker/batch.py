@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import mmap
+import struct
 import weakref
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
-from .connection import Connection, Frame, Head
+from .connection import Buffer, Connection, Frame, Head, encode_json
 from .forms import Forms
-from .frames import ERROR, IN_SEGMENT, INLINE_BYTE_SIZE, IS_BESIDE, LATER, RESCHEDULED
-from .packing import Packing, Parts, Unpacking
+from .frames import ERROR, EXECUTED, IN_SEGMENT, INLINE_BYTE_SIZE, IS_BESIDE, LATER, PREFIX, RESCHEDULED, pack
+from .packing import Packing, read_tensors
 from .requests import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
 from .responses import InferenceResponse
-from .session import LiveBatch, Session
+from .session import LiveBatch
 from .tensors import Tensor
+
+# In an EXECUTED frame, where it says whether the model keeps inputs.
+_KEPT_AT = PREFIX.size + 8
 
 
 class Segments:
@@ -44,35 +48,25 @@ class Segments:
         return memoryview(self._outputs)
 
 
-class Batch:
-    """The requests of an EXECUTE frame, and whether anything still holds their memory."""
-
-    def __init__(self, frame: Frame, segments: Segments, session: Session, all_outputs: frozenset[str]) -> None:
-        number, flags = frame.column[:2]
-        self.is_alone = not flags & IS_BESIDE
-        self._is_shared = bool(flags & IN_SEGMENT)
-        memory = segments.input_memory() if self._is_shared else frame.body
-        self._memory = weakref.ref(memory)
-        self.live = LiveBatch(session, number)
-        if "cancelled" in frame.head:
-            self.live.cancelled.update(frame.head["cancelled"])
-        self.requests = _decode_requests(frame, memory, all_outputs, self.live)
-        if session.is_decoupled:
-            for request in self.requests:
-                request._open_reply()
-
-    def is_kept(self) -> bool:
-        """Whether the model holds a tensor or an array of this batch; asked when ours are gone."""
-        return self._is_shared and self._memory() is not None
-
-
-def _decode_requests(frame: Frame, memory: Any, all_outputs: frozenset[str], live: LiveBatch) -> list[InferenceRequest]:
-    requests = [
-        received_request(inputs, live, index, all_outputs)
-        for index, inputs in enumerate(Unpacking(frame, live.session.forms, memory, skipped=2))
-    ]
-    for index, about in frame.head.get("requests", ()):
-        describe_request(requests[index], about)
+def received_requests(
+    frame: Frame, segments: Segments, batch: LiveBatch, all_outputs: frozenset[str]
+) -> list[InferenceRequest]:
+    """Those of an EXECUTE frame."""
+    head = frame.head
+    memory = frame.body
+    if batch.flags & IN_SEGMENT:
+        memory = segments.input_memory()
+        batch.memory = weakref.ref(memory)
+    requests: list[InferenceRequest] = []
+    for inputs in read_tensors(frame, batch.session.forms, memory, skipped=2):
+        requests.append(received_request(inputs, batch, len(requests), all_outputs))
+    if head:
+        batch.cancelled.update(head.get("cancelled", ()))
+        for index, about in head.get("requests", ()):
+            describe_request(requests[index], about)
+    if batch.session.is_decoupled:
+        for request in requests:
+            request._open_reply()
     return requests
 
 
@@ -155,7 +149,9 @@ def answered_otherwise(request: InferenceRequest, response: InferenceResponse | 
 
 
 class Answer:
-    """The EXECUTED frame being made: runs, head, and the tensors' bytes still where the model left them."""
+    """What is to be said of a batch: runs, head, and the tensors' bytes still where the model left them."""
+
+    __slots__ = ("head", "packing")
 
     def __init__(
         self,
@@ -163,50 +159,63 @@ class Answer:
         requests: Sequence[InferenceRequest],
         known: Forms,
     ) -> None:
-        self.head: Head = {}
-        self.packing = Packing(known)
+        head: Head = {}
+        packing = Packing(known)
         for index, (response, request) in enumerate(zip(responses, requests)):
             if response is None or request._reply is not None:
                 otherwise = answered_otherwise(request, response)
                 if otherwise:
-                    self.packing.add_other(otherwise)
+                    packing.add_other(otherwise)
                     continue
             assert response is not None  # or it would be answered otherwise
-            self._add(index, response, request._requested_output_names)
+            if response._parameters:
+                head.setdefault("parameters", []).append([index, response._parameters])
+            error = response._error
+            if error is None:
+                packing.add(response._output_tensors, request._requested_output_names)
+            else:
+                packing.add_other(ERROR)
+                head.setdefault("errors", []).append([index, int(error.code()), error.message()])
+        self.head = head
+        self.packing = packing
 
-    def _add(self, index: int, response: InferenceResponse, names: Any) -> None:
-        if response._parameters:
-            self.head.setdefault("parameters", []).append([index, response._parameters])
-        error = response._error
-        if error is not None:
-            self.packing.add_other(ERROR)
-            self.head.setdefault("errors", []).append([index, int(error.code()), error.message()])
-            return
-        self.packing.add([tensor for tensor in response._output_tensors if tensor._name in names])
-
-    def place(self, segments: Segments, *, can_share: bool) -> Outgoing:
-        """Copy the outputs into their segment, or into the frame's body.
+    def frame(self, batch: LiveBatch, segments: Segments, *, can_share: bool) -> bytearray:
+        """The EXECUTED frame, as `executed` makes it. The outputs are copied into it, or into their segment.
 
         Copied, because outputs may be views of the batch's inputs, and would look like inputs that the model keeps.
         """
-        size = self.packing.size
-        shared = 0
-        if size > INLINE_BYTE_SIZE and can_share:
-            memory = segments.output_memory(size)
+        packing = self.packing
+        if packing.size > INLINE_BYTE_SIZE and can_share and not batch.flags & IS_BESIDE:
+            memory = segments.output_memory(packing.size)
             if memory is not None:
-                self.packing.copy_to(memory)
-                shared = size
-            else:
-                self.head["wanted"] = size
-        return Outgoing(self.head, self.packing.parts_let_go(is_elsewhere=shared > 0), shared)
+                packing.copy_to(memory)
+                runs, forms, _, size = packing.parts()
+                return executed(batch, self.head, size, runs, forms)
+            self.head["wanted"] = packing.size
+        runs, forms, body, size = packing.parts()
+        return executed(batch, self.head, 0, runs, forms, body, size)
 
 
-class Outgoing(NamedTuple):
-    """What an EXECUTED frame says; `shared` bytes of outputs are in their segment."""
+def executed(
+    batch: LiveBatch,
+    head: Head,
+    shared: int = 0,
+    runs: Sequence[int] = (),
+    forms: bytes = b"",
+    body: Sequence[Buffer] = (),
+    body_size: int = 0,
+) -> bytearray:
+    """An EXECUTED frame, whole, but for whether the model keeps inputs; `shared` bytes of outputs are in their
+    segment."""
+    column = struct.pack(f"{3 + len(runs)}q", batch.number, 0, shared, *runs)
+    start = pack(EXECUTED, encode_json(head) if head else b"", column, forms, body_size)
+    return bytearray().join((start, *body))
 
-    head: Head
-    parts: Parts = ([], b"", (), 0)
-    shared: int = 0
+
+def note_kept(frame: bytearray, memory: weakref.ref[Any]) -> None:
+    """Say in an EXECUTED frame whether the model holds a tensor or an array of the batch; asked when ours are gone."""
+    if memory() is not None:
+        struct.pack_into("q", frame, _KEPT_AT, 1)
 
 
 def failed_batch(message: str, trace: str = "") -> Head:

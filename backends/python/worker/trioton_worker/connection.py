@@ -11,11 +11,12 @@ import socket
 import threading
 from collections import deque
 from contextlib import suppress
+from struct import unpack_from
 from typing import Any, Callable, Dict, Sequence, Union
 
 import numpy as np
 
-from .frames import MAGIC, PREFIX, pack, padding
+from .frames import MAGIC, PREFIX, pack
 
 Buffer = Union[bytes, bytearray, memoryview]
 Head = Dict[str, Any]
@@ -48,7 +49,9 @@ def _json_encoder() -> Callable[[object], str]:
 
 _json = _json_encoder()
 _decode_json = json.JSONDecoder().raw_decode
-_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+# As plain numbers: to join two of the socket module's own flags takes as long as to read a small frame.
+_CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_AT_ONCE = _CLOSE_ON_EXEC | int(socket.MSG_DONTWAIT)
 
 
 class Frame:
@@ -56,7 +59,7 @@ class Frame:
 
     __slots__ = ("body", "column", "forms", "head", "kind")
 
-    def __init__(self, kind: int, column: list[int], forms: bytes, head: Head, body: np.ndarray[Any, Any]) -> None:
+    def __init__(self, kind: int, column: Sequence[int], forms: bytes, head: Head, body: Any) -> None:
         self.kind = kind
         self.column = column
         self.forms = forms
@@ -115,7 +118,7 @@ class Connection:
         """As `is_readable`, for whoever is to call `receive` then: the first of it is received already."""
         if not self._ahead:
             try:
-                self._ahead = self._receive_some(socket.MSG_DONTWAIT)
+                self._ahead = self._receive_some(_AT_ONCE)
             except BlockingIOError:
                 return False
         return True
@@ -134,22 +137,25 @@ class Connection:
         forms_start = PREFIX.size + column_size
         head_start = forms_start + forms_size
         head_end = head_start + head_size
-        body_start = head_end + padding(head_end - PREFIX.size)
+        body_start = (head_end + 15) & -16
         while len(data) < body_start:
             more = self._receive_some()
             if not more:
                 return None
             data += more
-        here = min(len(data) - body_start, body_size)
-        if here == body_size:
-            body = np.frombuffer(data, np.uint8, here, body_start).copy()
+        body_end = body_start + body_size
+        body: Any
+        if len(data) >= body_end:
+            body = bytearray(data[body_start:body_end])
+            self._ahead = data[body_end:]
         else:
             body = np.empty(body_size, np.uint8)
+            here = len(data) - body_start
             body[:here] = np.frombuffer(data, np.uint8, here, body_start)
             if not self._receive_into(body.data[here:]):
                 return None
-        self._ahead = data[body_start + body_size :]
-        column = array.array("q", data[PREFIX.size : forms_start]).tolist()
+            self._ahead = b""
+        column = unpack_from(f"{column_size >> 3}q", data, PREFIX.size)
         head = _decode_json(str(data[head_start:head_end], "utf-8"))[0] if head_size else {}
         return Frame(kind, column, data[forms_start:head_start], head, body)
 
@@ -171,16 +177,22 @@ class Connection:
         body_size: int = 0,
     ) -> None:
         """Send one frame; `body` holds `body_size` bytes in all. Raises OSError when the server has gone."""
-        if not self.is_usable:
-            raise OSError("a process that the model has forked cannot speak to the server")
         start = pack(kind, encode_json(head) if head else b"", array.array("q", column).tobytes(), forms, body_size)
+        if body_size <= _JOINED_SIZE:
+            self.send_frame(b"".join((start, *body)))
+        else:
+            self.send_frame(start, body)
+
+    def send_frame(self, frame: Buffer, rest: Sequence[Buffer] = ()) -> None:
+        """Send one frame that is packed already, or its begin and the rest. Raises OSError when the server has gone."""
+        if os.getpid() != self._owner:
+            raise OSError("a process that the model has forked cannot speak to the server")
         with self._sending:
             while self._unsent:  # perhaps this thread's own, which come before
                 self._socket.sendall(self._unsent.popleft())
-            if body_size <= _JOINED_SIZE:
-                self._socket.sendall(b"".join((start, *body)))
-            else:
-                self._send_parts(start, body)
+            self._socket.sendall(frame)
+            if rest:
+                self._send_parts(rest)
         if self._unsent:
             self._send_unsent()
 
@@ -200,8 +212,8 @@ class Connection:
             finally:
                 self._sending.release()
 
-    def _send_parts(self, start: bytes, body: Sequence[Buffer]) -> None:
-        buffers: list[memoryview] = [memoryview(start), *(memoryview(part) for part in body if len(part))]
+    def _send_parts(self, parts: Sequence[Buffer]) -> None:
+        buffers = [memoryview(part) for part in parts if len(part)]
         while buffers:
             sent = self._socket.sendmsg(buffers[:_MOST_BUFFERS])
             done = 0
@@ -212,9 +224,9 @@ class Connection:
             if sent:
                 buffers[0] = buffers[0][sent:]
 
-    def _receive_some(self, flags: int = 0) -> bytes:
+    def _receive_some(self, flags: int = _CLOSE_ON_EXEC) -> bytes:
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(_READ_SIZE, _ANCILLARY_SIZE, _CLOSE_ON_EXEC | flags)
+            data, ancillary, _, _ = self._socket.recvmsg(_READ_SIZE, _ANCILLARY_SIZE, flags)
         except ConnectionError:
             return b""
         for level, kind, content in ancillary:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any, List, Tuple
+from typing import Any, Sequence, Tuple
 
 import numpy as np
 
 from .connection import encode_json
 from .frames import ALIGNMENT, DATATYPE_BYTES, LONGEST_KNOWN_FORM, MOST_FORMS, aligned
-from .tensors import dtype_of
+from .tensors import CHEAP_COPY, Tensor, dtype_of, encoded_tensor, viewed_tensor
 
 # Name, datatype number and shape of each tensor.
-FormKey = List[Tuple[str, int, Tuple[int, ...]]]
+FormKey = Tuple[Tuple[str, int, Tuple[int, ...]], ...]
 
 _PADDING = bytes(ALIGNMENT)
+_new = Tensor.__new__
 
 
 class FormTensor:
@@ -40,9 +41,11 @@ class FormTensor:
     def arrays(self, memory: Any, position: int, count: int, stride: int) -> list[Any]:
         """Its array in each of `count` requests that follow each other every `stride` bytes, the first of which begins
         at `position`: views, each of which holds the memory."""
-        if count == 1 or not self.shape or not self.size:  # without dimensions it would be a number of a larger array
-            return [self.array(memory, position + self.start + index * stride) for index in range(count)]
         start = position + self.start
+        if count == 1 and self.size:
+            return [np.ndarray(self.shape, self._dtype, memory, start)]
+        if not self.shape or not self.size:  # without dimensions it would be a number of a larger array
+            return [self.array(memory, start + index * stride) for index in range(count)]
         return list(np.ndarray((count, *self.shape), self._dtype, memory, start, [stride, *self._strides]))
 
     def array(self, memory: Any, start: int = 0) -> Any:
@@ -53,19 +56,54 @@ class FormTensor:
 
 
 class Form:
-    """`data` is its text. Where no tensor is of BYTES (`is_fixed`) all take `size` bytes together, padding included."""
+    """`data` is its text. Where no tensor is of BYTES (`is_fixed`) all take `size` bytes together, padding included. It
+    `is_plain` where there is no padding, and copies cost no more than views. `sizes` is how many of BYTES there are."""
 
-    __slots__ = ("data", "is_fixed", "is_padded", "size", "tensors")
+    __slots__ = ("data", "is_fixed", "is_plain", "size", "sizes", "tensors")
 
     def __init__(self, data: bytes, key: FormKey) -> None:
         self.data = data
         self.tensors: list[FormTensor] = []
         self.size = 0
+        self.sizes = 0
         for name, number, shape in key:
             self.tensors.append(FormTensor(name, number, shape, self.size))
             self.size += aligned(self.tensors[-1].size)
-        self.is_fixed = all(tensor.number != DATATYPE_BYTES for tensor in self.tensors)
-        self.is_padded = any(tensor.padding for tensor in self.tensors)
+            self.sizes += number == DATATYPE_BYTES
+        self.is_fixed = not self.sizes
+        is_padded = any(tensor.padding for tensor in self.tensors)
+        self.is_plain = self.is_fixed and not is_padded and self.size <= CHEAP_COPY
+
+    def read(self, memory: Any, start: int, count: int) -> list[list[Tensor]]:
+        """The tensors of each of `count` requests, the first of which begins at `start`, where the form `is_fixed`. One
+        array is made for each input of all, and cut into those of the requests."""
+        found: list[list[Tensor]] = [[] for _ in range(count)] if count > 1 else [[]]
+        for tensor in self.tensors:
+            name, number, shape = tensor.name, tensor.number, tensor.shape
+            for place, array in zip(found, tensor.arrays(memory, start, count, self.size)):
+                made = _new(Tensor)  # as `viewed_tensor`, whose call would cost as much as all of this
+                made._name = name
+                made._number = number
+                made._shape = shape
+                made._encoded = None
+                made._array = array
+                place.append(made)
+        return found
+
+    def read_variable(self, memory: Any, start: int, sizes: Sequence[int]) -> tuple[list[Tensor], int]:
+        """The tensors of one request, and where the next one begins. `sizes` are those of BYTES."""
+        found = []
+        left = iter(sizes)
+        for tensor in self.tensors:
+            size = tensor.size
+            if tensor.number == DATATYPE_BYTES:
+                size = next(left)
+                data = memoryview(memory)[start : start + size]
+                found.append(encoded_tensor(tensor.name, tensor.shape, data))
+            else:
+                found.append(viewed_tensor(tensor.name, tensor.number, tensor.shape, tensor.array(memory, start)))
+            start = aligned(start + size)
+        return found, start
 
 
 def padding_of(size: int) -> bytes:
@@ -75,31 +113,27 @@ def padding_of(size: int) -> bytes:
 
 
 class Forms:
-    """Those of one session, by what they have in common and by their text. It forgets all when there are too many."""
+    """Those of one session, by what they have in common and by their text: look there first. It forgets all when there
+    are too many."""
 
     def __init__(self) -> None:
-        self._of_keys: dict[tuple[tuple[str, int, tuple[int, ...]], ...], Form] = {}
-        self._of_texts: dict[bytes, Form] = {}
+        self.by_key: dict[FormKey, Form] = {}
+        self.by_text: dict[bytes, Form] = {}
 
     def of(self, key: FormKey) -> Form:
-        """To the server."""
-        known = tuple(key)
-        form = self._of_keys.get(known)
-        if form is None:
-            form = Form(encode_json(key), key)
-            if len(form.data) <= LONGEST_KNOWN_FORM:
-                if len(self._of_keys) >= MOST_FORMS:
-                    self._of_keys.clear()
-                self._of_keys[known] = form
+        """One to the server that is not known yet."""
+        form = Form(encode_json(key), key)
+        if len(form.data) <= LONGEST_KNOWN_FORM:
+            if len(self.by_key) >= MOST_FORMS:
+                self.by_key.clear()
+            self.by_key[key] = form
         return form
 
-    def read(self, data: bytes) -> Form:
-        """Of the server."""
-        form = self._of_texts.get(data)
-        if form is None:
-            form = Form(data, [(name, number, tuple(shape)) for name, number, shape in json.loads(data)])
-            if len(data) <= LONGEST_KNOWN_FORM:
-                if len(self._of_texts) >= MOST_FORMS:
-                    self._of_texts.clear()
-                self._of_texts[data] = form
+    def read(self, text: bytes) -> Form:
+        """One of the server that is not known yet."""
+        form = Form(text, tuple((name, number, tuple(shape)) for name, number, shape in json.loads(text)))
+        if len(text) <= LONGEST_KNOWN_FORM:
+            if len(self.by_text) >= MOST_FORMS:
+                self.by_text.clear()
+            self.by_text[text] = form
         return form

@@ -110,10 +110,14 @@ MOST_FORMS = 1024
 LONGEST_KNOWN_FORM = 4096
 
 
+_PADDINGS = tuple(bytes(size) for size in range(16))
+
+
 def pack(kind: int, head: bytes, column: bytes = b"", forms: bytes = b"", body_size: int = 0) -> bytes:
     """The frame up to its body."""
-    prefix = PREFIX.pack(MAGIC, kind, len(column), len(forms), len(head), body_size)
-    return b"".join((prefix, column, forms, head, bytes(padding(len(column) + len(forms) + len(head)))))
+    column_size, forms_size, head_size = len(column), len(forms), len(head)
+    prefix = PREFIX.pack(MAGIC, kind, column_size, forms_size, head_size, body_size)
+    return b"".join((prefix, column, forms, head, _PADDINGS[-(column_size + forms_size + head_size) % 16]))
 
 
 def padding(size: int) -> int:

@@ -9,12 +9,21 @@ import threading
 from typing import Any, Sequence
 
 from . import device
-from .batch import Answer, BadResult, Batch, Outgoing, Segments, check_responses, failed_batch
+from .batch import (
+    Answer,
+    BadResult,
+    Segments,
+    check_responses,
+    executed,
+    failed_batch,
+    note_kept,
+    received_requests,
+)
 from .connection import Frame, Head
 from .debugger import offer_breakpoints, wait_for_debugpy
 from .errors import TritonModelException, describe, format_traceback
 from .event_loop import BackgroundLoop
-from .frames import CHECK, CHECKED, EXECUTED
+from .frames import CHECK, CHECKED
 from .logger import Logger
 from .making import Maker
 from .requests import RELEASE_RESCHEDULE, InferenceRequest
@@ -101,61 +110,63 @@ class Instance:
     def execute(self, frame: Frame) -> None:
         """Run one batch and answer it, also where the model has failed. A coroutine is only begun."""
         session = self._session
-        self._segments.take(session.connection, frame.head)
-        session.logs_verbose = frame.head.get("logs_verbose", session.logs_verbose)
-        batch = Batch(frame, self._segments, session, self._outputs)
-        session.executing[batch.live.number] = batch.live
-        set_executing(batch.live)
-        outgoing = self._run(batch)
+        if frame.head:
+            self._segments.take(session.connection, frame.head)
+            session.logs_verbose = frame.head.get("logs_verbose", session.logs_verbose)
+        number, flags = frame.column[:2]
+        batch = LiveBatch(session, number, flags)
+        session.executing[number] = batch
+        set_executing(batch)
+        answer = self._run(frame, batch)
         set_executing(None)
-        if outgoing is not None:
-            self._answer(batch, outgoing)
+        if answer is not None:
+            self._answer(batch, answer)
 
-    def _run(self, batch: Batch) -> Outgoing | None:
-        """What to answer; None where a coroutine will do it."""
-        requests, batch.requests = batch.requests, []  # ours go with this call, or they would look kept
+    def _run(self, frame: Frame, batch: LiveBatch) -> bytearray | None:
+        """What to answer, without a word on kept inputs: ours go with this call, or they would look kept. None where a
+        coroutine will do it."""
+        requests = received_requests(frame, self._segments, batch, self._outputs)
         try:
             result = self._compute(requests)
-            if inspect.iscoroutine(result):
+            if type(result) is not list and inspect.iscoroutine(result):
                 self._loop.start(self._go_on(batch, self._awaited(batch, requests, result)))
                 return None
             return self._outgoing(batch, requests, result)
         except Exception as error:
-            return Outgoing(fail(batch.live, error))
+            return executed(batch, fail(batch, error))
 
-    async def _go_on(self, batch: Batch, outgoing: Any) -> None:
-        set_executing(batch.live)
+    async def _go_on(self, batch: LiveBatch, answer: Any) -> None:
+        set_executing(batch)
         try:
-            self._answer(batch, await outgoing)
+            self._answer(batch, await answer)
         except BaseException as error:  # whatever it is, it must not end the loop alone
             self._session.break_off(error)
 
-    async def _awaited(self, batch: Batch, requests: Sequence[InferenceRequest], result: Any) -> Outgoing:
+    async def _awaited(self, batch: LiveBatch, requests: Sequence[InferenceRequest], result: Any) -> bytearray:
         try:
             return self._outgoing(batch, requests, await result)
         except (Exception, asyncio.CancelledError) as error:
-            return Outgoing(fail(batch.live, error))
+            return executed(batch, fail(batch, error))
 
-    def _outgoing(self, batch: Batch, requests: Sequence[InferenceRequest], result: Any) -> Outgoing:
+    def _outgoing(self, batch: LiveBatch, requests: Sequence[InferenceRequest], result: Any) -> bytearray:
         if self._session.is_decoupled:
             if result is not None:
                 raise BadResult(
                     f"Python model '{self._name}' is using the decoupled mode and the execute function must return "
                     "None."
                 )
-            return Outgoing({"rescheduled": _rescheduled(requests)})
+            return executed(batch, {"rescheduled": _rescheduled(requests)})
         answer = Answer(check_responses(result, requests), requests, self._session.forms)
         if answer.packing.size > self._session.byte_limit:
             _answer_one_by_one(result, requests)
             answer = Answer([None] * len(requests), requests, self._session.forms)
-        return answer.place(self._segments, can_share=self._can_share and batch.is_alone)
+        return answer.frame(batch, self._segments, can_share=self._can_share)
 
-    def _answer(self, batch: Batch, outgoing: Outgoing) -> None:
-        head, (runs, forms, body, body_size), shared = outgoing
-        number = batch.live.number
-        del self._session.executing[number]
-        column = [number, int(batch.is_kept()), shared, *runs]
-        self._session.connection.send(EXECUTED, head, column, forms, body, body_size)
+    def _answer(self, batch: LiveBatch, frame: bytearray) -> None:
+        del self._session.executing[batch.number]
+        if batch.memory is not None:
+            note_kept(frame, batch.memory)
+        self._session.connection.send_frame(frame)
 
     def _usable(self, device_id: int | None) -> int | None:
         """The device, if the model's environment can use it; asked when the model has imported what it wants to."""

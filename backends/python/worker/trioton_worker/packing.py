@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import AbstractSet, Any, List, Sequence, Tuple
 
 from .connection import Buffer, Frame
 from .forms import Form, FormKey, Forms, padding_of
 from .frames import DATATYPE_BYTES, aligned
-from .tensors import Raw, Tensor, encoded_tensor, viewed_tensor
+from .tensors import Raw, Tensor
 
 # Of a frame: the runs, their forms, and the body with its size.
 Parts = Tuple[List[int], bytes, Sequence[Buffer], int]
@@ -16,7 +16,7 @@ Parts = Tuple[List[int], bytes, Sequence[Buffer], int]
 class Packing:
     """The tensors of one frame, their bytes still where the model left them; `size` bytes when they are together."""
 
-    __slots__ = ("_forms", "_key", "_known", "_parts", "_run", "_runs", "size")
+    __slots__ = ("_count_at", "_form", "_forms", "_key", "_known", "_parts", "_runs", "size")
 
     def __init__(self, known: Forms) -> None:
         self.size = 0
@@ -24,37 +24,47 @@ class Packing:
         self._runs: list[int] = []
         self._forms: list[bytes] = []
         self._parts: list[Raw] = []
-        # The run that grows: its form, or what stands in its place, and where its count is.
+        # The run that grows: what its requests have in common, its form, if it has one, and where its count is.
         self._key: FormKey | int | None = None
-        self._run: tuple[Form | None, int] = None, 0
+        self._form: Form | None = None
+        self._count_at = 0
 
-    def add(self, tensors: Sequence[Tensor]) -> None:
-        """Add the tensors of one request or response."""
-        key = [(tensor._name, tensor._number, tensor._shape) for tensor in tensors]
-        form, count_at = self._run
+    def add(self, tensors: Sequence[Tensor], names: AbstractSet[str] | None = None) -> None:
+        """Add the tensors of one request or response; with `names` no others."""
+        wanted = []
+        each = []
+        for tensor in tensors:
+            name = tensor._name
+            if names is None or name in names:
+                wanted.append(tensor)
+                each.append((name, tensor._number, tensor._shape))
+        key = tuple(each)
         if key != self._key:
-            form = self._known.of(key)
-            self._forms.append(form.data)
-            count_at = self._begin(key, form, len(form.data))
-        self._runs[count_at] += 1
+            found = self._known.by_key.get(key) or self._known.of(key)
+            self._forms.append(found.data)
+            self._begin(key, found, len(found.data))
+        form = self._form
         assert form is not None  # that of the key
+        self._runs[self._count_at] += 1
         self.size += form.size
-        if form.is_fixed and not form.is_padded:
-            self._parts += [tensor._raw() for tensor in tensors]
+        if form.is_plain:
+            parts = self._parts
+            for tensor in wanted:
+                parts.append(tensor._array.tobytes() if type(tensor) is Tensor else tensor._raw())
         else:
-            self._add_padded(tensors, form)
+            self._add_padded(wanted, form)
 
     def add_other(self, what: int) -> None:
-        """Add a request that is answered otherwise."""
+        """Add a request that is answered otherwise, as `what` says."""
         if what != self._key:
             self._begin(what, None, what)
-        self._runs[self._run[1]] += 1
+        self._runs[self._count_at] += 1
 
-    def _begin(self, key: FormKey | int, form: Form | None, length: int) -> int:
-        self._runs += (length, 0)
+    def _begin(self, key: FormKey | int, form: Form | None, length: int) -> None:
         self._key = key
-        self._run = form, len(self._runs) - 1
-        return len(self._runs) - 1
+        self._form = form
+        self._count_at = len(self._runs) + 1
+        self._runs += (length, 0)
 
     def _add_padded(self, tensors: Sequence[Tensor], form: Form) -> None:
         for tensor, found in zip(tensors, form.tensors):
@@ -78,63 +88,24 @@ class Packing:
         """For a frame that has the tensors in it."""
         return self._runs, b"".join(self._forms), self._parts, self.size
 
-    def parts_let_go(self, *, is_elsewhere: bool) -> Parts:
-        """The same without the tensors' memory: with a copy of it, or with nothing if they are elsewhere."""
-        parts, self._parts = self._parts, []
-        forms = b"".join(self._forms)
-        return (self._runs, forms, (), 0) if is_elsewhere else (self._runs, forms, [b"".join(parts)], self.size)
 
-
-class Unpacking:
-    """The tensors of a frame, one run after the other, in `memory`; `skipped` numbers stand in front of the runs."""
-
-    __slots__ = ("_column", "_known", "_memory", "_offset", "_position", "_text_at", "_texts")
-
-    def __init__(self, frame: Frame, known: Forms, memory: Any, *, skipped: int = 0) -> None:
-        self._column = frame.column
-        self._texts = frame.forms
-        self._known = known
-        self._memory = memory
-        self._position = skipped
-        self._text_at = 0
-        self._offset = 0
-
-    def __iter__(self) -> Iterator[list[Tensor]]:
-        """The tensors of each request or response."""
-        column = self._column
-        while self._position < len(column):
-            length, count = column[self._position : self._position + 2]
-            self._position += 2
-            form = self._known.read(self._texts[self._text_at : self._text_at + length])
-            self._text_at += length
-            yield from self._fixed(form, count) if form.is_fixed else self._variable(form, count)
-
-    def _fixed(self, form: Form, count: int) -> Iterator[list[Tensor]]:
-        """All at once: so one array is made for each input of the run, and cut into those of the requests."""
-        start, stride = self._offset, form.size
-        self._offset += stride * count
-        columns = [
-            [
-                viewed_tensor(tensor.name, tensor.number, tensor.shape, array)
-                for array in tensor.arrays(self._memory, start, count, stride)
-            ]
-            for tensor in form.tensors
-        ]
-        return map(list, zip(*columns)) if columns else iter([[] for _ in range(count)])
-
-    def _variable(self, form: Form, count: int) -> Iterator[list[Tensor]]:
+def read_tensors(frame: Frame, known: Forms, memory: Any, skipped: int = 0) -> list[list[Tensor]]:
+    """The tensors of each request or response of a frame, in `memory`; `skipped` numbers stand in front of the runs."""
+    column, texts = frame.column, frame.forms
+    found: list[list[Tensor]] = []
+    position, text_at, start = skipped, 0, 0
+    while position < len(column):
+        length, count = column[position], column[position + 1]
+        position += 2
+        text = texts[text_at : text_at + length]
+        text_at += length
+        form = known.by_text.get(text) or known.read(text)
+        if form.is_fixed:
+            found += form.read(memory, start, count)
+            start += form.size * count
+            continue
         for _ in range(count):
-            tensors = []
-            for tensor in form.tensors:
-                start = self._offset
-                if tensor.number == DATATYPE_BYTES:
-                    size = self._column[self._position]
-                    self._position += 1
-                    data = self._memory[start : start + size]
-                    tensors.append(encoded_tensor(tensor.name, tensor.shape, data))
-                else:
-                    size = tensor.size
-                    array = tensor.array(self._memory, start)
-                    tensors.append(viewed_tensor(tensor.name, tensor.number, tensor.shape, array))
-                self._offset = aligned(start + size)
-            yield tensors
+            tensors, start = form.read_variable(memory, start, column[position : position + form.sizes])
+            position += form.sizes
+            found.append(tensors)
+    return found

@@ -8,7 +8,7 @@ from typing import Any, Dict, Sequence, Union
 from .connection import Frame, Head
 from .errors import TritonError, TritonErrorCode, TritonModelException
 from .forms import Forms
-from .packing import Packing, Unpacking
+from .packing import Packing, read_tensors
 from .tensors import Tensor
 
 Parameters = Dict[str, Union[bool, int, float, str]]
@@ -74,7 +74,7 @@ def pack_response(response: InferenceResponse, names: Any, head: Head, known: Fo
         head["error"] = [int(response._error.code()), response._error.message()]
         return None
     packing = Packing(known)
-    packing.add([tensor for tensor in response._output_tensors if tensor._name in names])
+    packing.add(response._output_tensors, names)
     return packing
 
 
@@ -85,7 +85,8 @@ def unpack_response(frame: Frame, known: Forms) -> InferenceResponse:
     response._parameters = head.get("parameters", {})
     error = head.get("error")
     response._error = None if error is None else TritonError(error[1], TritonErrorCode(error[0]))
-    response._output_tensors = next(iter(Unpacking(frame, known, frame.body)), [])
+    found = read_tensors(frame, known, frame.body)
+    response._output_tensors = found[0] if found else []
     return response
 
 

@@ -24,14 +24,17 @@ from .switchboard import Switchboard
 class LiveBatch:
     """A batch as long as anything of it is of interest: while it runs, or a request of it is held.
 
+    `flags` are those of EXECUTE; `memory` is what holds the inputs, where that is the shared segment.
     `replies` has the open replies of those requests that have a response sender (see `senders`); None while none has.
     """
 
-    __slots__ = ("__weakref__", "cancelled", "has_failed", "number", "replies", "session")
+    __slots__ = ("__weakref__", "cancelled", "flags", "has_failed", "memory", "number", "replies", "session")
 
-    def __init__(self, session: Session, number: int) -> None:
+    def __init__(self, session: Session, number: int, flags: int = 0) -> None:
         self.session = session
         self.number = number
+        self.flags = flags
+        self.memory: weakref.ref[Any] | None = None
         self.cancelled: set[int] = set()
         self.has_failed = False
         self.replies: weakref.WeakValueDictionary[int, Any] | None = None
@@ -163,6 +166,5 @@ def _session_of_code() -> Session:
     return sessions[0]
 
 
-def set_executing(batch: LiveBatch | None) -> None:
-    """Say what the running thread or coroutine works for."""
-    _executing.set(batch)
+# Say what the running thread or coroutine works for.
+set_executing: Callable[[LiveBatch | None], object] = _executing.set

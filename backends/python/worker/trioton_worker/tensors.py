@@ -52,7 +52,7 @@ _DTYPES = {number: np.dtype(kind) for number, kind in NUMPY_TYPES.items()}
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _BF16_STORAGE = np.dtype(np.uint16)
 _BF16_HELD = np.dtype(np.int16)  # on a GPU, see `device`
-_CHEAP_COPY = 4096  # bytes; to make a view takes as long
+CHEAP_COPY = 4096  # bytes; to make a view takes as long
 
 
 class Tensor:
@@ -138,7 +138,7 @@ class Tensor:
         if self._number == DATATYPE_BYTES:
             return encode_elements(self._array) if self._encoded is None else self._received_bytes()
         array = self._array
-        return array.tobytes() if array.nbytes <= _CHEAP_COPY else _bytes_of(array)
+        return array.tobytes() if array.nbytes <= CHEAP_COPY else _bytes_of(array)
 
     def _received_bytes(self) -> memoryview:
         return memoryview(self._encoded)  # type: ignore[arg-type]  # of a received one
