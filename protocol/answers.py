@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from protocol.core import Submitted
 from protocol.errors import ServerError
 from protocol.messages import InferenceResponse
@@ -62,24 +64,21 @@ class Answers:
             call()
 
 
-class Awaited:
+class Awaited(msgspec.Struct, eq=False):
     """A request whose answer comes by a call. Implements `protocol.core.AnswerTo`; an edge says how it is delivered."""
 
-    __slots__ = ("_answers", "reply", "submitted")
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
-        self.reply: InferenceResponse | ServerError | None = None
-        self.submitted: Submitted | None = None
+    answers: Answers
+    reply: InferenceResponse | ServerError | None = None
+    submitted: Submitted | None = None
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
         if self.reply is not None:
             return
         self.reply = value
         if self.is_alone and self.submitted is not None:
-            self._answers.deliver(self)
+            self.answers.deliver(self)
         else:
-            self._answers.put(self)
+            self.answers.put(self)
 
     def let_go(self) -> Submitted:
         """What was submitted, to be ended or given up, once. The two know each other: a circle, which would keep all

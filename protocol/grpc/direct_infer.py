@@ -43,21 +43,17 @@ class Asking(Protocol):
         """Of the calls that are under way."""
 
 
-class DirectCall(Awaited):
-    """One that is under way; its client has sent all. `deadline` is in seconds of Trio's clock, `size` in bytes."""
+class DirectCall(Awaited, kw_only=True):
+    """One that is under way; its client has sent all. `id` is its stream's, `deadline` in seconds of Trio's clock,
+    `size` in bytes. `lease` and `placed` are there if it uses shared memory, or wants classes."""
 
-    __slots__ = ("asking", "deadline", "head", "id", "lease", "placed", "size")
-
-    def __init__(self, asking: Asking, answers: Answers, stream_id: int, head: RequestHead, size: int) -> None:
-        super().__init__(answers)
-        self.asking = asking
-        self.id = stream_id
-        self.head = head
-        self.size = size
-        # Where it uses shared memory, or wants classes.
-        self.lease: Lease | None = None
-        self.placed: PlacedRequest | None = None
-        self.deadline = math.inf if head.timeout is None else trio.current_time() + head.timeout
+    asking: Asking
+    id: int
+    head: RequestHead
+    size: int
+    deadline: float = math.inf
+    lease: Lease | None = None
+    placed: PlacedRequest | None = None
 
     @property
     def is_alone(self) -> bool:
@@ -102,7 +98,9 @@ class DirectInfer:
             memory.give(size)
             return None
         message = memoryview(data)[PREFIX_LENGTH:]
-        call = DirectCall(asking, self.answers, stream_id, head, size)
+        call = DirectCall(self.answers, asking=asking, id=stream_id, head=head, size=size)
+        if head.timeout is not None:
+            call.deadline = trio.current_time() + head.timeout
         try:
             request, placement, _ = self._forms.decode(self._forms.read(message), message)
             if placement is None or self._has_placed(call, request, placement):

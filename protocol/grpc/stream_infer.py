@@ -37,7 +37,7 @@ from protocol.shared_memory.lease import Lease
 from protocol.wakeup import Wakeup
 
 
-class _Request(Awaited):
+class _Request(Awaited, kw_only=True):
     """A request that was read.
 
     `failure` is what was wrong with it before the core saw it. `lease` and `placed` are there if it uses shared memory
@@ -46,25 +46,18 @@ class _Request(Awaited):
     stream in its place.
     """
 
-    __slots__ = (
-        *("decoded", "ending", "failure", "has_answered", "is_decoupled", "lease", "memory", "placed", "read"),
-        *("response", "stream", "trace"),
-    )
-
-    def __init__(self, stream: StreamInfer, answers: Answers, memory: int) -> None:
-        super().__init__(answers)
-        self.stream = stream
-        self.memory = memory
-        self.read: ReadRequest | None = None
-        self.decoded: DecodedRequest | None = None
-        self.is_decoupled = False
-        self.failure: Exception | None = None
-        self.trace: Trace | None = None
-        self.lease: Lease | None = None
-        self.placed: PlacedRequest | None = None
-        self.has_answered = False
-        self.response: Message = b""
-        self.ending: Exception | None = None
+    stream: StreamInfer
+    memory: int
+    read: ReadRequest | None = None
+    decoded: DecodedRequest | None = None
+    is_decoupled: bool = False
+    failure: Exception | None = None
+    trace: Trace | None = None
+    lease: Lease | None = None
+    placed: PlacedRequest | None = None
+    has_answered: bool = False
+    response: Message = b""
+    ending: Exception | None = None
 
     @property
     def is_alone(self) -> bool:
@@ -163,7 +156,7 @@ class StreamInfer:
     async def _prepare(self, data: memoryview, waiting_ns: int, *, can_submit: bool) -> _Request:
         """Everything up to the core, and to give it a plain request. Not in a task of the request, since it must not
         change the order of requests."""
-        request = _Request(self, self._delivered, self._stream.take_message_memory())
+        request = _Request(self._delivered, stream=self, memory=self._stream.take_message_memory())
         try:
             await self._fill(request, data, waiting_ns, can_submit=can_submit)
         except Exception as error:
@@ -204,7 +197,7 @@ class StreamInfer:
             self._in_flight.acquire_nowait()
         except trio.WouldBlock:
             return False
-        request = _Request(self, self._delivered, 0)
+        request = _Request(self._delivered, stream=self, memory=0)
         try:
             request.read = self._forms.read(data)
             request.decoded = self._call.decode(request.read, data, None)

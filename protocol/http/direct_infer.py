@@ -54,24 +54,13 @@ class DirectHead:
     accepts_coding: bytes | None
 
 
-class DirectRequest(Awaited):
+class DirectRequest(Awaited, kw_only=True):
     """One that is under way."""
 
-    __slots__ = ("accepts_coding", "asking", "encoding", "size")
-
-    def __init__(
-        self,
-        asking: Asking,
-        answers: Answers,
-        encoding: OutputEncoding,
-        accepts_coding: bytes | None,
-        size: int,
-    ) -> None:
-        super().__init__(answers)
-        self.asking = asking
-        self.encoding = encoding
-        self.accepts_coding = accepts_coding
-        self.size = size
+    asking: Asking
+    encoding: OutputEncoding
+    accepts_coding: bytes | None
+    size: int
 
     def deliver(self) -> None:
         self.asking.answer(self)
@@ -136,14 +125,15 @@ class DirectInference:
         forms = self._app.forms
         name, version, length = head.model_name, head.model_version, head.header_length
         try:
-            found = forms.find(body, length, model_name=name, model_version=version) or forms.decode(
+            decoded = forms.find(body, length, model_name=name, model_version=version) or forms.decode(
                 body, length, model_name=name, model_version=version, max_input_size=self._app.settings.max_input_size
             )
-            inference, encoding, placement = found
-            if placement is not None:
+            if decoded.placement is not None:
                 return None
-            request = DirectRequest(asking, self._answers, encoding, head.accepts_coding, size)
-            request.submitted = services.core.submit(inference, request, later=True)
+            request = DirectRequest(
+                self._answers, asking=asking, encoding=decoded.encoding, accepts_coding=head.accepts_coding, size=size
+            )
+            request.submitted = services.core.submit(decoded.request, request, later=True)
         except ServerError:
             return None
         if request.submitted is None:

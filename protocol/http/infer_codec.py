@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -121,7 +121,7 @@ class OutputEncoding:
 _ALL_JSON, _ALL_BINARY = OutputEncoding(), OutputEncoding(default_binary=True)
 
 
-class DecodedRequest(NamedTuple):
+class DecodedRequest(msgspec.Struct, frozen=True):
     """`placement` is None where all tensors are in the messages; inputs have no data yet where it names them."""
 
     request: InferenceRequest

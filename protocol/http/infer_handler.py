@@ -33,18 +33,19 @@ async def infer(request: HttpRequest) -> Reply:
     body, name, version = request.body, request.model_name, request.model_version
     header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(body))
     known = request.forms.find(body, header_length, model_name=name, model_version=version)
-    inference, encoding, placement = known or await _decode(request, header_length)
+    decoded = known or await _decode(request, header_length)
+    inference = decoded.request
     inference.trace = request.trace
     if not request.services.forwarding.is_empty:
         _forward_headers(request, inference)
     try:
-        if placement is None:
+        if decoded.placement is None:
             response = await request.services.core.infer(inference)
         else:
-            response = await _infer_placed(request, inference, placement)
+            response = await _infer_placed(request, inference, decoded.placement)
     except Decoupled:
         raise Unsupported(_IS_DECOUPLED) from None
-    return await encode(response, encoding, request.headers.get(b"accept-encoding"))
+    return await encode(response, decoded.encoding, request.headers.get(b"accept-encoding"))
 
 
 async def encode(response: InferenceResponse, encoding: OutputEncoding, accepted: bytes | None) -> Reply:

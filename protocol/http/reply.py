@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -15,9 +14,7 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 JSON_CONTENT: Headers = ((b"content-type", b"application/json"),)
 
 
-# Not frozen: that would make it several times as dear to make, for each request.
-@dataclass(slots=True)
-class Reply:
+class Reply(msgspec.Struct):
     """A whole response; `content-length` is added when it is sent. `tail` follows the body, from where it is: it must
     not change any more."""
 

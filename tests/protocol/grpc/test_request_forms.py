@@ -34,7 +34,7 @@ def read(forms: RequestForms, data: bytes) -> tuple[DecodedRequest, bool]:
 def said(decoded: DecodedRequest) -> Any:
     request = decoded.request
     tensors = [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in request.inputs]
-    others = [getattr(request, name) for name in request.__dataclass_fields__ if name not in ("inputs", "form")]
+    others = [getattr(request, name) for name in request.__struct_fields__ if name not in ("inputs", "form")]
     return tensors, others, decoded.placement, decoded.wants_empty_final
 
 

@@ -333,7 +333,7 @@ def test_a_missing_tail_is_counted() -> None:
 def test_tensors_in_shared_memory() -> None:
     """Their references are found by position and by name; offset and size are 0 where they are left out."""
     place = {"shared_memory_region": "r", "shared_memory_offset": 16, "shared_memory_byte_size": 8}
-    request, encoding, placement = decode_infer_request(
+    decoded = decode_infer_request(
         json.dumps(
             {
                 "inputs": [{**FP32, "data": [1, 2]}, {**FP32, "name": "b", "parameters": place}],
@@ -345,13 +345,13 @@ def test_tensors_in_shared_memory() -> None:
         model_version=3,
         max_input_size=LIMIT,
     )
-    assert placement is not None
-    assert placement.inputs == {1: MemoryReference("r", 16, 8)}
-    assert placement.outputs == {"x": MemoryReference("s", 0, 0)}
-    assert placement.classes == {}
-    assert request.inputs[1].data == b""
+    assert decoded.placement is not None
+    assert decoded.placement.inputs == {1: MemoryReference("r", 16, 8)}
+    assert decoded.placement.outputs == {"x": MemoryReference("s", 0, 0)}
+    assert decoded.placement.classes == {}
+    assert decoded.request.inputs[1].data == b""
     outputs = [Tensor("x", DataType.FP32, (2,), b""), Tensor("y", DataType.FP32, (1,), bytes(4))]
-    _, parts = encode_infer_response(InferenceResponse("m", 1, outputs), encoding)
+    _, parts = encode_infer_response(InferenceResponse("m", 1, outputs), decoded.encoding)
     assert json.loads(bytes(parts[0]))["outputs"] == [
         {"name": "x", "datatype": "FP32", "shape": [2]},
         {"name": "y", "datatype": "FP32", "shape": [1], "data": [0.0]},

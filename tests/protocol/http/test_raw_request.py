@@ -49,11 +49,11 @@ def test_the_shape_follows_from_the_size(
     datatype: str, dims: tuple[int, ...], has_batch: bool, size: int, shape: tuple[int, ...]
 ) -> None:
     body = bytes(range(size))
-    request, encoding, placement = decode(body, (datatype, dims), has_batch=has_batch)
-    (tensor,) = request.inputs
+    decoded = decode(body, (datatype, dims), has_batch=has_batch)
+    (tensor,) = decoded.request.inputs
     assert (tensor.name, tensor.datatype.name, tensor.shape, bytes(tensor.data)) == ("I0", datatype, shape, body)
-    assert (request.model_name, request.model_version, placement) == ("m", 3, None)
-    assert encoding.is_binary("any")
+    assert (decoded.request.model_name, decoded.request.model_version, decoded.placement) == ("m", 3, None)
+    assert decoded.encoding.is_binary("any")
 
 
 @pytest.mark.parametrize(("dims", "has_batch", "shape"), [((1,), False, (1,)), ((-1, 1), True, (1, 1))])
