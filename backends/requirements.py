@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from protocol.errors import Unavailable
 
+# For NVIDIA GPUs: what brings onnxruntime-gpu, cupy and nvidia-ml-py for each CUDA.
+INSTALL_GPU = "pip install 'trioton[gpu]', or 'trioton[gpu-cuda12]' for CUDA 12"
+INSTALL_TENSORRT = "pip install 'trioton[tensorrt]', or 'trioton[tensorrt-cuda12]' for CUDA 12"
+
 # Backend name -> what its model needs and the command that brings it.
 _INSTALL = {
     "onnxruntime": (
-        "the onnxruntime package: pip install 'trioton[cpu]' (or 'trioton[gpu]' for NVIDIA GPUs, never both)"
+        "the onnxruntime package: pip install 'trioton[cpu]' (for NVIDIA GPUs 'trioton[gpu]' in its place, or "
+        "'trioton[gpu-cuda12]' for CUDA 12)"
     ),
     "fil": "the treelite package: pip install 'trioton[forests]'",
     "jax": "the jax and flatbuffers packages: pip install 'trioton[jax]'",
     "openvino": "the openvino package: pip install 'trioton[openvino]'",
     "tensorflow": "the tensorflow package: pip install 'trioton[tensorflow]'",
-    "tensorrt": "the tensorrt and cupy packages and an NVIDIA GPU: pip install 'trioton[tensorrt]'",
+    "tensorrt": f"the tensorrt and cupy packages and an NVIDIA GPU: {INSTALL_TENSORRT}",
     "pytorch": "the torch package: pip install 'trioton[torch]'",
 }
 

@@ -156,7 +156,10 @@ def default_host_policy(kind: InstanceKind, device_id: int) -> str:
 def _check_gpus(config: ModelConfig, group: ModelInstanceGroup, gpus: UsableGpus) -> None:
     where = f"instance group {group.name} of model {config.name}"
     if not gpus.ids:
-        raise InvalidArgument(f"{where} has kind KIND_GPU but no GPUs are available")
+        raise InvalidArgument(
+            f"{where} has kind KIND_GPU but no GPUs are available: NVIDIA's driver shows none, or the "
+            f"package nvidia-ml-py is missing (pip install 'trioton[gpu]', or 'trioton[gpu-cuda12]' for CUDA 12)"
+        )
     for gpu in group.gpus:
         if gpu not in gpus.ids:
             available = ", ".join(map(str, gpus.ids))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from backends.devices.errors import device_errors
 from backends.devices.pinned import Pinned
 from backends.devices.runtime import DeviceRuntime
+from backends.requirements import INSTALL_GPU
 from protocol.cuda import CudaMemory, find_cupy
 from protocol.device_tensor import DeviceBuffer
 from protocol.errors import Unavailable
@@ -145,5 +146,5 @@ class _PinnedByTorch:
 def _cupy(what: str) -> ModuleType:
     cupy = find_cupy()
     if cupy is None:
-        raise Unavailable(f"{what}: cupy is not installed or sees no GPU; pip install 'trioton[gpu]'")
+        raise Unavailable(f"{what}: cupy is not installed or sees no GPU; {INSTALL_GPU}")
     return cupy

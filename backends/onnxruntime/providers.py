@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from backends.interface import InstanceSpec
 from backends.parameters import parse_bool, parse_int
+from backends.requirements import INSTALL_GPU
 from protocol.errors import InvalidArgument, Unavailable
 from repository.model_config import Accelerator, ExecutionAccelerators, InstanceKind, ModelConfig
 
@@ -159,10 +160,10 @@ def _require(provider: str, spec: InstanceSpec, available: Sequence[str]) -> Non
     if _is_installed("onnxruntime") and _is_installed("onnxruntime-gpu"):
         remedy = (
             "both onnxruntime and onnxruntime-gpu are installed, and one has overwritten the other: "
-            "pip uninstall both, then pip install 'trioton[gpu]'"
+            f"pip uninstall both, then {INSTALL_GPU}"
         )
     else:
-        remedy = "pip uninstall onnxruntime, then pip install 'trioton[gpu]'"
+        remedy = f"pip uninstall onnxruntime, then {INSTALL_GPU}"
     raise Unavailable(
         f"model '{spec.source.name}', instance '{spec.name}' of KIND_GPU needs {provider}, but the installed "
         f"onnxruntime package offers only {', '.join(available)}: {remedy}; or give its instance_group kind: KIND_CPU"

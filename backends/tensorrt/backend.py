@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from backends.array_backend import ArrayBackend
 from backends.devices.batch import reshaped
 from backends.interface import InstanceDied, InstanceSpec, ModelSource
-from backends.requirements import framework_missing
+from backends.requirements import INSTALL_TENSORRT, framework_missing
 from backends.tensorrt.compatibility import check_compatible
 from backends.tensorrt.completion import complete_from_engine
 from backends.tensorrt.description import EngineDescription
@@ -153,5 +153,5 @@ def _is_on_gpu(config: ModelConfig) -> bool:
 def _needs_gpu(model: str) -> InvalidArgument:
     return InvalidArgument(
         f"unable to load model '{model}', TensorRT backend supports only GPU device: give its instance_group "
-        f"kind: KIND_GPU, on a machine with an NVIDIA GPU and its driver (pip install 'trioton[tensorrt]')"
+        f"kind: KIND_GPU, on a machine with an NVIDIA GPU and its driver ({INSTALL_TENSORRT})"
     )

@@ -23,6 +23,7 @@ FORMATS = {
     "pytorch": "torch",
     "torch_export": "torch",
     "torch_module": "torch",
+    "torch_compiled": "torch and a C++ compiler",
     "forest": "treelite",
     "tensorflow": "tensorflow-cpu",
     "graphdef": "tensorflow-cpu",

@@ -1,7 +1,8 @@
 """`add_sub` and `image` as exported programs, for the backend `pytorch`. Needs the package torch.
 
 The file tells names, datatypes and shapes, so a model needs no `config.pbtxt` but for what it does not tell; here it is
-written out. The number of rows must be declared as one that varies.
+written out. The number of rows must be declared as one that varies. PyTorch has no strings here (TorchScript has), so
+there is no `text`.
 """
 
 from __future__ import annotations

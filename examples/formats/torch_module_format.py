@@ -1,6 +1,7 @@
 """`add_sub` and `image` as modules in a `model.py`, for the backend `pytorch` with its runtime in Python.
 
-`model.py` holds the class, `model.pt` its weights. Needs the package torch.
+`model.py` holds the class, `model.pt` its weights. Needs the package torch. The runtime takes no strings, so there is
+no `text`.
 """
 
 from __future__ import annotations

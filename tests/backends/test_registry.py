@@ -100,8 +100,8 @@ def test_a_missing_framework_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Unavailable) as caught:
         BackendRegistry().find("onnxruntime", model="ocr")
     assert caught.value.message.startswith(
-        "model 'ocr' needs the onnxruntime package: pip install 'trioton[cpu]' (or 'trioton[gpu]' for NVIDIA GPUs, "
-        "never both)"
+        "model 'ocr' needs the onnxruntime package: pip install 'trioton[cpu]' (for NVIDIA GPUs "
+        "'trioton[gpu]' in its place, or 'trioton[gpu-cuda12]' for CUDA 12)"
     )
 
 

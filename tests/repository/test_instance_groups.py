@@ -79,7 +79,12 @@ def test_groups_without_a_name_are_numbered() -> None:
 @pytest.mark.parametrize(
     ("given", "gpu_count", "message"),
     [
-        (group(GPU), 0, "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
+        (
+            group(GPU),
+            0,
+            "instance group m_0 of model m has kind KIND_GPU but no GPUs are available: NVIDIA's driver shows none, or "
+            "the package nvidia-ml-py is missing (pip install 'trioton[gpu]', or 'trioton[gpu-cuda12]' for CUDA 12)",
+        ),
         (
             group(GPU, gpus=(0, 2)),
             2,

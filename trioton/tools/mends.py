@@ -56,9 +56,14 @@ _MENDS = tuple(
         (r"unexpected inference (\w+) '", "use the model's names, or leave `{0}` out and have it completed"),
         (r"the model expects \d+ dimensions", "make `dims` what the model has, or leave inputs and outputs out"),
         (r"configuration expects datatype", "use the model's datatype, or leave inputs and outputs out"),
+        (r"pip install ('.+?')", "pip install {0}"),
         (r"No module named '(.+?)'", "install {0} into the server's environment, or give the model its own "
          "(EXECUTION_ENV_PATH)"),
-        (r"pip install ('.+?')", "pip install {0}"),
+        (
+            r"has no class TritonPythonModel",
+            "write that class; a torch.nn.Module is served with a config.pbtxt that lists its inputs and outputs, with "
+            '`backend: "pytorch"` and `runtime: "model.py"`',
+        ),
         (r"convert the model to ONNX", 'convert it, put it there as model.onnx, and write `backend: "onnxruntime"`'),
         (r"try specifying runtime", "correct `backend`, or install the package that offers it"),
         (r"cannot be read as a function of jax.export", "write into the file what `exported.serialize()` returns"),

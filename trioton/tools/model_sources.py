@@ -7,7 +7,7 @@ begin with → `adding`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import msgspec
 
 from backends.registry import BackendRegistry
 from protocol.errors import ServerError
-from repository.backend_fields import MODEL_FORMS, ModelForm
+from repository.backend_fields import MODEL_FORMS, PYTHON_RUNTIME, ModelForm
 from repository.initial_state import INITIAL_STATE_FOLDER
 from repository.layout import CONFIG_FILE, CONFIGS_DIRECTORY
 from repository.model_config import ModelConfig
@@ -28,6 +28,8 @@ _OF_THE_MODEL = frozenset({CONFIG_FILE, CONFIGS_DIRECTORY, WARMUP_DIRECTORY, INI
 _SAVED_MODEL = "saved_model.pb"
 # Where weights lie in a file of the model file's own name.
 _WEIGHTS = {".xml": ".bin", ".jax": ".npz"}
+# Backends that also take a model as a program, with a runtime of their own for it.
+_RUNS_MODULES = frozenset({"pytorch"})
 _FIRST_VERSION = 1
 
 
@@ -133,20 +135,15 @@ def _only_model(path: Path, entries: list[Path], wishes: Wishes, registry: Backe
 
 def _form_of_file(path: Path, wishes: Wishes, registry: BackendRegistry) -> tuple[str, ModelConfig]:
     """What the file is to be called, and a configuration that says for which backend where the name does not."""
+    if wishes.backend:
+        return _form_for(wishes.backend, path, registry, has_config=wishes.config is not None)
     forms = {form.filename: form for form in MODEL_FORMS if form.can_be_file}
-    if not wishes.backend:
-        form = forms.get(path.name) or _by_suffix(path)
-        if form is not None:
-            return form.filename, ModelConfig(backend=form.backend)
+    form = forms.get(path.name) or _by_suffix(path, MODEL_FORMS)
+    if form is not None:
+        return form.filename, ModelConfig(backend=form.backend)
     known = {form.backend for form in MODEL_FORMS}
-    for backend in (wishes.backend,) if wishes.backend else registry.names:
-        filename = _filename_of(backend, path.name, registry, is_asked=bool(wishes.backend))
-        if backend in known and wishes.backend:
-            (form, *_) = [form for form in MODEL_FORMS if form.backend == backend]
-            return form.filename, ModelConfig(backend=backend)
-        if wishes.backend:
-            filename = filename or f"model{path.suffix}"
-            return filename, ModelConfig(backend=backend, default_model_filename=filename)
+    for backend in registry.names:
+        filename = _filename_of(backend, path.name, registry, is_asked=False)
         if backend not in known and filename and Path(filename).suffix == path.suffix:
             return filename, ModelConfig(backend=backend, default_model_filename=filename)
     suffixes = ", ".join(sorted({Path(name).suffix for name in forms}))
@@ -155,8 +152,27 @@ def _form_of_file(path: Path, wishes: Wishes, registry: BackendRegistry) -> tupl
     )
 
 
-def _by_suffix(path: Path) -> ModelForm | None:
-    return next((form for form in MODEL_FORMS if form.can_be_file and Path(form.filename).suffix == path.suffix), None)
+def _form_for(backend: str, path: Path, registry: BackendRegistry, *, has_config: bool) -> tuple[str, ModelConfig]:
+    """As `_form_of_file`, for the backend that was asked for: its usual name for files of this suffix, else one that
+    keeps the suffix, by which some backends tell what it is."""
+    own = _filename_of(backend, path.name, registry, is_asked=True)
+    if backend in _RUNS_MODULES and path.suffix == ".py":
+        if not has_config:
+            raise UsageError(
+                f"'{path.name}' does not tell the inputs and outputs of its module: list them in a config.pbtxt, with "
+                f'backend: "{backend}" and runtime: "{PYTHON_RUNTIME}", and give that with --config'
+            )
+        return PYTHON_RUNTIME, ModelConfig(backend=backend, runtime=PYTHON_RUNTIME)
+    forms = [form for form in MODEL_FORMS if form.backend == backend]
+    form = _by_suffix(path, forms)
+    if form is not None:
+        return form.filename, ModelConfig(backend=backend)
+    filename = f"model{path.suffix}" if forms or not own else own
+    return filename, ModelConfig(backend=backend, default_model_filename=filename)
+
+
+def _by_suffix(path: Path, forms: Iterable[ModelForm]) -> ModelForm | None:
+    return next((form for form in forms if form.can_be_file and Path(form.filename).suffix == path.suffix), None)
 
 
 def _filename_of(backend: str, model: str, registry: BackendRegistry, *, is_asked: bool) -> str:

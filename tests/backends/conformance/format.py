@@ -47,6 +47,8 @@ class Format(abc.ABC):
     example: ClassVar[str]
     # Those of the three that the format can hold.
     models: ClassVar[frozenset[str]] = frozenset({"add_sub", "text", "image"})
+    # How the example says that it has no `text`, where it could have the others.
+    no_text: ClassVar[str] = ""
     # Datatypes that `identity` can have, and whether its inner dimensions may be of any size.
     datatypes: ClassVar[frozenset[DataType]] = frozenset()
     has_variable_dims: ClassVar[bool] = True

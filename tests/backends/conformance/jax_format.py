@@ -16,6 +16,7 @@ class JaxFormat(Format):
     packages = ("jax", "flatbuffers")
     example = "jax_format"
     models = frozenset({"add_sub", "image"})
+    no_text = "There are no strings in JAX"
     datatypes = frozenset(BY_PROTOCOL_NAME.values()) - {DataType.BYTES}
     has_empty_dims = False  # symbols stand for sizes from 1 on
     broken = "cannot be read as a function of jax.export by the installed jax"

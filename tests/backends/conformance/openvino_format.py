@@ -20,6 +20,7 @@ class OpenVinoFormat(Format):
     packages = ("openvino",)
     example = "openvino_format"
     models = frozenset({"add_sub", "image"})
+    no_text = "The library has no operators for strings"
     datatypes = frozenset(BY_PROTOCOL_NAME.values()) - NOT_EXACT
     broken = "openvino error in reading model : Unable to read the model"
     minimal_config = ""

@@ -18,7 +18,7 @@ from backends.registry import BackendRegistry
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from repository.pbtxt import parse_pbtxt
 from tests.backends.conformance.format import Arrays, Contradiction, Direct, Format, identity_config
-from tests.examples.loading import load_example
+from tests.examples.loading import EXAMPLES, load_example
 
 NUMBERS = frozenset(BY_PROTOCOL_NAME.values()) - {DataType.BYTES}
 
@@ -90,6 +90,7 @@ class ExportedFormat(PyTorchFormat):
     name = "torch_export"
     example = "torch_export_format"
     models = frozenset({"add_sub", "image"})
+    no_text = "PyTorch has no strings here"
     datatypes = NUMBERS
     minimal_config = 'backend: "pytorch" max_batch_size: 8'
     has_heavy = True
@@ -128,14 +129,19 @@ class CompiledFormat(PyTorchFormat):
 
     name = "torch_aoti"
     packages = ("torch",)
-    example = "torch_export_format"
-    models = frozenset({"add_sub"})
+    example = "torch_compiled_format"
+    models = frozenset({"add_sub", "image"})
+    no_text = "PyTorch has no strings here"
     is_slow = True
 
     def call(self, path: Path) -> Any:
+        """Its arguments are keywords, and the configuration has them in their order."""
         import torch
 
-        return torch._inductor.aoti_load_package(str(path))
+        package = torch._inductor.aoti_load_package(str(path))
+        config = parse_pbtxt((path.parents[1] / "config.pbtxt").read_text(), source="")
+        names = [entry.name for entry in config.input]
+        return lambda *arguments: package(**dict(zip(names, arguments, strict=True)))
 
     def rows_model(self, folder: Path) -> None:
         self.example_model("add_sub", folder)
@@ -150,6 +156,7 @@ class ModuleFormat(PyTorchFormat):
     name = "torch_module"
     example = "torch_module_format"
     models = frozenset({"image"})
+    no_text = "The runtime takes no strings"
     missing = "No model found in"
     broken = "invalid non-printable character"
     framework: ClassVar[tuple[str, ...]] = ()
@@ -168,32 +175,24 @@ class ModuleFormat(PyTorchFormat):
 
 # In a process of its own: the compiler sets up a great deal, and warns of some of it.
 COMPILE = """
-import sys, torch
-path = sys.argv[1]
-torch._inductor.aoti_compile_and_package(torch.export.load(path), package_path=path)
+import pathlib, sys, torch_compiled_format
+getattr(torch_compiled_format, sys.argv[1])(pathlib.Path(sys.argv[2]))
 """
 
 
 def compiled(model: str, run_folder: Path) -> Path:
-    """The folder of an example's model, compiled; its arguments are known by their positions only."""
+    """The folder of an example's model, compiled."""
     if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("models of AOTInductor are made with a C++ compiler, and none is installed")
     folder = run_folder / f"torch_aoti_{model}"
     with Path(f"{folder}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            compile_example(model, Path(f"{folder}.unfinished"))
-            Path(f"{folder}.unfinished").rename(folder)
+            unfinished = Path(f"{folder}.unfinished")
+            command = [sys.executable, "-c", COMPILE, model, str(unfinished)]
+            subprocess.run(command, check=True, capture_output=True, text=True, cwd=EXAMPLES / "formats")
+            unfinished.rename(folder)
     return folder
-
-
-def compile_example(model: str, folder: Path) -> None:
-    getattr(load_example("formats/torch_export_format"), model)(folder)
-    config = folder / "config.pbtxt"
-    config.write_text(config.read_text().replace("INPUT0", "ARGS[0]").replace("INPUT1", "ARGS[1]"))
-    subprocess.run(
-        [sys.executable, "-c", COMPILE, str(folder / "1" / "model.pt2")], check=True, capture_output=True, text=True
-    )
 
 
 def _value(array: Any) -> Any:

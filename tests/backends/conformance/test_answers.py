@@ -42,6 +42,14 @@ async def test_the_models_of_the_examples(form: Format, model: str, tmp_path: Pa
             assert_same(found, example.ANSWERS[model](named), tolerance=1e-4)
 
 
+@each_format(lambda form: "image" in form.models and "text" not in form.models)
+def test_an_example_without_strings_says_why(form: Format) -> None:
+    example = load_example(f"formats/{form.example}")
+    assert not hasattr(example, "text")
+    assert form.no_text
+    assert form.no_text in " ".join((example.__doc__ or "").split())
+
+
 @each_of("datatype", lambda form: sorted(form.datatypes, key=lambda each: each.number), label=lambda each: each.name)
 async def test_every_datatype_goes_in_and_comes_out(form: Format, datatype: DataType, tmp_path: Path) -> None:
     """In batches, one after the other, and with few elements or none."""

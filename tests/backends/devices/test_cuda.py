@@ -112,7 +112,8 @@ def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unavailable) as caught:
         Devices().stream(0)
     assert caught.value.message == (
-        "GPU 0 cannot be used: cupy is not installed or sees no GPU; pip install 'trioton[gpu]'"
+        "GPU 0 cannot be used: cupy is not installed or sees no GPU; pip install 'trioton[gpu]', or "
+        "'trioton[gpu-cuda12]' for CUDA 12"
     )
 
 

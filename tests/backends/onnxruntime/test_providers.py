@@ -167,7 +167,7 @@ def test_a_provider_that_the_package_lacks_says_what_to_install(
         providers_for(spec_of(config), available)
     text = caught.value.message
     assert f"instance 'm_0_0' of KIND_GPU needs {missing}" in text
-    assert "pip install 'trioton[gpu]'" in text
+    assert "pip install 'trioton[gpu]', or 'trioton[gpu-cuda12]' for CUDA 12" in text
     assert "kind: KIND_CPU" in text
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from backends.requirements import framework_missing
 from tests.e2e.repository import add_add_sub, build_repository
 from trioton.cli import main
+from trioton.tools.mends import mend_of
 
 PYTHON = """
 class TritonPythonModel:
@@ -336,6 +338,12 @@ def test_a_missing_framework_is_named_with_what_brings_it(tmp_path: Path) -> Non
     (finding,) = json.loads(done.stdout)["models"]["m"]["findings"]
     assert "model 'm' needs the onnxruntime package" in finding["text"]
     assert finding["mend"] == "pip install 'trioton[cpu]'"
+
+
+def test_the_mend_of_a_missing_framework_is_the_extra_that_brings_it() -> None:
+    """An environment of the model's own is a way out for a `model.py` alone."""
+    error = ModuleNotFoundError("No module named 'openvino'", name="openvino")
+    assert mend_of(framework_missing("openvino", model="m", error=error).message) == "pip install 'trioton[openvino]'"
 
 
 def test_nothing_to_look_at_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -194,6 +194,44 @@ def test_a_folder_of_a_model_and_what_it_needs(tmp_path: Path, repository: Path)
     assert tree(repository / "mine") == ["1/helper.py", "1/model.py", "config.pbtxt", "labels.txt", "warmup/x"]
 
 
+def test_a_file_keeps_its_suffix_for_the_backend_that_was_asked_for(file: Path, repository: Path) -> None:
+    """As the usual name where the backend has one of this suffix; some tell by it what they read."""
+    pytest.importorskip("openvino")
+    assert add(repository, file, "--backend=openvino") == 0
+    assert tree(repository) == ["sums/1/model.onnx", "sums/config.pbtxt"]
+    config = parse_pbtxt((repository / "sums" / "config.pbtxt").read_text(), source="written")
+    assert (config.backend, config.default_model_filename) == ("openvino", "model.onnx")
+
+
+def test_the_second_kind_of_file_of_a_backend(tmp_path: Path, repository: Path) -> None:
+    from tests.backends.pytorch.torch_models import Identity, save_exported
+
+    save_exported(Identity(), tmp_path / "made", "", (2, 3), dims=[0])
+    assert add(repository, tmp_path / "made" / "1" / "model.pt2", "--backend=pytorch", "--name=m") == 0
+    assert tree(repository) == ["m/1/model.pt2", "m/config.pbtxt"]
+
+
+def test_a_module_of_torch_is_told_what_it_needs(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file says nothing of its tensors, and is no model of the python backend."""
+    file = tmp_path / "net.py"
+    file.write_text("import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x\n")
+    assert add(repository, file) == 1
+    assert '`backend: "pytorch"` and `runtime: "model.py"`' in capsys.readouterr().err
+    assert add(repository, file, "--backend=pytorch") == 1
+    assert "'net.py' does not tell the inputs and outputs of its module: list them in" in capsys.readouterr().err
+    config = tmp_path / "config.pbtxt"
+    config.write_text("""
+backend: "pytorch"
+runtime: "model.py"
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ 3 ] } ]
+""")
+    assert add(repository, file, "--backend=pytorch", f"--config={config}") == 0
+    assert tree(repository) == ["net/1/model.py", "net/config.pbtxt"]
+
+
 def test_the_folder_of_a_saved_model(tmp_path: Path, repository: Path) -> None:
     """Its inputs and outputs are read from its signature."""
     pytest.importorskip("tensorflow")
