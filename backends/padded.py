@@ -7,6 +7,7 @@ shape rules and the backend does not follow them itself (`Backend.joins_requests
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -26,12 +27,17 @@ class PaddedBackend(Backend):
         self._padding = padding
         # What the backend was given for each request that it has not answered yet.
         self._given: dict[InferenceRequest, InferenceRequest] = {}
+        self._gone: list[InferenceRequest] = []  # whose callers went before their batch began, where that is told
         self.can_overlap = backend.can_overlap
         self.can_run_ahead = backend.can_run_ahead
 
     @property
     def unload_seconds(self) -> float:  # type: ignore[override]  # read only: it is that of the backend inside
         return self._backend.unload_seconds
+
+    @property
+    def runs_at_once(self) -> bool:  # type: ignore[override]  # likewise, and known when that is loaded
+        return self._backend.runs_at_once
 
     async def load(self) -> None:
         await self._backend.load()
@@ -50,6 +56,30 @@ class PaddedBackend(Backend):
         finally:
             self._forget(requests)
 
+    def begin(
+        self,
+        requests: Sequence[InferenceRequest],
+        done: Callable[[BatchResult | Exception], None],
+        free: Callable[[], None] | None = None,
+    ) -> bool:
+        try:
+            padded = self._pad(requests)
+        except ServerError:  # `execute` raises it
+            return False
+        if self._backend.begin(padded, partial(self._end_begun, requests, done), free):
+            return True
+        self._forget(requests)
+        return False
+
+    def _end_begun(
+        self,
+        requests: Sequence[InferenceRequest],
+        done: Callable[[BatchResult | Exception], None],
+        result: BatchResult | Exception,
+    ) -> None:
+        self._forget(requests)
+        done(self._trim(requests, result) if isinstance(result, BatchResult) else result)
+
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
     ) -> BatchTiming:
@@ -63,6 +93,8 @@ class PaddedBackend(Backend):
         given = self._given.get(request)
         if given is not None:
             self._backend.cancel(given)
+        elif self.runs_at_once:
+            self._gone.append(request)
 
     def memory_usage(self) -> Sequence[MemoryUsage]:
         return self._backend.memory_usage()
@@ -83,6 +115,10 @@ class PaddedBackend(Backend):
     def _pad(self, requests: Sequence[InferenceRequest]) -> list[InferenceRequest]:
         padded = [self._padding.pad(request) for request in requests]
         self._given.update(zip(requests, padded, strict=True))
+        gone, self._gone = self._gone, []
+        for request in gone:
+            if request in self._given:
+                self._backend.cancel(self._given[request])
         return padded
 
     def _forget(self, requests: Sequence[InferenceRequest]) -> None:

@@ -116,6 +116,36 @@ async def test_requests_are_padded_and_responses_trimmed() -> None:
     assert (answer(one)["Y"].tolist(), answer(two)["Y"].tolist()) == ([[1, 2, 3]], [[1, 2, 3, 4, 5]])
 
 
+def test_a_batch_that_is_begun_by_a_call_is_padded_and_trimmed_too() -> None:
+    """With its callers that have gone already, where the backend is told of them before."""
+    backend, inner = padded()
+    inner.runs_at_once = True
+    ended: list[BatchResult | Exception] = []
+    first, second = number(1, 2, 3), number(13, 2)
+    assert not backend.begin([first], ended.append)
+    assert (ended, inner.shapes) == ([], [])
+
+    def begin(requests: Sequence[InferenceRequest], done: Callable[[Any], None], free: object = None) -> bool:
+        done(BatchResult([inner.respond(request) for request in requests], TIMING))
+        return True
+
+    inner.begin = begin  # type: ignore[method-assign]
+    assert backend.runs_at_once
+    backend.cancel(second)
+    assert inner.life == []
+    assert backend.begin([first, second], ended.append)
+    assert inner.life == ["cancel (1, 4)"]
+    (result,) = ended
+    assert isinstance(result, BatchResult)
+    assert answer(result.responses[0])["Y"].tolist() == [[1, 2, 3]]
+    assert isinstance(result.responses[1], Internal)
+    inner.begin = lambda requests, done, free=None: done(Internal("broken")) or True  # type: ignore[method-assign,func-returns-value]
+    assert backend.begin([first], ended.append)
+    assert isinstance(ended[-1], Internal)
+    backend.cancel(first)
+    assert inner.life == ["cancel (1, 4)"]
+
+
 async def test_a_response_that_cannot_be_trimmed_fails_its_request_alone() -> None:
     backend, _ = padded()
     good, bad = await infer(backend, number(1, 2), number(13, 2))

@@ -17,6 +17,9 @@ import triton_python_backend_utils as pb_utils
 
 INSTALL = "the torch package: pip install 'trioton[torch]', or into the model's own environment"
 COMPILE = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
+AUTOCAST = "AUTOCAST_DTYPE"
+AUTOCAST_DTYPES = {"FP16": "float16", "BF16": "bfloat16"}
+FLOATS = {"TYPE_FP16": "float16", "TYPE_BF16": "bfloat16", "TYPE_FP32": "float32", "TYPE_FP64": "float64"}
 COMPILE_KEYS = ("backend", "disable", "dynamic", "fullgraph", "mode", "options")
 FILES = ("model.py", "model.pt")
 
@@ -38,11 +41,13 @@ class TritonPythonModel:
                 raise self._refused(f"tensor '{tensor['name']}' has datatype TYPE_STRING, which modules do not take")
         self.inputs = [tensor["name"] for tensor in config["input"]]
         self.outputs = [tensor["name"] for tensor in config["output"]]
+        self.floats = [getattr(torch, FLOATS.get(tensor["data_type"], ""), None) for tensor in config["output"]]
+        self.autocast = self._autocast()
         self.is_batching = config.get("max_batch_size", 0) > 0
         kind = args["model_instance_kind"]
         if kind == "GPU" and not torch.cuda.is_available():
             raise self._refused(f"its instance has KIND_GPU, but the installed torch {torch.__version__} sees no GPU")
-        self.device = torch.device("cuda", int(args["model_instance_device_id"])) if kind == "GPU" else None
+        self.device: Any = torch.device("cuda", int(args["model_instance_device_id"])) if kind == "GPU" else None
         if kind == "CPU":
             self.device = torch.device("cpu")
         self.module = self._load(config.get("default_model_filename", ""))
@@ -73,7 +78,13 @@ class TritonPythonModel:
             if len(requests) > 1:
                 return [self._run([request])[0] for request in requests]
             text = f"PyTorch execute failure: {type(error).__name__}: {error} (model '{self.name}')"
-            return [pb_utils.InferenceResponse(error=pb_utils.TritonError(text))]
+            code = pb_utils.TritonError.UNAVAILABLE if self._is_out_of_memory(error) else pb_utils.TritonError.INTERNAL
+            return [pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))]
+
+    def _is_out_of_memory(self, error: Exception) -> bool:
+        """Of a device, or of the host."""
+        is_said = "DefaultCPUAllocator:" in str(error)
+        return is_said or isinstance(error, (MemoryError, self.torch.cuda.OutOfMemoryError))
 
     def _answers(self, requests: list[Any]) -> list[Any]:
         given = [{tensor.name(): self.torch.from_dlpack(tensor) for tensor in each.inputs()} for each in requests]
@@ -85,13 +96,22 @@ class TritonPythonModel:
                 continue
             joined = self.torch.cat(tensors) if len(tensors) > 1 else tensors[0]
             arguments.append(joined.to(self.device))
-        found = self.module(*arguments)
+        if self.autocast is None:
+            found = self.module(*arguments)
+        else:
+            with self.torch.autocast(self.device.type, self.autocast):
+                found = self.module(*arguments)
         if isinstance(found, dict):
             found = [found[name] for name in self.outputs]
         elif not isinstance(found, (list, tuple)):
             found = [found]
         if len(found) < len(self.outputs):
             raise ValueError(f"the configuration has {len(self.outputs)} outputs, the module gave {len(found)}")
+        if self.autocast is not None:  # floating-point outputs are what the configuration says
+            found = [
+                tensor if wanted is None or not tensor.is_floating_point() else tensor.to(wanted)
+                for tensor, wanted in zip(found, self.floats)
+            ]
         results = [tensor.detach().cpu().contiguous() for tensor in found]
         rows = [next(iter(each.values())).shape[0] if self.is_batching else 1 for each in given]
         answers = []
@@ -152,6 +172,13 @@ class TritonPythonModel:
             if key not in COMPILE_KEYS:
                 raise self._refused(f"'{key}' is not an optional parameter for 'torch.compile'")
         return found
+
+    def _autocast(self) -> Any:
+        """The library's datatype; None where the configuration does not ask for half precision."""
+        text = self.parameters.get(AUTOCAST, "")
+        if text and text not in AUTOCAST_DTYPES:
+            raise self._refused(f"parameter '{AUTOCAST}': expected {' or '.join(AUTOCAST_DTYPES)}, got '{text}'")
+        return getattr(self.torch, AUTOCAST_DTYPES[text]) if text else None
 
     def _count(self, key: str) -> int:
         text = self.parameters.get(key, "1")

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import backends.pytorch
-from protocol.errors import ServerError
+from protocol.errors import ServerError, Unavailable
 from tests.backends.conformance.serving import model_of, serving
 from tests.examples.loading import load_model
 
@@ -167,6 +167,7 @@ async def test_a_request_that_fails_fails_alone(tmp_path: Path) -> None:
             CONFIG + parameter("TORCH_COMPILE_OPTIONAL_PARAMETERS", '{\\"model\\": 1}'),
             "'model' is not an optional parameter for 'torch.compile'",
         ),
+        (MODULE, CONFIG + parameter("AUTOCAST_DTYPE", "FP8"), "expected FP16 or BF16, got 'FP8'"),
         (MODULE, CONFIG + 'default_model_filename: "other.py"', "No model found in"),
         (MODULE, CONFIG.replace("TYPE_FP32", "TYPE_STRING", 1), "tensor 'X' has datatype TYPE_STRING"),
         ("import a_package_that_is_not_there\n", CONFIG, "No module named 'a_package_that_is_not_there'"),
@@ -190,3 +191,31 @@ def test_without_torch_the_load_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "torch", None)  # Python's own way of saying that an import must fail
     with pytest.raises(Exception, match=r"model 'm' needs the torch package: pip install 'trioton\[torch\]'"):
         program.TritonPythonModel().initialize({"model_config": "{}", "model_name": "m"})
+
+
+async def test_half_precision_on_request(tmp_path: Path) -> None:
+    """Outputs have the configuration's datatype all the same."""
+    text = MODULE.replace("        helper.note(torch)\n", "").replace(
+        "found = self.dense(x)\n", "found = self.dense(x)\n        assert found.dtype is torch.bfloat16\n"
+    )
+    dense = linear()
+    weights = {f"dense.{key}": value for key, value in dense.state_dict().items()}
+    add_model(tmp_path, text, CONFIG + parameter("AUTOCAST_DTYPE", "BF16"), weights)
+    x = np.array([[0.1, 0.2, 0.3]], np.float32)
+    found = await infer(tmp_path, X=x)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        expected = dense(torch.from_numpy(x)).float().numpy()
+    assert found["DENSE"].dtype == np.float32
+    np.testing.assert_allclose(found["DENSE"], expected)
+
+
+async def test_a_run_that_needs_more_memory_than_there_is_may_succeed_later(tmp_path: Path) -> None:
+    text = MODULE.replace("        helper.note(torch)\n", "        torch.empty(int(x.max()) * 10**12)\n")
+    add_model(tmp_path, text)
+    async with serving(tmp_path) as core:
+        large, small = await model_of(core).infer_many(
+            [{"X": np.full((1, 3), 1000, np.float32)}, {"X": np.zeros((1, 3), np.float32)}]
+        )
+    assert isinstance(large, Unavailable)
+    assert "DefaultCPUAllocator: can't allocate memory" in large.message
+    assert not isinstance(small, Exception)
