@@ -1,9 +1,10 @@
 """The calls of one connection: opened or refused, given what comes for them, and ended.
 
     connection (events) -> [calls] -> stream -> handler … outgoing
-                           [calls] -> direct_infer … answers -> [calls] -> outgoing
+                           [calls] -> incoming -> direct_infer … answers -> [calls] -> outgoing
 
-A call runs in a task, whose scope its deadline, its RST_STREAM and the loss of the connection cancel, or it needs none.
+A call runs in a task, whose scope its deadline, its RST_STREAM and the loss of the connection cancel, or it needs none:
+then its message is put together here, and whatever is not as it should be is left to a task.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from protocol.errors import Unavailable
 from protocol.grpc.call_tasks import CallTasks
 from protocol.grpc.codec import Codec
 from protocol.grpc.direct_infer import METHOD, DirectCall, DirectInfer
-from protocol.grpc.framing import frame
+from protocol.grpc.framing import frame, whole_message
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
 from protocol.grpc.http2 import events
 from protocol.grpc.http2.request_headers import Headers
+from protocol.grpc.incoming import Incoming, deadline_of
 from protocol.grpc.outgoing import Outgoing
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_head import RequestHead, read_head
@@ -80,7 +82,8 @@ class Calls:
     memory: counts the messages of all of them.
     is_draining: the server stops: no call is begun.
     refuses: the connection ends, and its peer has had the time to hear of it.
-    next_deadline: of the calls without a task the first, or before that, in seconds of Trio's clock.
+    next_deadline: when the first of the calls without a task has to be looked at, or before that, in seconds of Trio's
+        clock.
     """
 
     def __init__(self, shared: Shared, out: Outgoing, owner: Owner) -> None:
@@ -91,14 +94,16 @@ class Calls:
         self.memory = ReceiveMemory(shared.limits.max_receive_memory, shared.memory, shared.threads)
         self._streams: dict[int, Stream] = {}
         self._infer = shared.direct
+        self._arriving: dict[int, Incoming] = {}  # those that may need no task
         self._direct: dict[int, DirectCall] = {}
+        self._fed: Incoming | None = None  # the one of those arriving that has got something last
         self._taken = 0  # bytes of calls without a task, which the peer may send again
         self.is_draining = False
         self.refuses = False
         self.next_deadline = math.inf
 
     def __len__(self) -> int:
-        return len(self._streams) + len(self._direct)
+        return len(self._streams) + len(self._arriving) + len(self._direct)
 
     def begin(self, nursery: trio.Nursery) -> None:
         """Before the first event; the nursery is the connection's."""
@@ -113,13 +118,16 @@ class Calls:
         """Nothing more can be sent."""
         for stream in self._streams.values():
             stream.terminate()
+        for incoming in self._arriving.values():
+            incoming.close()
+        self._arriving.clear()
         if self._infer is not None:
             for call in self._direct.values():
                 self._infer.give_up(call)
         self._direct.clear()
 
     def end_late(self, now: float) -> None:
-        """End the calls without a task whose deadline has passed."""
+        """End the calls without a task whose deadline has passed; a task does it where the message has not come."""
         if now < self.next_deadline:
             return
         late = [call for call in self._direct.values() if call.deadline <= now]
@@ -128,7 +136,11 @@ class Calls:
             self._give_up(call)
             ending = (*RESPONSE_HEADERS, *_deadline_exceeded())
             self._out.end_stream(call.id, ending, peer_has_ended=True)
-        self.next_deadline = min([call.deadline for call in self._direct.values()], default=math.inf)
+        for incoming in [each for each in self._arriving.values() if _gathers_until(each) <= now]:
+            self._run_in_task(incoming)
+        times = [call.deadline for call in self._direct.values()]
+        times += [_gathers_until(incoming) for incoming in self._arriving.values()]
+        self.next_deadline = min(times, default=math.inf)
         if late:
             self._out.flush()
             self._note_end()
@@ -139,33 +151,44 @@ class Calls:
 
     def room(self, stream_id: int, size: int) -> memoryview | None:
         """Where the next data of a call belongs, at most `size` bytes, if that is known."""
-        stream = self._streams.get(stream_id)
-        return None if stream is None else stream.room(size)
+        incoming = self._arriving.get(stream_id)
+        if incoming is None:
+            stream = self._streams.get(stream_id)
+            if stream is None:
+                return None
+            incoming = stream.incoming
+        return incoming.room(size)
 
     # What has come.
 
     def on_request(self, event: events.RequestReceived) -> None:
         head: RequestHead = event.request
         self._out.window_updates += _UPDATES_PER_CALL
-        is_first = not self._streams and not self._direct
-        if (
-            len(self._streams) + len(self._direct) >= self._limits.max_concurrent_streams
-            or self.refuses
-            or self.is_draining
-            or head.handler is None
-        ):
+        count = len(self._streams) + len(self._arriving) + len(self._direct)
+        if count >= self._limits.max_concurrent_streams or self.refuses or self.is_draining or head.handler is None:
             self._refuse(event, head)
             if event.flow_controlled_length:
                 self._out.acknowledge(event.stream_id, event.flow_controlled_length)
             return
-        if is_first:
+        if not count:
             self._owner.note_calls(has_calls=True)
-        if not (event.data is not None and head.is_direct and self._begin(event, event.data)):
-            self._open(event)
+        data = event.data
+        if head.is_direct and data is not None and self._is_begun(event, data):
+            return
+        incoming = Incoming(self._out, event.stream_id, head, self._limits, self.memory)
+        incoming.has_ended = event.stream_ended
+        if head.is_direct and not event.stream_ended:
+            self._arriving[incoming.id] = incoming
+            incoming.note_progress()
+            self._look_at(_gathers_until(incoming))
+            return
+        stream = self._run_in_task(incoming)
+        if data is not None:
+            stream.feed(data, event.flow_controlled_length, has_ended=True)
 
     def _refuse(self, event: events.RequestReceived, head: RequestHead) -> None:
         stream_id, has_ended = event.stream_id, event.stream_ended
-        if len(self._streams) + len(self._direct) >= self._limits.max_concurrent_streams:
+        if len(self) >= self._limits.max_concurrent_streams:
             # Some are reset, but their handlers not gone.
             self._out.count_refusal("max_concurrent_streams")
             self._out.refuse_stream(stream_id)
@@ -180,52 +203,97 @@ class Calls:
             response = error_response(Unavailable(SHUTTING_DOWN), head.method)
             self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
 
-    def _begin(self, event: events.RequestReceived, data: Buffer) -> bool:
-        """Whether it could be begun without a task."""
-        assert self._infer is not None
-        call = self._infer.begin(self, event.stream_id, event.request, data)
-        if call is None:
+    def _is_begun(self, event: events.RequestReceived, data: Buffer) -> bool:
+        """Whether a call that came whole could be begun without a task."""
+        size = len(data)
+        message = whole_message(data, self._limits.max_message_size)
+        if message is None:
             return False
-        self._direct[call.id] = call
+        if not self.memory.take(size) or not self._submit(
+            event.stream_id, event.request, message, size, deadline_of(event.request)
+        ):
+            self.memory.give(size)
+            return False
         self._taken += event.flow_controlled_length
-        if call.deadline < self.next_deadline:
-            self.next_deadline = call.deadline
-            self._owner.note_deadline()
         return True
 
-    def _open(self, event: events.RequestReceived) -> None:
-        stream = Stream(self._out, event.stream_id, event.request, self._shared.codec, self._limits, self.memory)
-        stream.has_ended = event.stream_ended
-        self._streams[stream.id] = stream
-        self._tasks.start(stream)
-        if event.data is not None:
-            stream.feed(event.data, event.flow_controlled_length, has_ended=True)
+    def _submit(self, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float) -> bool:
+        assert self._infer is not None
+        call = self._infer.begin(self, stream_id, head, message, size, deadline)
+        if call is None:
+            return False
+        self._direct[stream_id] = call
+        if deadline < self.next_deadline:
+            self._look_at(deadline)
+        return True
+
+    def _look_at(self, time: float) -> None:
+        if time < self.next_deadline:
+            self.next_deadline = time
+            self._owner.note_deadline()
 
     def end_burst(self) -> None:
         """All events of a read are there."""
+        if self._fed is not None:
+            self._acknowledge_fed()
         if self._taken:
             taken, self._taken = self._taken, 0
             self._out.acknowledge(0, taken)  # their streams have ended: of the connection
 
+    def _acknowledge_fed(self) -> None:
+        if self._fed is not None:
+            self._fed.acknowledge()
+            self._fed = None
+
     def on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
-        if stream is None:  # answered without waiting for it
-            self._out.acknowledge(event.stream_id, event.flow_controlled_length)
-        else:
+        if stream is not None:
             stream.feed(event.data, event.flow_controlled_length, has_ended=event.stream_ended)
+        else:
+            incoming = self._arriving.get(event.stream_id)
+            if incoming is None:  # answered without waiting for it
+                self._out.acknowledge(event.stream_id, event.flow_controlled_length)
+            else:
+                incoming.feed(event.data, event.flow_controlled_length, has_ended=event.stream_ended)
+                self._gather(incoming)
         if not event.data and not event.stream_ended:
             self._owner.count_control_frame()
 
+    def _gather(self, incoming: Incoming) -> None:
+        """There is more of it."""
+        if not incoming.has_ended and not incoming.is_decided:
+            incoming.note_progress()
+            if self._fed is not incoming:
+                self._acknowledge_fed()
+                self._fed = incoming
+            return
+        if self._fed is incoming:
+            self._fed = None
+        message = incoming.whole() if incoming.has_ended else None
+        if message is None or not self._submit(incoming.id, incoming.head, message, incoming.held, incoming.deadline):
+            self._run_in_task(incoming)
+            return
+        del self._arriving[incoming.id]
+        self._taken += incoming.let_go()
+
     def on_trailers(self, event: events.TrailersReceived) -> None:
         stream = self._streams.get(event.stream_id)
+        incoming = self._arriving.get(event.stream_id)
         if stream is not None:
             stream.end()
+        elif incoming is not None:
+            incoming.has_ended = True
+            self._gather(incoming)
 
     def on_stream_reset(self, event: events.StreamReset) -> None:
         stream = self._streams.get(event.stream_id)
+        incoming = self._arriving.pop(event.stream_id, None)
         call = self._direct.pop(event.stream_id, None)
         if stream is not None:
             stream.terminate()
+        elif incoming is not None:
+            incoming.close()
+            self._note_end()
         elif call is not None:
             self._give_up(call)
             self._note_end()
@@ -235,6 +303,13 @@ class Calls:
         self._owner.count_reset()
 
     # One call in a task.
+
+    def _run_in_task(self, incoming: Incoming) -> Stream:
+        self._arriving.pop(incoming.id, None)
+        stream = Stream(self._out, incoming, self._shared.codec, self._limits, self.memory)
+        self._streams[stream.id] = stream
+        self._tasks.start(stream)
+        return stream
 
     async def _handle(self, stream: Stream) -> Sequence[Header]:
         if not stream.is_closed:
@@ -256,12 +331,12 @@ class Calls:
                 ending = _deadline_exceeded()
             if not stream.has_sent_headers:
                 ending = (*RESPONSE_HEADERS, *ending)
-            self._out.end_stream(stream.id, ending, peer_has_ended=stream.has_ended)
+            self._out.end_stream(stream.id, ending, peer_has_ended=stream.incoming.has_ended)
         self._out.flush()
         self._note_end()
 
     def _note_end(self) -> None:
-        if not self._streams and not self._direct:
+        if not len(self):
             self._owner.note_calls(has_calls=False)
 
     # One call without a task.
@@ -278,29 +353,33 @@ class Calls:
             self._out.end_stream(call.id, error_response(error, call.head.method), peer_has_ended=True)
         else:
             if message is None:
-                stream = self._run_in_task(call, partial(self._infer.send, call))
+                stream = self._finish_in_task(call, partial(self._infer.send, call))
                 stream.on_close = partial(self._infer.close, call)
                 return
             if not self._out.send_response(call.id, parts):  # its client has to make room first
-                self._run_in_task(call, partial(_send, message))
+                self._finish_in_task(call, partial(_send, message))
                 return
         self._out.write_after(self._infer.answers)
         if not self._direct:
             self._note_end()
 
-    def _run_in_task(self, call: DirectCall, handle: Callable[[Stream], Awaitable[None]]) -> Stream:
+    def _finish_in_task(self, call: DirectCall, handle: Callable[[Stream], Awaitable[None]]) -> Stream:
         """What is left to do for it."""
-        stream = Stream(self._out, call.id, call.head, self._shared.codec, self._limits, self.memory)
-        stream.deadline = call.deadline
-        stream.has_ended = True
+        incoming = Incoming(self._out, call.id, call.head, self._limits, self.memory)
+        incoming.deadline = call.deadline
+        incoming.has_ended = True
+        stream = self._run_in_task(incoming)
         stream.handle = handle
-        self._streams[call.id] = stream
-        self._tasks.start(stream)
         return stream
 
     def _give_up(self, call: DirectCall) -> None:
         assert self._infer is not None
         self._infer.give_up(call)
+
+
+def _gathers_until(incoming: Incoming) -> float:
+    """When a task has to take the call, whatever has come of it."""
+    return min(incoming.progress_by, incoming.deadline)
 
 
 async def _send(message: Sequence[Buffer], stream: Stream) -> None:

@@ -143,10 +143,13 @@ class Connection:
             if self._poller is None or self._plain is None:
                 room = self._room()
                 if room is not None:
-                    data: Buffer = room[: await self._wire.receive_into(room)]
+                    self._take(room[: await self._wire.receive_into(room)])
                 else:
-                    data = await self._wire.receive(self._size)
-                self._take(data, is_large=room is not None)
+                    size = self._size
+                    data = await self._wire.receive(size)
+                    self._note_filled(is_filled=len(data) == size)
+                    self._take(data)
+                self._end_burst()
                 self._shared.give_out()
             else:
                 await self._be_in_sight(self._poller, self._plain)
@@ -179,23 +182,32 @@ class Connection:
         assert self._plain is not None
         try:
             room = self._room()
-            data: Buffer | None
-            if room is not None:
+            if room is None:
+                size = self._size
+                data = self._plain.receive_at_once(size)
+                if data is None:
+                    return
+                self._take(data)
+                is_filled = len(data) == size
+                if is_filled:
+                    room = self._room()
+                self._note_filled(is_filled=is_filled and room is None)
+            if room is not None:  # the rest of a large message, which is mostly there too
                 count = self._plain.receive_into_at_once(room)
-                data = None if count is None else room[:count]
-            else:
-                data = self._plain.receive_at_once(self._size)
-            if data is not None:
-                self._take(data, is_large=room is not None)
+                if count is not None:
+                    self._take(room[:count])
+            self._end_burst()
         except Exception as error:  # it costs this connection, as it would in its task
             self._defect = error
         if self._is_lost or self._has_failed or self._defect is not None or not self._out.is_heard:
             self._look_away()
 
-    def _take(self, data: Buffer, *, is_large: bool) -> None:
+    def _note_filled(self, *, is_filled: bool) -> None:
+        """Whether a read has filled what there was for it, so that more has come."""
+        self._size = MAX_RECEIVE_SIZE if is_filled else RECEIVE_SIZE
+
+    def _take(self, data: Buffer) -> None:
         """What has come; nothing at the end."""
-        # More has come where it fills what there was for it.
-        self._size = MAX_RECEIVE_SIZE if not is_large and len(data) == self._size else RECEIVE_SIZE
         if not data:
             self._is_lost = True
             return
@@ -203,19 +215,22 @@ class Connection:
         try:
             for event in self._h2.receive_data(data):
                 self._on_event[type(event)](event)
-            self._calls.end_burst()
         except ProtocolError as error:  # a GOAWAY that says so to the peer is ready
             logger.debug("closing a gRPC connection: %s", error)
             if type(error) is DenialOfServiceError:
                 self._out.count_refusal("max_header_size")
             self._has_failed = True
-            return
-        self._out.answer_peer()
+
+    def _end_burst(self) -> None:
+        """All that was read at one time has been taken."""
+        if not (self._is_lost or self._has_failed):
+            self._calls.end_burst()
+            self._out.answer_peer()
 
     def _room(self) -> memoryview | None:
         """Where the rest of a large DATA frame belongs, if that is what comes next."""
         under_way = self._h2.data_under_way
-        if under_way is None or under_way[1] < _IN_PLACE_FROM:
+        if under_way is None or under_way[1] < _IN_PLACE_FROM or self._has_failed:
             return None
         return self._calls.room(*under_way)
 

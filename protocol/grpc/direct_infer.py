@@ -9,13 +9,9 @@ to it.
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
-import trio
-
 from protocol.answers import Answers, Awaited
-from protocol.grpc.framing import PREFIX_LENGTH
 from protocol.grpc.infer_codec import encode_response
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_forms import RequestForms
@@ -44,14 +40,15 @@ class Asking(Protocol):
 
 
 class DirectCall(Awaited, kw_only=True):
-    """One that is under way; its client has sent all. `id` is its stream's, `deadline` in seconds of Trio's clock,
-    `size` in bytes. `lease` and `placed` are there if it uses shared memory, or wants classes."""
+    """One that is under way; its client has sent all. `id` is its stream's, `deadline` in seconds of Trio's clock;
+    `size`, in bytes, is what its message counts for. `lease` and `placed` are there if it uses shared memory, or wants
+    classes."""
 
     asking: Asking
     id: int
     head: RequestHead
     size: int
-    deadline: float = math.inf
+    deadline: float
     lease: Lease | None = None
     placed: PlacedRequest | None = None
 
@@ -66,10 +63,9 @@ class DirectCall(Awaited, kw_only=True):
 class DirectInfer:
     """Of one edge, whose `answers` run as long as it serves."""
 
-    def __init__(self, services: EdgeServices, forms: RequestForms, answers: Answers, max_message_size: int) -> None:
+    def __init__(self, services: EdgeServices, forms: RequestForms, answers: Answers) -> None:
         self._services = services
         self._forms = forms
-        self._max_size = PREFIX_LENGTH + max_message_size
         self.answers = answers
 
     @classmethod
@@ -79,28 +75,17 @@ class DirectInfer:
         """None where every call takes more than this."""
         if not services.access.is_open or not services.forwarding.is_empty or settings.compression_level:
             return None
-        return cls(services, forms, answers, settings.limits.max_message_size)
+        return cls(services, forms, answers)
 
-    def begin(self, asking: Asking, stream_id: int, head: RequestHead, data: Buffer) -> DirectCall | None:
-        """Queue the request of a call whose data is all there. None where it has to go the usual way, and nothing has
-        been done."""
-        size = len(data)
-        services, memory = self._services, asking.memory
-        if (
-            size < PREFIX_LENGTH
-            or data[0]
-            or int.from_bytes(data[1:PREFIX_LENGTH], "big") != size - PREFIX_LENGTH
-            or size > self._max_size
-            or services.trace.is_sampling
-        ):
+    def begin(
+        self, asking: Asking, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float
+    ) -> DirectCall | None:
+        """Queue the request of a call, whose `size` bytes are counted. None where it has to go the usual way, and
+        nothing has been done."""
+        services = self._services
+        if services.trace.is_sampling:
             return None
-        if not memory.take(size):
-            memory.give(size)
-            return None
-        message = memoryview(data)[PREFIX_LENGTH:]
-        call = DirectCall(self.answers, asking=asking, id=stream_id, head=head, size=size)
-        if head.timeout is not None:
-            call.deadline = trio.current_time() + head.timeout
+        call = DirectCall(self.answers, asking=asking, id=stream_id, head=head, size=size, deadline=deadline)
         try:
             request, placement, _ = self._forms.decode(self._forms.read(message), message)
             if placement is None or self._has_placed(call, request, placement):
@@ -108,7 +93,8 @@ class DirectInfer:
         except Exception:  # what it is, is said on the usual way
             call.submitted = None
         if call.submitted is None:
-            self.close(call)
+            if call.lease is not None:
+                call.lease.__exit__(None, None, None)
             return None
         return call
 

@@ -55,19 +55,16 @@ class MessageDeframer:
         """Whether `next_frame` has something to say."""
         return self._error is not None or 0 <= self._length <= self.buffered - PREFIX_LENGTH
 
-    def whole(self) -> memoryview | None:
-        """The message, if one is there by itself, small and not compressed. It stays until `drop`."""
-        if self._error is not None or self._flag or self._large is not None:
-            return None
-        if not 0 <= self._length == self.buffered - PREFIX_LENGTH:
-            return None
-        return memoryview(self._joined())[PREFIX_LENGTH:]
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more than one message can be: an error, or bytes behind it."""
+        return self._error is not None or 0 <= self._length < self.buffered - PREFIX_LENGTH
 
-    def drop(self) -> None:
-        """The message that `whole` gave is taken."""
-        self._chunks = []
-        self._length = -1
-        self.buffered = 0
+    def whole(self) -> memoryview | None:
+        """The message, if exactly one is there, and not compressed. It stays."""
+        if self._error is not None or self._flag or self._length < 0 or self._length != self.buffered - PREFIX_LENGTH:
+            return None
+        return memoryview(self._joined())[PREFIX_LENGTH:] if self._large is None else self._large.toreadonly()
 
     def room(self, size: int) -> memoryview | None:
         """Where the next bytes belong, at most `size`, if that is known. What is then fed of it is not copied."""
@@ -158,6 +155,14 @@ class MessageDeframer:
         if len(self._chunks) > 1:
             self._chunks = [b"".join(self._chunks)]
         return self._chunks[0]
+
+
+def whole_message(data: Buffer, max_message_size: int) -> memoryview | None:
+    """The message in the bytes, if they are exactly one of no more than that size, and not compressed."""
+    size = len(data) - PREFIX_LENGTH
+    if size < 0 or data[0] or int.from_bytes(data[1:PREFIX_LENGTH], "big") != size or size > max_message_size:
+        return None
+    return memoryview(data)[PREFIX_LENGTH:]
 
 
 def message_too_large(size: int, limit: int) -> PayloadTooLarge:

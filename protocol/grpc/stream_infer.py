@@ -188,7 +188,7 @@ class StreamInfer:
 
     # One request without a task.
 
-    def _submit_at_once(self, data: memoryview) -> bool:
+    def _submit_at_once(self, data: memoryview, memory: int) -> bool:
         """As `_read` does for a plain request. Implements `Stream.offer`."""
         assert self._tasks is not None
         if self._stream.is_draining or self._services.trace.is_sampling or not self._tasks.have_all_begun:
@@ -197,7 +197,7 @@ class StreamInfer:
             self._in_flight.acquire_nowait()
         except trio.WouldBlock:
             return False
-        request = _Request(self._delivered, stream=self, memory=0)
+        request = _Request(self._delivered, stream=self, memory=memory)
         try:
             request.read = self._forms.read(data)
             request.decoded = self._call.decode(request.read, data, None)
@@ -208,7 +208,6 @@ class StreamInfer:
         if request.submitted is None:
             self._in_flight.release()
             return False
-        request.memory = self._stream.take_message_memory()
         self._answers.expect(request)
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -125,16 +126,119 @@ async def test_services_that_look_at_each_call_take_a_task(parts: dict[str, Any]
         assert peers.core.submitted == []
 
 
-async def test_a_call_in_pieces_takes_a_task() -> None:
+LARGE = bytes(range(256)) * 2344  # 600 kB
+
+
+@pytest.mark.parametrize("cuts", [[20], [0], [3, 100, 101], [70_000, 140_000, 590_000]])
+async def test_a_call_in_pieces_takes_no_task_either(cuts: list[int]) -> None:
+    data = LARGE if cuts[-1] > 1000 else b"1234" * 100
     async with serving() as peers:
-        body = framed(request_of())
-        stream = await peers.client.open(INFER)
-        await trio.testing.wait_all_tasks_blocked()
-        await peers.client.send(stream, body[:20])
-        await trio.testing.wait_all_tasks_blocked()
-        await peers.client.send(stream, body[20:], end=True)
+        body = framed(request_of(data=data))
+        stream = await peers.client.open(INFER, holds_back=True)
+        for start, end in pairwise([0, *cuts, len(body)]):
+            await peers.client.send(stream, body[start:end], end=end == len(body))
+            await trio.testing.wait_all_tasks_blocked()
+        response = await peers.client.finish(stream)
+        assert response.status == 0
+        assert answer_of(response.messages[0]).raw_output_contents[0] == data
+        assert endings(peers.core) == ["answered"]
+        assert await held(peers) == 0
+
+
+async def begin(peers: Caller, body: bytes, **headers: str) -> int:
+    """A call whose request has not ended."""
+    stream = await peers.client.open(INFER, headers=headers)
+    await peers.client.send(stream, body)
+    await trio.testing.wait_all_tasks_blocked()
+    return stream
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_a_request_that_ends_with_trailers(size: int) -> None:
+    async with serving() as peers:
+        stream = await begin(peers, framed(request_of(data=bytes(size))))
+        peers.client.h2.send_headers(stream, [("some", "trailer")], end_stream=True)
+        await peers.client.flush()
         assert (await peers.client.finish(stream)).status == 0
+        assert endings(peers.core) == ["answered"]
+        assert await held(peers) == 0
+
+
+@pytest.mark.parametrize("wrong", [b"\2\0\0\0\1", framed(request_of()) + b"x"])
+async def test_what_is_wrong_is_said_before_the_rest_comes(wrong: bytes) -> None:
+    async with serving() as peers:
+        stream = await begin(peers, wrong)
+        assert (await peers.client.finish(stream)).status == 3
+        assert await held(peers) == 0
+
+
+async def test_a_request_that_does_not_go_on(autojump_clock: trio.testing.MockClock) -> None:
+    services = edge_services()
+    settings = GrpcSettings(limits=ConnectionLimits(receive_timeout=10))
+    async with serving(services, settings) as peers:
+        began = trio.current_time()
+        stream = await begin(peers, framed(request_of())[:-1])
+        response = await peers.client.finish(stream)
+        assert response.status == DEADLINE_EXCEEDED
+        assert "too little of it came for 10 seconds" in response.message
+        assert trio.current_time() - began == pytest.approx(10)
+        assert services.limits.counts() == {("grpc", "receive_timeout"): 1}
+        assert await held(peers) == 0
+
+
+async def test_a_request_that_goes_on_has_more_time(autojump_clock: trio.testing.MockClock) -> None:
+    settings = GrpcSettings(limits=ConnectionLimits(receive_timeout=10))
+    async with serving(settings=settings) as peers:
+        body = framed(request_of(data=LARGE))
+        stream = await begin(peers, body[:100_000])
+        for start in range(100_000, len(body), 100_000):
+            await trio.sleep(9)
+            await peers.client.send(stream, body[start : start + 100_000], end=start + 100_000 >= len(body))
+        assert (await peers.client.finish(stream)).status == 0
+
+
+async def test_a_deadline_ends_a_request_that_has_not_come(autojump_clock: trio.testing.MockClock) -> None:
+    async with serving() as peers:
+        began = trio.current_time()
+        stream = await begin(peers, framed(request_of())[:-1], **{"grpc-timeout": "2S"})
+        response = await peers.client.finish(stream)
+        assert (response.status, response.message) == (DEADLINE_EXCEEDED, "the call's deadline has passed")
+        assert trio.current_time() - began == pytest.approx(2)
+        assert await held(peers) == 0
+
+
+async def test_a_request_that_is_reset_or_left_is_let_go() -> None:
+    async with serving() as peers:
+        first = await begin(peers, framed(request_of(data=LARGE))[:100_000])
+        await begin(peers, framed(request_of(data=LARGE))[:50_000])
+        assert await held(peers) == 150_000
+        peers.client.h2.reset_stream(first)
+        await peers.client.flush()
+        assert await held(peers) == 50_000
+        await peers.client.transport.aclose()
+        assert await held(peers) == 0
         assert peers.core.submitted == []
+
+
+async def test_requests_that_have_not_come_count_as_calls() -> None:
+    settings = GrpcSettings(limits=ConnectionLimits(max_concurrent_streams=1))
+    async with serving(settings=settings) as peers:
+        peers.client.h2.remote_settings.max_concurrent_streams = 100
+        body = framed(request_of())
+        stream = await begin(peers, body[:-1])
+        assert (await peers.client.finish(await peers.client.start_call(INFER, request_of()))).reset == 7
+        await peers.client.send(stream, body[-1:], end=True)
+        assert (await peers.client.finish(stream)).status == 0
+
+
+async def test_a_request_in_pieces_that_holds_too_much_is_refused() -> None:
+    memory = RequestMemory(120_000)
+    async with serving(edge_services(memory=memory)) as peers:
+        stream = await begin(peers, framed(request_of(data=LARGE))[:130_000])
+        assert (await peers.client.finish(stream)).status in (RESOURCE_EXHAUSTED, UNAVAILABLE)
+        await trio.testing.wait_all_tasks_blocked()
+        assert memory.held == 0
+        assert (await peers.client.call(INFER, request_of())).status == 0
 
 
 async def test_a_reset_gives_its_call_up_and_no_other() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidArgument, PayloadTooLarge
-from protocol.grpc.framing import PREFIX_LENGTH, MessageDeframer, frame
+from protocol.grpc.framing import PREFIX_LENGTH, MessageDeframer, frame, whole_message
 from tests.protocol.grpc.client import framed
 
 LIMIT = 100_000
@@ -144,28 +144,46 @@ def test_room_and_chunks_may_be_mixed(pieces: list[tuple[bool, int]]) -> None:
     assert deframer.buffered == 0
 
 
-def test_a_message_by_itself_can_be_taken_at_once() -> None:
+@pytest.mark.parametrize("message", [b"abc", LARGE])
+def test_a_message_by_itself_can_be_looked_at(message: bytes) -> None:
     deframer = MessageDeframer(1 << 20)
+    data = framed(message)
+    deframer.feed(data[:6])
+    assert deframer.whole() is None
+    deframer.feed(data[6:])
     for _ in range(2):
-        deframer.feed(b"\0\0\0\0\3a")
-        assert deframer.whole() is None
-        deframer.feed(b"bc")
         whole = deframer.whole()
         assert whole is not None
-        assert bytes(whole) == b"abc"
-        deframer.drop()
-        assert (deframer.whole(), deframer.buffered, deframer.next_frame()) == (None, 0, None)
+        assert whole == message
+    assert not deframer.has_more
+    found = deframer.next_frame()
+    assert found is not None
+    assert found.payload == message
+    assert (deframer.whole(), deframer.buffered, deframer.next_frame()) == (None, 0, None)
+
+
+def test_a_message_with_more_behind_it_is_not_by_itself() -> None:
+    deframer = MessageDeframer(1 << 20)
     deframer.feed(b"\0\0\0\0\0")
     empty = deframer.whole()
     assert empty is not None
     assert not empty
     deframer.feed(b"\0")  # and the next one begins
     assert deframer.whole() is None
+    assert deframer.has_more
 
 
-@pytest.mark.parametrize("data", [b"\1\0\0\0\1a", b"\2\0\0\0\1a", b"\0\0\1\x86\xa0" + bytes(100_000), b""])
-def test_what_is_compressed_wrong_or_large_is_not_taken_at_once(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"\1\0\0\0\1a", b"\2\0\0\0\1a", b"\0\x7f\0\0\0a", b"\0\0", b""])
+def test_what_is_compressed_wrong_or_cut_off_is_no_whole_message(data: bytes) -> None:
     deframer = MessageDeframer(1 << 20)
-    for start in range(0, len(data), 50_000):
-        deframer.feed(data[start : start + 50_000])
+    deframer.feed(data)
     assert deframer.whole() is None
+    assert whole_message(data, 1 << 20) is None
+
+
+def test_bytes_that_are_one_message() -> None:
+    message = whole_message(framed(b"abc"), 3)
+    assert message is not None
+    assert bytes(message) == b"abc"
+    assert whole_message(framed(b"abc"), 2) is None
+    assert whole_message(framed(b"abc") + b"d", 3) is None
