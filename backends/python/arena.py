@@ -51,6 +51,7 @@ class Arena:
         self.is_usable = hasattr(os, "memfd_create") and not settings.is_inline
         self.inputs: Segment | None = None
         self.outputs: Segment | None = None
+        self.has_unsent = False  # segments that the worker does not know yet
 
     def input_segment(self, size: int) -> Segment | None:
         """A segment that holds `size` bytes of inputs; None where they are to cross in the frame."""
@@ -61,8 +62,7 @@ class Arena:
 
     def take_unsent(self) -> dict[str, Segment]:
         """The segments that the worker does not know yet, by the name that a frame gives them."""
-        if self.inputs is None and self.outputs is None:  # as long as batches are small
-            return {}
+        self.has_unsent = False
         unsent = {
             name: segment
             for name, segment in (("inputs", self.inputs), ("outputs", self.outputs))
@@ -99,7 +99,9 @@ class Arena:
         if segment is not None:
             segment.close()
         try:
-            return Segment(min(wanted, settings.shm_limit_byte_size))
+            made = Segment(min(wanted, settings.shm_limit_byte_size))
+            self.has_unsent = True
+            return made
         except OSError as error:
             logger.warning("no shared memory of %d bytes (%s): tensors cross in the socket", wanted, error)
             self.is_usable = False

@@ -60,6 +60,7 @@ class PythonBackend(Backend):
         super().__init__(spec)
         self._loaded: LoadedModel | None = None
         self._renewal: Renewal | None = None
+        self._takes_sequences = spec.config.sequence_batching is not None
         # A worker that is being replaced, while it finishes what it has.
         self._retiring: LoadedModel | None = None
         self._outputs = frozenset(output.name for output in (*spec.config.output, *hidden_outputs(spec.config)))
@@ -137,7 +138,7 @@ class PythonBackend(Backend):
         loaded = self._loaded
         if loaded is None or self._death or not loaded.link.is_attended:
             return False
-        if self.spec.config.sequence_batching is not None:
+        if self._takes_sequences:
             free = None
         loaded.calls += 1
         if not loaded.batches.begin(requests, partial(self._end_batch, loaded, len(requests), done), free):
@@ -163,7 +164,7 @@ class PythonBackend(Backend):
     async def execute_overlapping(self, requests: Sequence[InferenceRequest], free: Callable[[], None]) -> BatchResult:
         """`free` is called while a coroutine `execute` goes on, and while requests wait for their response senders."""
         # A sequence's requests run one after the other.
-        return await self._execute(requests, free if self.spec.config.sequence_batching is None else None)
+        return await self._execute(requests, None if self._takes_sequences else free)
 
     async def _execute(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None) -> BatchResult:
         try:
@@ -202,7 +203,7 @@ class PythonBackend(Backend):
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
     ) -> BatchTiming:
-        waits = self.spec.config.sequence_batching is not None  # only then a round's end is known
+        waits = self._takes_sequences  # only then a round's end is known
         try:
             return await self._attended(
                 len(requests), lambda batches: batches.run_decoupled(requests, responders, waits=waits)

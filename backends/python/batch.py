@@ -7,8 +7,9 @@ Flow: requests → [batch] → EXECUTE frame; EXECUTED frame → [batch] → res
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from backends.interface import Rescheduled
 from backends.python.forms import Forms
@@ -25,7 +26,7 @@ from backends.python.worker.trioton_worker.frames import (
     RESCHEDULED,
 )
 from protocol.errors import KINDS, ServerError
-from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue
 
 _START_FLAG, _END_FLAG = 1, 2
 # The column of EXECUTED in front of its runs: the batch, whether inputs are kept, the bytes of outputs in the segment.
@@ -56,11 +57,11 @@ def encode_batch(
     """The EXECUTE frame of a batch. `about_batch` is what its head is to say besides the requests; the inputs are not
     in it if they are `in_segment`. Raises Internal, as `TensorColumn.frame`."""
     head = dict(about_batch)
-    about = [
-        [index, about]
-        for index, request in enumerate(requests)
-        if (about := about_request(request, all_outputs)) is not None
-    ]
+    about = []
+    for index, request in enumerate(requests):
+        said = about_request(request, all_outputs)
+        if said is not None:
+            about.append([index, said])
     if about:
         head["requests"] = about
     flags = (IN_SEGMENT if in_segment else 0) | (IS_BESIDE if is_beside else 0)
@@ -91,8 +92,7 @@ def about_request(request: InferenceRequest, all_outputs: frozenset[str]) -> str
     }
 
 
-@dataclass(eq=False, slots=True)
-class Executed:
+class Executed(msgspec.Struct, eq=False):
     """An EXECUTED frame, its tensors not looked at yet: `shared` bytes of them are in the outputs' segment."""
 
     batch: int
@@ -132,10 +132,13 @@ def decode_responses(
     memory = output_memory if is_shared else executed.frame.body
     if memory is None:
         raise BrokenFrame("its answer is in shared memory that it does not have")
-    parameters = dict(head.parameters)
-    errors = {index: (code, message) for index, code, message in head.errors}
-    if (parameters or errors) and not all(0 <= index < len(requests) for index in (*parameters, *errors)):
-        raise BrokenFrame(f"it answers more than {len(requests)} requests")
+    parameters: dict[int, dict[str, ParameterValue]] = {}
+    errors: dict[int, tuple[int, str]] = {}
+    if head is not _NOTHING:
+        parameters = dict(head.parameters)
+        errors = {index: (code, message) for index, code, message in head.errors}
+        if not all(0 <= index < len(requests) for index in (*parameters, *errors)):
+            raise BrokenFrame(f"it answers more than {len(requests)} requests")
     reader = TensorReader(executed.frame, forms, memory, skipped=_BEFORE_RUNS, is_copied=is_shared)
     answers: list[Outcome | None] = []
     while not reader.is_at_end:

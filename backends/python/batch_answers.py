@@ -7,6 +7,7 @@ so; what its response senders are to answer comes in RESPONSE, before that or mu
 from __future__ import annotations
 
 import time
+from typing import cast
 
 import trio
 
@@ -101,17 +102,21 @@ class BatchAnswers:
                 self._answered(batch, found, answers)
 
     def _answered(self, batch: RunningBatch, found: Executed, answers: list[Outcome | None]) -> None:
-        self._note_memory(found)
+        if found.is_kept or found.head.wanted:
+            self._note_memory(found)
         batch.has_left = True
         self._room.leave()
         timing = BatchTiming(
             batch.sent - batch.started, batch.computed - batch.sent, time.perf_counter_ns() - batch.computed
         )
-        if None in answers and batch.owes(answers, timing):
-            if batch.free is not None and self._room.concurrency == 1:
-                self._room.offer(batch.free)
-            return
-        self._open.complete(batch, BatchResult(batch.merged(answers), timing))
+        if None in answers:
+            if batch.owes(answers, timing):
+                if batch.free is not None and self._room.concurrency == 1:
+                    self._room.offer(batch.free)
+                return
+            self._open.complete(batch, BatchResult(batch.merged(answers), timing))
+        else:
+            self._open.complete(batch, BatchResult(cast("list[Outcome]", answers), timing))
 
     def _drop(self, batch: RunningBatch, found: Executed) -> None:
         self._note_memory(found)

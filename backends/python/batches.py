@@ -8,6 +8,7 @@ worker when `execute` returns, and may be answered much later. In all its inputs
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,7 +26,7 @@ from backends.python.reply_stream import ReplyStream
 from backends.python.running_batch import RunningBatch
 from backends.python.tensor_columns import TensorColumn
 from backends.python.wire import encode
-from backends.python.worker.trioton_worker.frames import CANCEL
+from backends.python.worker.trioton_worker.frames import CANCEL, INLINE_BYTE_SIZE
 from backends.services import Execution
 from protocol.errors import Internal
 from protocol.messages import InferenceRequest
@@ -51,7 +52,7 @@ class Batches:
         self._spec = spec
         self._outputs = outputs
         self._numbers = itertools.count(1)
-        self._knows_verbose = link.logs_verbose
+        self._knows_verbose = link.logs(logging.DEBUG)
         link.at_end.append(self.open.end)
 
     def execution_of(self, batch: RunningBatch | None) -> Execution | None:
@@ -76,9 +77,10 @@ class Batches:
         """
         started = time.perf_counter_ns()
         inputs = column_of(requests, self._link.forms)
-        if inputs.size > min(BLOCKING_SIZE, self._room.byte_limit) or not self._room.may_begin(inputs.size):
+        size = inputs.size
+        if size > BLOCKING_SIZE or size > self._room.byte_limit or not self._room.may_begin(size):
             return False
-        batch = self._begin(requests, inputs.size, started, free)
+        batch = self._begin(requests, size, started, free)
         try:
             segment = self._segment_for(batch, inputs)
             if segment is not None:
@@ -175,9 +177,7 @@ class Batches:
     def _begin(
         self, requests: Sequence[InferenceRequest], size: int, started: int, free: Callable[[], None] | None
     ) -> RunningBatch:
-        batch = RunningBatch(next(self._numbers), requests, size)
-        batch.started = started
-        batch.free = free
+        batch = RunningBatch(next(self._numbers), requests, size, started=started, free=free)
         self._room.enter(size)
         self.open.by_number[batch.number] = batch
         return batch
@@ -185,34 +185,34 @@ class Batches:
     def _segment_for(self, batch: RunningBatch, inputs: TensorColumn) -> Segment | None:
         """Where its inputs are to be copied; None where they cross in the frame."""
         batch.is_alone = self._room.in_worker == 1
-        segment = self._link.arena.input_segment(inputs.size) if batch.is_alone else None
+        if inputs.size <= INLINE_BYTE_SIZE or not batch.is_alone:
+            return None
+        segment = self._link.arena.input_segment(inputs.size)
         batch.in_segment = segment is not None
         return segment
 
     def _send(self, batch: RunningBatch, inputs: TensorColumn) -> None:
-        unsent = self._link.arena.take_unsent() if batch.is_alone else {}
+        link = self._link
+        about: dict[str, object] = {}
+        descriptors: Sequence[int] = ()
+        if link.arena.has_unsent and batch.is_alone:
+            unsent = link.arena.take_unsent()
+            about["segments"] = list(unsent)
+            descriptors = [segment.descriptor for segment in unsent.values()]
+        if batch.cancelled:
+            about["cancelled"] = sorted(batch.cancelled)
+        if link.logs(logging.DEBUG) != self._knows_verbose:
+            self._knows_verbose = about["logs_verbose"] = not self._knows_verbose
         encoded = encode_batch(
             batch.number,
             batch.requests,
             inputs,
             self._outputs,
-            about_batch=self._about(batch, list(unsent)),
+            about_batch=about,
             in_segment=batch.in_segment,
             is_beside=not batch.is_alone,
         )
-        descriptors = [segment.descriptor for segment in unsent.values()]
-        self._link.channel.give(encoded.start, encoded.body, encoded.body_size, descriptors)
+        link.channel.give(encoded.start, encoded.body, encoded.body_size, descriptors)
         batch.sent = time.perf_counter_ns()
         if batch.free is not None and self._room.concurrency > 1:
             self._room.offer(batch.free)
-
-    def _about(self, batch: RunningBatch, segments: Sequence[str]) -> dict[str, object]:
-        """What the worker must know of a batch besides its requests; mostly nothing."""
-        about: dict[str, object] = {}
-        if segments:
-            about["segments"] = segments
-        if batch.cancelled:
-            about["cancelled"] = sorted(batch.cancelled)
-        if self._link.logs_verbose != self._knows_verbose:
-            self._knows_verbose = about["logs_verbose"] = self._link.logs_verbose
-        return about

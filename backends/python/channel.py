@@ -74,7 +74,8 @@ class Channel:
         Raises:
             WorkerGone: there is nobody to send it to.
         """
-        self._check()
+        if self.is_closed:
+            raise WorkerGone(self.problem)
         size = len(start) + body_size
         if size <= _JOINED_SIZE:
             joined = b"".join((start, *body)) if body else start
@@ -197,7 +198,8 @@ class Channel:
     def _read(self) -> None:
         """Read once and take the frames that are whole then."""
         try:
-            data = self._socket.recv(min(max(self._reader.missing, _SMALLEST_READ), _READ_SIZE))
+            missing = self._reader.missing
+            data = self._socket.recv(_SMALLEST_READ if missing < _SMALLEST_READ else min(missing, _READ_SIZE))
         except BlockingIOError:
             return
         except OSError:
@@ -205,9 +207,10 @@ class Channel:
         if not data:
             self._end()
             return
-        self._reader.feed(data)
+        reader = self._reader
+        reader.feed(data)
         try:
-            while (frame := self._reader.next_frame()) is not None:
+            while reader.missing <= 0 and (frame := reader.next_frame()) is not None:
                 self._take(frame)
         except BrokenFrame as error:
             self._end(str(error))

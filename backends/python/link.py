@@ -61,21 +61,14 @@ class WorkerLink:
         self.arena = Arena(settings)
         self.forms = Forms()
         self._log = log
+        self.logs = log.isEnabledFor  # whether the model's messages of a level are shown
+        self.is_attended = False
         self.channel = Channel(control, self.take)
         self._attending = trio.Lock()
         self._tasks: trio.Nursery | None = None
         self._listened = trio.Event()
         self._answer: Frame | None = None
         self._awaited: trio.Event | None = None
-
-    @property
-    def is_attended(self) -> bool:
-        return self._tasks is not None
-
-    @property
-    def logs_verbose(self) -> bool:
-        """Whether the model's verbose messages are shown."""
-        return self._log.isEnabledFor(logging.DEBUG)
 
     async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read what the worker sends, prints and logs until it is dead, then return; kills one that no longer speaks.
@@ -86,6 +79,7 @@ class WorkerLink:
             try:
                 async with trio.open_nursery() as nursery:
                     self._tasks = nursery
+                    self.is_attended = True
                     nursery.start_soon(self.runner.forward_output)
                     nursery.start_soon(self._listen)
                     task_status.started()
@@ -96,6 +90,7 @@ class WorkerLink:
                     nursery.cancel_scope.cancel()
             finally:
                 self._tasks = None
+                self.is_attended = False
 
     async def _listen(self) -> None:
         await self.channel.run()

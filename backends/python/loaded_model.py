@@ -6,6 +6,7 @@ Flow: backend → [loaded model] → `batches` → `link` → worker. An instanc
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -80,7 +81,7 @@ class LoadedModel:
                 "can_share": link.arena.is_usable,
                 "is_decoupled": source.config.is_decoupled,
                 "is_in_loop": settings.isolation is Isolation.IN_LOOP,
-                "logs_verbose": link.logs_verbose,
+                "logs_verbose": link.logs(logging.DEBUG),
                 "calls": settings.calls,
                 "byte_limit": settings.shm_limit_byte_size,
                 "input_device": spec.device_id if _has_device_inputs(spec, settings) else None,
@@ -107,7 +108,7 @@ class LoadedModel:
     async def wait_idle(self) -> None:
         """Sleep until nobody uses it, and nothing is to come for any request that it was given; or it has died."""
         while (self.calls or self.batches.open.has_any) and not self.link.channel.is_closed:
-            await self.batches.open.changed.park()
+            await self.batches.open.wait_changed()
 
     async def stop(self) -> None:
         """Finalize the model within some seconds, or in its own time where it is debugged, then end its worker and

@@ -92,7 +92,7 @@ class LoopBatches(Batches):
             return None
         started = time.perf_counter_ns()
         live = LiveBatch(session, next(self._numbers))
-        session.logs_verbose = self._link.logs_verbose
+        session.logs_verbose = self._link.logs(logging.DEBUG)
         if self._gone:
             self._note_gone(live, requests)
         try:

@@ -15,12 +15,13 @@ from protocol.errors import ServerError
 
 
 class OpenBatches:
-    """`room` is what they leave in the worker. `changed` is woken when `has_any` may have changed."""
+    """`room` is what they leave in the worker."""
 
     def __init__(self, channel: Channel, *, concurrency: int, byte_limit: int) -> None:
         self.by_number: dict[int, RunningBatch] = {}
         self.room = WorkerRoom(channel, self.by_number, concurrency=concurrency, byte_limit=byte_limit)
-        self.changed = trio.lowlevel.ParkingLot()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._watching = 0
 
     def find(self, number: int) -> RunningBatch | None:
         """The batch, if anything of it is still to come."""
@@ -31,13 +32,22 @@ class OpenBatches:
         """Whether anything is to come for any batch."""
         return bool(self.by_number)
 
+    async def wait_changed(self) -> None:
+        """Until `has_any` may have changed, or a call of the backend has ended."""
+        self._watching += 1
+        try:
+            await self._changed.park()
+        finally:
+            self._watching -= 1
+
     def tell_changed(self) -> None:
-        if self.changed:
-            self.changed.unpark_all()
+        if self._watching:
+            self._changed.unpark_all()
 
     def complete(self, batch: RunningBatch, result: BatchResult | Exception) -> None:
         """Tell who waits for it; nothing more is to come."""
-        self.room.withdraw(batch.free)
+        if batch.free is not None:
+            self.room.withdraw(batch.free)
         self.close(batch)
         if batch.done is not None:
             batch.done(result)
@@ -61,8 +71,10 @@ class OpenBatches:
     def close(self, batch: RunningBatch) -> None:
         """Nothing more is to come for it."""
         self.by_number.pop(batch.number, None)
-        self.give_back_inputs(batch)
-        self.tell_changed()
+        if batch.input_size:
+            self.give_back_inputs(batch)
+        if self._watching:
+            self._changed.unpark_all()
 
     def give_back_inputs(self, batch: RunningBatch) -> None:
         """The worker holds nothing more of them."""

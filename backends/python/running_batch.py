@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from backends.interface import BatchResult, BatchTiming
 from backends.python.batch import Executed, Outcome
@@ -23,8 +24,7 @@ class Cancellable(Protocol):
     def cancel(self) -> None: ...
 
 
-@dataclass(eq=False, slots=True)
-class RunningBatch:
+class RunningBatch(msgspec.Struct, eq=False):
     """From EXECUTE to the last answer.
 
     `done` is told its end, or where that is None, `executed` is set and `result` is its end, None if the worker has
@@ -47,18 +47,18 @@ class RunningBatch:
     computed: int = 0
     free: Callable[[], None] | None = None
     done: Callable[[BatchResult | Exception], None] | None = None
-    executed: Signal = field(default_factory=Signal)
+    executed: Signal = msgspec.field(default_factory=Signal)
     result: BatchResult | Exception | None = None
     found: Executed | None = None
     has_left: bool = False
     execution: Execution | None = None
     is_abandoned: bool = False
-    answers: dict[int, Outcome] = field(default_factory=dict)
-    unanswered: set[int] = field(default_factory=set)
+    answers: dict[int, Outcome] = msgspec.field(default_factory=dict)
+    unanswered: set[int] = msgspec.field(default_factory=set)
     late: tuple[Sequence[Outcome | None], BatchTiming] | None = None
-    streams: list[ReplyStream] = field(default_factory=list)
-    cancelled: set[int] = field(default_factory=set)
-    calls: dict[Cancellable, int] = field(default_factory=dict)
+    streams: list[ReplyStream] = msgspec.field(default_factory=list)
+    cancelled: set[int] = msgspec.field(default_factory=set)
+    calls: dict[Cancellable, int] = msgspec.field(default_factory=dict)
 
     def answer(self, index: int, outcome: Outcome) -> None:
         """The response sender of a request has said its only answer; one after another is dropped."""

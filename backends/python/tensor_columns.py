@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,8 +24,7 @@ from protocol.messages import Buffer, Tensor
 _LARGE = 1 << 20
 
 
-@dataclass(eq=False, slots=True)
-class EncodedFrame:
+class EncodedFrame(msgspec.Struct, eq=False):
     """A frame with tensors: `start` and then `body`, whose bytes are so many."""
 
     start: bytes
@@ -51,7 +49,11 @@ class TensorColumn:
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Add the tensors of one request or response."""
-        key = [(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors]
+        key: FormKey = []
+        parts: list[Buffer] = []
+        for tensor in tensors:  # a comprehension for each would be two calls more for every request
+            key.append((tensor.name, tensor.datatype, tensor.shape))
+            parts.append(tensor.data)
         if self._run is None or key != self._key:
             form = self._known.of(key)
             self._forms.append(form.data)
@@ -61,7 +63,7 @@ class TensorColumn:
         form, count_at = self._run
         self._runs[count_at] += 1
         if form.is_fixed and not form.is_padded:
-            self._parts += [tensor.data for tensor in tensors]
+            self._parts += parts
             self.size += form.size
         else:
             self._add_padded(tensors, form)
@@ -105,19 +107,15 @@ class TensorColumn:
 
     def _body(self) -> Sequence[Buffer]:
         """What follows each other there, each something whose length is its size in bytes."""
-        if _size(self._parts) != self.size:
-            self._parts = [_flat(part) for part in self._parts]
-            if _size(self._parts) != self.size:
-                raise Internal("a tensor has not as many bytes as its datatype and shape need")
+        try:
+            if sum(map(len, self._parts)) == self.size:
+                return self._parts
+        except TypeError:  # a view without dimensions has no length
+            pass
+        self._parts = [_flat(part) for part in self._parts]
+        if sum(map(len, self._parts)) != self.size:
+            raise Internal("a tensor has not as many bytes as its datatype and shape need")
         return self._parts
-
-
-def _size(parts: Sequence[Buffer]) -> int:
-    """Their lengths together; -1 where one has none."""
-    try:
-        return sum(map(len, parts))
-    except TypeError:  # a view without dimensions
-        return -1
 
 
 def _flat(data: Buffer) -> Buffer:

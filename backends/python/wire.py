@@ -6,12 +6,11 @@ The format is described in `worker.trioton_worker.frames`. Whatever is not as de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
-from backends.python.worker.trioton_worker.frames import CHECKED, DONE, MAGIC, PREFIX, pack, padding
+from backends.python.worker.trioton_worker.frames import CHECKED, DONE, MAGIC, PREFIX, pack
 
 # No frame is larger; a length beyond it is taken for garbage.
 MOST_BODY_BYTES = 1 << 33
@@ -26,8 +25,7 @@ class BrokenFrame(Exception):
     """A worker sent what no worker sends; it is not to be listened to any more."""
 
 
-@dataclass(eq=False, slots=True)
-class Frame:
+class Frame(msgspec.Struct, eq=False):
     """One frame of a worker, in views of what was received."""
 
     kind: int
@@ -49,20 +47,14 @@ class FrameReader:
         self._data = b""
         self._position = 0  # where in it the next frame begins
         self._later: list[bytes] = []  # what came after it
-        self._later_size = 0
-        self._needed = PREFIX.size
-
-    @property
-    def missing(self) -> int:
-        """How many bytes the next frame needs at least."""
-        return self._needed - (len(self._data) - self._position + self._later_size)
+        self.missing = PREFIX.size  # what the next frame still needs, at least
 
     def feed(self, data: bytes) -> None:
         if self._position == len(self._data):
             self._data, self._position = data, 0
         else:
             self._later.append(data)
-            self._later_size += len(data)
+        self.missing -= len(data)
 
     def next_frame(self) -> Frame | None:
         """The next whole frame.
@@ -74,7 +66,7 @@ class FrameReader:
             return None
         if self._later:
             self._data = b"".join((self._data[self._position :], *self._later))
-            self._position = self._later_size = 0
+            self._position = 0
             self._later = []
         data, start = self._data, self._position
         magic, kind, column_size, forms_size, head_size, body_size = PREFIX.unpack_from(data, start)
@@ -86,13 +78,13 @@ class FrameReader:
         forms_start = column_start + column_size
         head_start = forms_start + forms_size
         head_end = head_start + head_size
-        body_start = head_end + padding(head_end - column_start)
+        body_start = head_end + -(head_end - column_start) % 16
         end = body_start + body_size
         if len(data) < end:
-            self._needed = end - start
+            self.missing = end - len(data)
             return None
         self._position = end
-        self._needed = PREFIX.size
+        self.missing = PREFIX.size - (len(data) - end)
         view = memoryview(data)
         return Frame(
             kind,

@@ -35,7 +35,14 @@ class WorkerRoom:
 
     def may_begin(self, size: int) -> bool:
         """Whether a batch need not wait. Raises BatchTooLarge."""
-        return not self._line and self._has_place and self._has_bytes(size)
+        if size > self.byte_limit:
+            raise BatchTooLarge
+        return (
+            self.in_worker < self.concurrency
+            and self._taken + size <= self.byte_limit
+            and not self._line
+            and len(self._open) < self.concurrency + MOST_LATE_BATCHES
+        )
 
     async def wait(self, size: int) -> None:
         """Until a batch may begin, or the channel is closed. In turn: a large batch is not passed by small ones.
@@ -62,12 +69,14 @@ class WorkerRoom:
     def leave(self) -> None:
         """A batch has left the worker, which may still hold its inputs."""
         self.in_worker -= 1
-        self.give()
+        if self._line or self._offers:
+            self.give()
 
     def give_back(self, size: int) -> None:
         """The worker holds so many bytes of inputs no more."""
         self._taken -= size
-        self.give()
+        if self._line or self._offers:
+            self.give()
 
     def offer(self, free: Callable[[], None]) -> None:
         """Call it as soon as there is place for another batch."""

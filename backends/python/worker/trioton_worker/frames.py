@@ -120,11 +120,6 @@ def pack(kind: int, head: bytes, column: bytes = b"", forms: bytes = b"", body_s
     return b"".join((prefix, column, forms, head, _PADDINGS[-(column_size + forms_size + head_size) % 16]))
 
 
-def padding(size: int) -> int:
-    """How many bytes follow so many, the prefix not counted, whose length is such a multiple."""
-    return -size % 16
-
-
 def beyond_limit(what: str, size: int, limit: int) -> str:
     """The error's text where tensors are more than may cross at a time."""
     return (
