@@ -119,11 +119,13 @@ def decode_responses(
     model_name: str,
     model_version: int,
     output_memory: memoryview | None,
+    input_memory: memoryview | None = None,
 ) -> list[Outcome | None]:
     """The answer to each request of a batch that has not failed as a whole; None for one that is answered by its
     response sender.
 
-    Tensors are views of the frame, or copies of what is in `output_memory`, which the next batch writes over.
+    Tensors are views of the frame, or copies of what is in `output_memory`, or has stayed in `input_memory`: the next
+    batch writes over both.
 
     Raises:
         BrokenFrame: anything in it points outside, contradicts itself, or does not fit the requests.
@@ -140,6 +142,8 @@ def decode_responses(
         if not all(0 <= index < len(requests) for index in (*parameters, *errors)):
             raise BrokenFrame(f"it answers more than {len(requests)} requests")
     reader = TensorReader(executed.frame, forms, memory, skipped=_BEFORE_RUNS, is_copied=is_shared)
+    if head.placed and not executed.is_kept:
+        reader.note_placed(dict(head.placed), input_memory)
     answers: list[Outcome | None] = []
     while not reader.is_at_end:
         length, count = reader.next_run()

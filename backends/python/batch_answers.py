@@ -103,7 +103,7 @@ class BatchAnswers:
 
     def _answered(self, batch: RunningBatch, found: Executed, answers: list[Outcome | None]) -> None:
         if found.is_kept or found.head.wanted:
-            self._note_memory(found)
+            self._note_memory(batch, found)
         batch.has_left = True
         self._room.leave()
         timing = BatchTiming(
@@ -119,30 +119,31 @@ class BatchAnswers:
             self._open.complete(batch, BatchResult(cast("list[Outcome]", answers), timing))
 
     def _drop(self, batch: RunningBatch, found: Executed) -> None:
-        self._note_memory(found)
+        self._note_memory(batch, found)
         batch.has_left = True
         self._room.leave()
         self._open.close(batch)
 
-    def _note_memory(self, found: Executed) -> None:
+    def _note_memory(self, batch: RunningBatch, found: Executed) -> None:
         if found.is_kept or found.head.wanted:
-            self._link.arena.note_answer(kept=found.is_kept, wanted=found.head.wanted)
+            self._link.arena.note_answer(kept=found.is_kept and batch.in_segment, wanted=found.head.wanted)
 
     def _decode(self, batch: RunningBatch, found: Executed) -> list[Outcome | None]:
-        outputs, source = self._link.arena.outputs, self._spec.source
+        arena, source = self._link.arena, self._spec.source
         return decode_responses(
             found,
             batch.requests,
             forms=self._link.forms,
             model_name=source.name,
             model_version=source.version,
-            output_memory=None if outputs is None else outputs.view,
+            output_memory=None if arena.outputs is None else arena.outputs.view,
+            input_memory=arena.inputs.view if batch.in_segment and arena.inputs is not None else None,
         )
 
     def _end_execution(self, batch: RunningBatch, found: Executed) -> None:
         """A decoupled batch has left the worker, but for its response senders."""
         head = found.head
-        self._note_memory(found)
+        self._note_memory(batch, found)
         if not all(0 <= index < len(batch.streams) for index in head.rescheduled):
             raise BrokenFrame(f"it wants more than {len(batch.streams)} requests to run again")
         if head.failure is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -151,7 +151,18 @@ class TensorReader:
         BrokenFrame: anything points outside, or contradicts itself.
     """
 
-    __slots__ = ("_forms", "_is_copied", "_known", "_memory", "_numbers", "_offset", "_position", "_text_at")
+    __slots__ = (
+        "_forms",
+        "_inputs",
+        "_is_copied",
+        "_known",
+        "_memory",
+        "_numbers",
+        "_offset",
+        "_placed",
+        "_position",
+        "_text_at",
+    )
 
     def __init__(
         self, frame: Frame, known: Forms, memory: memoryview, *, skipped: int = 0, is_copied: bool = False
@@ -164,6 +175,15 @@ class TensorReader:
         self._position = skipped
         self._text_at = 0
         self._offset = 0
+        self._placed: Mapping[int, int] = {}
+        self._inputs = memoryview(b"")
+
+    def note_placed(self, placed: Mapping[int, int], inputs: memoryview | None) -> None:
+        """Tensors that would begin at the one place in the memory begin at the other in that of the inputs."""
+        if inputs is None or not self._is_copied:
+            raise BrokenFrame("it left outputs in shared memory that it does not have")
+        self._placed = placed
+        self._inputs = inputs
 
     @property
     def is_at_end(self) -> bool:
@@ -205,6 +225,11 @@ class TensorReader:
             raise self._beyond(found, size)
         self._offset = aligned(start + size)
         data: Buffer = self._memory[start : start + size]
+        place = self._placed.get(start)
+        if place is not None:
+            if not 0 <= place <= len(self._inputs) - size:
+                raise BrokenFrame(f"its output '{found.name}' of {size} bytes lies at {place} among the inputs")
+            data = self._inputs[place : place + size]
         if self._is_copied:
             data = np.frombuffer(data, np.uint8).copy().data if size > _LARGE else bytes(data)
         if found.datatype is DataType.BYTES and not _holds_elements(data, math.prod(found.shape)):

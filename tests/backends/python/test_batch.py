@@ -132,8 +132,21 @@ def executed(
     return Executed(1, False, shared, head or ExecutedHead(), frame)
 
 
-def decode(found: Executed, requests: list[InferenceRequest], memory: memoryview | None = None) -> list[Outcome | None]:
-    return decode_responses(found, requests, forms=Forms(), model_name="m", model_version=2, output_memory=memory)
+def decode(
+    found: Executed,
+    requests: list[InferenceRequest],
+    memory: memoryview | None = None,
+    inputs: memoryview | None = None,
+) -> list[Outcome | None]:
+    return decode_responses(
+        found,
+        requests,
+        forms=Forms(),
+        model_name="m",
+        model_version=2,
+        output_memory=memory,
+        input_memory=inputs,
+    )
 
 
 @given(st.lists(st.lists(st.binary(max_size=5), max_size=4), min_size=1, max_size=4))
@@ -161,6 +174,31 @@ def test_the_good_frame_is_good() -> None:
     memory[:8] = b"\xff" * 8
     assert isinstance(response, InferenceResponse)
     assert bytes(response.outputs[0].data) == bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("placed", "expected"),
+    [({}, b"\1"), ({"placed": [(0, 64)]}, b"\2"), ({"placed": [(64, 0)]}, b"\1"), ({"placed": [(0, 120)]}, b"\2")],
+)
+def test_an_output_may_lie_among_the_inputs(placed: dict[str, Any], expected: bytes) -> None:
+    """It is copied, since the next batch writes there. Where the model keeps inputs, it lies in its own segment."""
+    outputs, inputs = bytearray(b"\1" * 64), bytearray(b"\2" * 128)
+    found = executed(GOOD, FORM, shared=8, head=ExecutedHead(**placed))
+    answers = []
+    for found.is_kept in (False, True):
+        answers += decode(found, [REQUEST], memoryview(outputs), memoryview(inputs))
+    outputs[:], inputs[:] = bytes(64), bytes(128)
+    data = [bytes(answer.outputs[0].data) for answer in answers if isinstance(answer, InferenceResponse)]
+    assert data == [expected * 8, b"\1" * 8]
+
+
+@pytest.mark.parametrize("place", [-1, -8, 121, 1 << 70])
+def test_an_output_that_does_not_lie_among_the_inputs_is_refused(place: int) -> None:
+    found = executed(GOOD, FORM, shared=8, head=ExecutedHead(placed=[(0, place)]))
+    with pytest.raises(BrokenFrame, match="among the inputs"):
+        decode(found, [REQUEST], memoryview(bytes(64)), memoryview(bytes(128)))
+    with pytest.raises(BrokenFrame, match="shared memory that it does not have"):
+        decode(found, [REQUEST], memoryview(bytes(64)))
 
 
 @pytest.mark.parametrize(

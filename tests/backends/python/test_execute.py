@@ -164,6 +164,53 @@ async def test_an_answer_stays_as_it_is_when_the_next_batch_runs(backend: MakeBa
                 assert (output(response) == index).all()
 
 
+RETURNED = {
+    "whole": "arrays",
+    "of another request": "arrays[::-1]",
+    "cut": "[array[:, :20000] for array in arrays]",
+    "not in one piece": "[array[:, ::2] for array in arrays]",
+    "written to": "[np.negative(array, out=array) for array in arrays]",
+    "computed beside": "[arrays[0], -arrays[1]]",
+    "small": "[arrays[0], arrays[1][:, :9]]",
+    "twice the same": "[arrays[0], arrays[0][:, 10:]]",
+}
+
+
+@pytest.mark.parametrize("kept", ["None", "arrays[1][:, 5:]"])
+@pytest.mark.parametrize("returned", RETURNED.values(), ids=RETURNED)
+async def test_outputs_that_are_inputs_come_back(
+    backend: MakeBackend, tmp_path: Path, returned: str, kept: str
+) -> None:
+    """They are not copied by the worker, unless the model may write to them later."""
+    model = executing(f"""
+        arrays = [r.inputs()[0].as_numpy() for r in requests]
+        self.kept = {kept}
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]) for array in {returned}]
+    """)
+    rng = np.random.default_rng(5)
+    async with running(backend(tmp_path, model)) as instance:
+        for _ in range(4):  # the first answer comes in the frame
+            sent = [rng.random((1, 40000), dtype=np.float32) for _ in range(2)]
+            found = await infer(instance, *map(request, sent))
+            arrays = [array.copy() for array in sent]
+            for response, array in zip(found, eval(returned, {"arrays": arrays, "np": np}), strict=True):
+                np.testing.assert_array_equal(output(response), array)
+
+
+async def test_large_texts_that_are_inputs_come_back(backend: MakeBackend, tmp_path: Path) -> None:
+    config = msgspec.structs.replace(
+        CONFIG,
+        input=(ModelInput(name="IN", data_type=DataType.BYTES, dims=(-1,)),),
+        output=(ModelOutput(name="IN", data_type=DataType.BYTES, dims=(-1,)),),
+    )
+    model = executing("return [pb_utils.InferenceResponse(r.inputs()) for r in requests]")
+    async with running(backend(tmp_path, model, config=config)) as instance:
+        for turn in range(3):
+            array = np.array([[b"%d" % turn * 100_000, b"x"]], dtype=object)
+            [response] = await infer(instance, request(array))
+            assert output(response).tolist() == array.tolist()
+
+
 async def test_a_model_may_keep_its_inputs(backend: MakeBackend, tmp_path: Path) -> None:
     """As tensors, as arrays, as views of arrays, and when `execute` fails: later batches do not write over them."""
     model = """

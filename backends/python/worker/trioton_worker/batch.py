@@ -16,7 +16,7 @@ from .packing import Packing, read_tensors
 from .requests import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
 from .responses import InferenceResponse
 from .session import LiveBatch
-from .tensors import Tensor
+from .tensors import Raw, Tensor
 
 # In an EXECUTED frame, where it says whether the model keeps inputs.
 _KEPT_AT = PREFIX.size + 8
@@ -27,6 +27,7 @@ class Segments:
 
     def __init__(self) -> None:
         self._inputs: mmap.mmap | None = None
+        self._inputs_at = 0
         self._outputs: mmap.mmap | None = None
 
     def take(self, connection: Connection, head: Head) -> None:
@@ -34,6 +35,7 @@ class Segments:
         for name in head.get("segments", ()):
             if name == "inputs":
                 self._inputs = connection.next_segment()
+                self._inputs_at = _address(self._inputs)
             else:
                 self._outputs = connection.next_segment()
 
@@ -46,6 +48,21 @@ class Segments:
         if self._outputs is None or len(self._outputs) < size:
             return None
         return memoryview(self._outputs)
+
+    def place_of(self, part: Raw) -> int:
+        """Where among the inputs it lies; -1 for what lies elsewhere."""
+        place = _address(part) - self._inputs_at
+        return place if 0 <= place <= len(self._inputs) - len(part) else -1  # type: ignore[arg-type]  # as above
+
+    def copy_placed(self, placed: Sequence[tuple[int, int, int]]) -> None:
+        """Put outputs that were left among the inputs where they would have been."""
+        for position, place, size in placed:
+            self._outputs[position : position + size] = memoryview(self._inputs)[place : place + size]  # type: ignore[index,arg-type]
+
+
+def _address(memory: Any) -> int:
+    found: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    return found
 
 
 def received_requests(
@@ -183,12 +200,15 @@ class Answer:
         """The EXECUTED frame, as `executed` makes it. The outputs are copied into it, or into their segment.
 
         Copied, because outputs may be views of the batch's inputs, and would look like inputs that the model keeps.
+        Large ones that are stay there, and it is said where.
         """
         packing = self.packing
         if packing.size > INLINE_BYTE_SIZE and can_share and not batch.flags & IS_BESIDE:
             memory = segments.output_memory(packing.size)
             if memory is not None:
-                packing.copy_to(memory)
+                batch.placed = packing.copy_to(memory, None if batch.memory is None else segments.place_of)
+                if batch.placed:
+                    self.head["placed"] = [(position, place) for position, place, _ in batch.placed]
                 runs, forms, _, size = packing.parts()
                 return executed(batch, self.head, size, runs, forms)
             self.head["wanted"] = packing.size
@@ -212,9 +232,11 @@ def executed(
     return bytearray().join((start, *body))
 
 
-def note_kept(frame: bytearray, memory: weakref.ref[Any]) -> None:
-    """Say in an EXECUTED frame whether the model holds a tensor or an array of the batch; asked when ours are gone."""
-    if memory() is not None:
+def note_kept(frame: bytearray, batch: LiveBatch, segments: Segments) -> None:
+    """Say in an EXECUTED frame whether the model holds a tensor or an array of a batch whose inputs are shared; asked
+    when ours are gone. It may write to them, so no outputs stay there."""
+    if batch.memory is not None and batch.memory() is not None:
+        segments.copy_placed(batch.placed)
         struct.pack_into("q", frame, _KEPT_AT, 1)
 
 

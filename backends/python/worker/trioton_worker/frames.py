@@ -50,7 +50,10 @@ Shared memory: up to two segments, made and bounded by the server: one that only
 only the worker writes (outputs). They belong to the only batch that is in the worker; IS_BESIDE says that there are
 others. New segments come as file descriptors with an EXECUTE frame; its head's `segments` says which.
 Where the model keeps inputs after `execute`, the server never writes to that segment again. The worker answers
-`wanted` (bytes) where the outputs did not fit their segment and came in the body.
+`wanted` (bytes) where the outputs did not fit their segment and came in the body. A large output that lies among the
+inputs already, because the model returns what it got, is not copied: `placed` has where it would begin in its segment,
+and where it does in that of the inputs, which the server reads before it writes there again. Where the model keeps
+inputs, and so may write to them, all outputs are in their own segment, whatever `placed` says.
 
 Whichever way they cross, the inputs in a worker are never more than the limit that INITIALIZE says in `byte_limit`, nor
 are the outputs of one EXECUTED, or the tensors of one RESPONSE, INFER, STREAM or RETURN.
@@ -85,6 +88,8 @@ DEFAULT_CALLS = 32
 ALIGNMENT = 64
 # Batches up to this size cross in the frame: as fast at this size, and nothing to keep apart.
 INLINE_BYTE_SIZE = 16384
+# Outputs of at least so many bytes are worth a look at where they are.
+PLACED_BYTE_SIZE = 65536
 
 # The backend setting that bounds each direction; the text that a model's error has.
 LIMIT_NAME = "shm-limit-byte-size"

@@ -165,7 +165,7 @@ class Instance:
     def _answer(self, batch: LiveBatch, frame: bytearray) -> None:
         del self._session.executing[batch.number]
         if batch.memory is not None:
-            note_kept(frame, batch.memory)
+            note_kept(frame, batch, self._segments)
         self._session.connection.send_frame(frame)
 
     def _usable(self, device_id: int | None) -> int | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import AbstractSet, Any, List, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, List, Sequence, Tuple
 
 from .connection import Buffer, Frame
 from .forms import Form, FormKey, Forms, padding_of
-from .frames import DATATYPE_BYTES, aligned
+from .frames import DATATYPE_BYTES, PLACED_BYTE_SIZE, aligned
 from .tensors import Raw, Tensor
 
 # Of a frame: the runs, their forms, and the body with its size.
@@ -78,11 +78,19 @@ class Packing:
             if padding:
                 self._parts.append(padding)
 
-    def copy_to(self, memory: memoryview) -> None:
+    def copy_to(self, memory: memoryview, place_of: Callable[[Raw], int] | None = None) -> list[tuple[int, int, int]]:
+        """Copy all but what has a place already, of which is said where it would be, its place, and its size."""
+        placed = []
         position = 0
         for part in self._parts:
-            memory[position : position + len(part)] = part
-            position += len(part)
+            size = len(part)
+            place = -1 if place_of is None or size < PLACED_BYTE_SIZE else place_of(part)
+            if place < 0:
+                memory[position : position + size] = part
+            else:
+                placed.append((position, place, size))
+            position += size
+        return placed
 
     def parts(self) -> Parts:
         """For a frame that has the tensors in it."""

@@ -11,7 +11,7 @@ import contextvars
 import os
 import sys
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from .calls import Calls
 from .connection import Connection, Frame
@@ -24,17 +24,19 @@ from .switchboard import Switchboard
 class LiveBatch:
     """A batch as long as anything of it is of interest: while it runs, or a request of it is held.
 
-    `flags` are those of EXECUTE; `memory` is what holds the inputs, where that is the shared segment.
+    `flags` are those of EXECUTE; `memory` is what holds the inputs, where that is the shared segment. `placed` has the
+    outputs that were left there: where each would be in the segment of outputs, where it is, and its size.
     `replies` has the open replies of those requests that have a response sender (see `senders`); None while none has.
     """
 
-    __slots__ = ("__weakref__", "cancelled", "flags", "has_failed", "memory", "number", "replies", "session")
+    __slots__ = ("__weakref__", "cancelled", "flags", "has_failed", "memory", "number", "placed", "replies", "session")
 
     def __init__(self, session: Session, number: int, flags: int = 0) -> None:
         self.session = session
         self.number = number
         self.flags = flags
         self.memory: weakref.ref[Any] | None = None
+        self.placed: Sequence[tuple[int, int, int]] = ()
         self.cancelled: set[int] = set()
         self.has_failed = False
         self.replies: weakref.WeakValueDictionary[int, Any] | None = None
