@@ -122,7 +122,6 @@ class Responder(Protocol):
         `execute_decoupled` returns, ends only this round of it."""
 
 
-@dataclass(slots=True, eq=False)
 class HeldTensor(Tensor):
     """A state of a sequence that stays where its instance computes (`sequence_batching.state`).
 

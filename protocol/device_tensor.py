@@ -51,23 +51,17 @@ class DeviceBuffer:
         return DeviceBuffer(self.memory, self.address + offset, byte_size, self.owner)
 
 
-class DeviceTensor(Tensor):
+class DeviceTensor(Tensor, kw_only=True):
     """A tensor in the protocol's raw layout, on a device; never of BYTES.
 
     Libraries take it as it is (`torch.from_dlpack(tensor)`). `data` copies it to the host, once, and blocks for as long
     as that takes: outside of a backend's thread it is for tensors that are small.
     """
 
-    __slots__ = ("_host", "buffer")
+    buffer: DeviceBuffer
+    _host: Buffer | None = None
 
-    def __init__(self, name: str, datatype: DataType, shape: tuple[int, ...], buffer: DeviceBuffer) -> None:
-        self.name = name
-        self.datatype = datatype
-        self.shape = shape
-        self.buffer = buffer
-        self._host: Buffer | None = None
-
-    @property
+    @property  # type: ignore[misc]  # in the place of a field
     def data(self) -> Buffer:  # type: ignore[override]  # read only, and made when it is asked for
         if self._host is None:
             buffer = self.buffer
@@ -79,7 +73,7 @@ class DeviceTensor(Tensor):
         return self.buffer.byte_size
 
     def under(self, name: str, shape: tuple[int, ...]) -> DeviceTensor:
-        other = DeviceTensor(name, self.datatype, shape, self.buffer)
+        other = device_tensor(name, self.datatype, shape, self.buffer)
         other._host = self._host
         return other
 
@@ -93,6 +87,10 @@ class DeviceTensor(Tensor):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.buffer.device
+
+
+def device_tensor(name: str, datatype: DataType, shape: tuple[int, ...], buffer: DeviceBuffer) -> DeviceTensor:
+    return DeviceTensor(name, datatype, shape, b"", buffer=buffer)  # the field that `data` is made of has nothing
 
 
 def bring_to_host(request: InferenceRequest) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -24,8 +23,7 @@ ParameterValue: TypeAlias = bool | int | float | str
 LATEST_VERSION = -1
 
 
-@dataclass(slots=True, eq=False)
-class Tensor:
+class Tensor(msgspec.Struct, eq=False):
     """A named array in the protocol's raw layout.
 
     `data` holds the elements row-major and little-endian; for BYTES each element is a 4-byte little-endian length

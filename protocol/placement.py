@@ -22,7 +22,7 @@ import trio
 from protocol.classification import classify
 from protocol.core import InferenceCore
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceTensor
+from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.shared_memory.lease import Lease, OutputTarget
 
@@ -156,7 +156,7 @@ def _place_views(
         if tensor.datatype is not DataType.BYTES:
             view = lease.view(at.region, at.offset, at.byte_size)
             if view is not None:
-                views[position] = DeviceTensor(tensor.name, tensor.datatype, tensor.shape, view)
+                views[position] = device_tensor(tensor.name, tensor.datatype, tensor.shape, view)
     if not views or not core.takes_device_tensors(request.model_name, request.model_version):
         return placement.inputs
     request.has_device_inputs = True

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from backends.array_batch import Arrays, BatchLayout, Reshape
 from backends.devices.stream import DeviceStream
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceTensor
+from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import Internal
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import ModelConfig, ModelOutput
@@ -77,7 +77,7 @@ class DeviceBatchLayout(BatchLayout):
             shape = (rows + missing, *inner)
             if missing:
                 parts += [_last_row(last)] * missing
-        return DeviceTensor(name, first.datatype, shape, self._stream.joined(parts))
+        return device_tensor(name, first.datatype, shape, self._stream.joined(parts))
 
     def complete(self) -> None:
         self._stream.synchronize()
@@ -86,7 +86,7 @@ class DeviceBatchLayout(BatchLayout):
         made: dict[str, Any] = {}
         for name, array in super().batch_inputs(requests).items():
             tensor = Tensor.from_numpy(name, array)
-            made[name] = DeviceTensor(name, tensor.datatype, tensor.shape, self._stream.to_device(array))
+            made[name] = device_tensor(name, tensor.datatype, tensor.shape, self._stream.to_device(array))
         return made
 
     def responses(
@@ -149,7 +149,7 @@ class DeviceBatchLayout(BatchLayout):
         parts: list[Tensor] = []
         for count, end in zip(rows, accumulate(rows), strict=True):
             buffer = tensor.buffer.part((end - count) * width, count * width)
-            parts.append(DeviceTensor(entry.name, tensor.datatype, (count, *shape[1:]), buffer))
+            parts.append(device_tensor(entry.name, tensor.datatype, (count, *shape[1:]), buffer))
         return parts
 
 
@@ -163,6 +163,6 @@ def _last_row(tensor: Tensor) -> Tensor:
     width = tensor.byte_size // rows
     if isinstance(tensor, DeviceTensor):
         buffer = tensor.buffer.part(width * (rows - 1), width)
-        return DeviceTensor(tensor.name, tensor.datatype, (1, *inner), buffer)
+        return device_tensor(tensor.name, tensor.datatype, (1, *inner), buffer)
     data = memoryview(tensor.data).cast("B")[width * (rows - 1) :]
     return Tensor(tensor.name, tensor.datatype, (1, *inner), data)

@@ -16,7 +16,7 @@ import numpy as np
 from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec
 from backends.jax.device import devices_of
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.dlpack import layout_of
 from protocol.errors import Unavailable
 from repository.model_config import InstanceKind
@@ -53,5 +53,5 @@ def tensors_of(results: Mapping[str, Any], stream: DeviceStream) -> dict[str, De
     for name, result in results.items():
         layout = layout_of(result)
         buffer = DeviceBuffer(stream.memory, layout.address, layout.byte_size, layout.owner)
-        found[name] = DeviceTensor(name, layout.datatype, layout.shape, buffer)
+        found[name] = device_tensor(name, layout.datatype, layout.shape, buffer)
     return found

@@ -15,7 +15,7 @@ from backends.devices.stream import DeviceStream
 from backends.onnxruntime.device_memory import CPU, CUDA, DeviceMemory, Piece, byte_size
 from backends.onnxruntime.ort_values import to_array, to_value
 from backends.onnxruntime.signature import ONNX_ELEMENT_TYPES
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.dlpack import DeviceType
 
 _DATA_TYPES = {number: data_type for data_type, number in ONNX_ELEMENT_TYPES.items()}
@@ -54,4 +54,4 @@ class DeviceRun:
     def _tensor(self, name: str, value: Any) -> DeviceTensor:
         data_type, shape = _DATA_TYPES[value.element_type()], tuple(value.shape())
         buffer = DeviceBuffer(self._stream.memory, value.data_ptr(), byte_size(shape, data_type.itemsize), value)
-        return DeviceTensor(name, data_type, shape, buffer)
+        return device_tensor(name, data_type, shape, buffer)

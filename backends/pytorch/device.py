@@ -17,7 +17,7 @@ from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec
 from backends.pytorch.torch_runtime import TorchRuntime
 from backends.pytorch.values import DATA_TYPES, host_array, host_tensor, plain_tensor
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.device_tensor import DeviceBuffer, device_tensor
 from protocol.errors import Internal, Unavailable
 from repository.model_config import InstanceKind
 
@@ -84,7 +84,7 @@ class StreamDevice(Device):
             raise Internal(f"output '{name}' is of {tensor.dtype}, which is no datatype of the protocol")
         tensor = plain_tensor(tensor)
         buffer = DeviceBuffer(self.stream.memory, tensor.data_ptr(), tensor.nbytes, tensor)
-        return DeviceTensor(name, datatype, tuple(tensor.shape), buffer)
+        return device_tensor(name, datatype, tuple(tensor.shape), buffer)
 
     @contextmanager
     def computing(self) -> Iterator[None]:

@@ -35,7 +35,7 @@ from backends.tensorrt.library import Context, context_byte_size, host_values
 from backends.tensorrt.options import TensorRTOptions
 from backends.tensorrt.regions import pieces
 from protocol.core import MemoryUsage
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.errors import Internal, Overloaded, Unavailable
 from repository.model_config import Dims, ModelConfig
 
@@ -182,7 +182,7 @@ class Execution:
         """Kept until the stream was waited for."""
         buffer = self._stream.allocate(math.prod(shape) * tensor.data_type.itemsize)
         self._stream.hold(buffer)
-        return DeviceTensor(tensor.name, tensor.data_type, shape, buffer)
+        return device_tensor(tensor.name, tensor.data_type, shape, buffer)
 
     def _address(self, buffer: DeviceBuffer) -> int:
         """Every tensor wants an address, also one without elements."""

@@ -17,7 +17,7 @@ from backends.array_backend import ArrayBackend
 from backends.devices.devices import Devices
 from backends.interface import BatchResult
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceTensor
+from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import Internal, InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, Tensor
 from tests.backends.devices.host_runtime import HostRuntime, Pins
@@ -88,9 +88,7 @@ def number(value: float, readers: list[str] | None = None) -> InferenceRequest:
     request = request_of(("X", np.array([[value]], np.float32)))
     if readers is not None:
         plain = request.inputs[0]
-        tensor = Input(plain.name, plain.datatype, plain.shape, plain.data)
-        tensor.readers = readers
-        request.inputs[0] = tensor
+        request.inputs[0] = Input(plain.name, plain.datatype, plain.shape, plain.data, readers)
     return request
 
 
@@ -304,7 +302,7 @@ class OnDevice(Gated):
         stream.synchronize()
         array = np.frombuffer(ctypes.string_at(x.buffer.address, x.byte_size), np.float32).reshape(x.shape)
         (made,) = super().run({"X": array}).values()
-        return {"Y": DeviceTensor("Y", DataType.FP32, x.shape, stream.to_device(np.asarray(made)))}
+        return {"Y": device_tensor("Y", DataType.FP32, x.shape, stream.to_device(np.asarray(made)))}
 
 
 async def test_copies_to_and_from_a_device_go_by_a_stream_of_their_own() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.dlpack import DeviceType, layout_of
 from protocol.errors import Unavailable
 from protocol.messages import Buffer
@@ -52,7 +52,7 @@ class Owner:
 def tensor_over(array: np.ndarray[Any, Any], datatype: DataType) -> tuple[DeviceTensor, weakref.ref[Owner]]:
     owner = Owner(array)
     buffer = DeviceBuffer(HostMemory(), array.ctypes.data, array.nbytes, owner)
-    return DeviceTensor("x", datatype, array.shape, buffer), weakref.ref(owner)
+    return device_tensor("x", datatype, array.shape, buffer), weakref.ref(owner)
 
 
 @pytest.mark.parametrize("datatype", NUMBERS, ids=lambda each: each.name)
@@ -120,7 +120,7 @@ def test_odd_shapes(shape: tuple[int, ...]) -> None:
 
 def test_strings_have_no_form() -> None:
     memory = HostMemory()
-    tensor = DeviceTensor("x", DataType.BYTES, (1,), DeviceBuffer(memory, 0, 0, None))
+    tensor = device_tensor("x", DataType.BYTES, (1,), DeviceBuffer(memory, 0, 0, None))
     with pytest.raises(BufferError, match="BYTES"):
         tensor.__dlpack__()
 

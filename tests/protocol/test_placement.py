@@ -13,7 +13,7 @@ import pytest
 from protocol import placement as placement_module
 from protocol.core import InferenceCore
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceTensor
+from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import InvalidArgument, NotFound
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor, decode_bytes_elements
 from protocol.placement import MemoryReference, PlacedRequest, Placement
@@ -211,6 +211,6 @@ async def test_what_is_on_a_device_stays_there(
         assert (request.has_device_inputs, request.device_outputs) == (on_gpu, frozenset({"y"}))
         view = lease.view("c", 40, 4)
         assert view is not None
-        response = await placed.deliver(response_of(DeviceTensor("y", DataType.UINT8, (4,), view)))
+        response = await placed.deliver(response_of(device_tensor("y", DataType.UINT8, (4,), view)))
         assert bytes(response.outputs[0].data) == b""
         assert bytes(cupy_runtime.memory)[30:38] == bytes([30, 31, 40, 41, 42, 43, 36, 37])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import msgspec
@@ -52,7 +51,7 @@ SAME: dict[str, Callable[[], InferenceRequest]] = {
     "order of inputs": lambda: changed(inputs=base().inputs[::-1]),
     "order of parameters": lambda: changed(parameters=dict(reversed(base().parameters.items()))),
     "kind of buffer": lambda: changed(
-        inputs=[dataclasses.replace(each, data=memoryview(bytearray(each.data))) for each in base().inputs]
+        inputs=[msgspec.structs.replace(each, data=memoryview(bytearray(each.data))) for each in base().inputs]
     ),
 }
 
@@ -66,14 +65,14 @@ OTHER: dict[str, Callable[[], InferenceRequest]] = {
     "bytes": lambda: changed(inputs=[tensor("A", data=bytes(15) + b"y"), base().inputs[1]]),
     "shape of the same bytes": lambda: changed(inputs=[tensor("A", shape=(4, 1)), base().inputs[1]]),
     "datatype of the same bytes": lambda: changed(
-        inputs=[dataclasses.replace(tensor("A"), datatype=DataType.INT32), base().inputs[1]]
+        inputs=[msgspec.structs.replace(tensor("A"), datatype=DataType.INT32), base().inputs[1]]
     ),
     "name": lambda: changed(inputs=[tensor("C"), base().inputs[1]]),
-    "inputs swapped": lambda: changed(inputs=[tensor("B"), dataclasses.replace(base().inputs[1], name="A")]),
+    "inputs swapped": lambda: changed(inputs=[tensor("B"), msgspec.structs.replace(base().inputs[1], name="A")]),
     "fewer inputs": lambda: changed(inputs=[tensor("A")]),
     "an input twice": lambda: changed(inputs=[*base().inputs, tensor("A")]),
     "bytes moved from one input to the next": lambda: changed(
-        inputs=[tensor("A", data=bytes(12)), dataclasses.replace(base().inputs[1], data=bytes(19) + b"x")]
+        inputs=[tensor("A", data=bytes(12)), msgspec.structs.replace(base().inputs[1], data=bytes(19) + b"x")]
     ),
     "no parameter": lambda: changed(parameters={}),
     "a parameter more": lambda: changed(parameters={"p": 1, "q": ""}),

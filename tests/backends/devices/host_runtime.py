@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from backends.devices.pinned import Pinned
 from backends.devices.runtime import DeviceRuntime
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.dlpack import DeviceType
 from protocol.errors import Overloaded, Unavailable
 from protocol.messages import Buffer, Tensor
@@ -75,7 +75,7 @@ def on_device(name: str, array: NDArray[Any], device: tuple[int, int] = (DeviceT
     block = Block(host.byte_size, live)
     memory.write(block.ptr, host.data)
     buffer = DeviceBuffer(memory, block.ptr, host.byte_size, block)
-    return DeviceTensor(name, host.datatype, host.shape, buffer)
+    return device_tensor(name, host.datatype, host.shape, buffer)
 
 
 def reads_of(tensor: Tensor) -> int:

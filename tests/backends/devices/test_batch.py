@@ -14,7 +14,7 @@ from backends.array_backend import ArrayBackend
 from backends.devices.devices import Devices
 from backends.interface import BatchResult, InstanceSpec, ModelSource
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceTensor
+from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import Internal, Overloaded, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
@@ -55,7 +55,7 @@ class Doubler(ArrayBackend):
         values = np.frombuffer(ctypes.string_at(x.buffer.address, x.byte_size), np.float32).reshape(x.shape)
         doubled = stream.to_device(2 * values)
         strings = inputs.get("s", np.full((x.shape[0], 1), b"", np.object_))
-        return {"y": DeviceTensor("y", DataType.FP32, x.shape, doubled), "t": strings}
+        return {"y": device_tensor("y", DataType.FP32, x.shape, doubled), "t": strings}
 
 
 def request(*values: float, device: bool = False, **more: Any) -> InferenceRequest:

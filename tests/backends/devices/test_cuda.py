@@ -12,7 +12,7 @@ from backends.devices.devices import Devices
 from backends.devices.stream import DeviceStream
 from protocol.cuda import find_cupy
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceTensor
+from protocol.device_tensor import device_tensor
 from protocol.errors import Overloaded, Unavailable
 from protocol.messages import Tensor
 from tests.fake_cupy import CUDARuntimeError, FakeRuntime, FakeStream
@@ -45,7 +45,7 @@ def test_across_devices(cupy_runtime: FakeRuntime) -> None:
     first, second = devices.stream(0), devices.stream(1)
     buffer = first.joined(halves())
     first.synchronize()
-    copied = second.joined([DeviceTensor("x", DataType.FP32, (12,), buffer)])
+    copied = second.joined([device_tensor("x", DataType.FP32, (12,), buffer)])
     assert copied.address != buffer.address
     assert np.frombuffer(second.to_host([copied])[0], np.float32).tolist() == VALUES.tolist()
 
@@ -187,7 +187,7 @@ def test_on_a_gpu(pinned_bytes: int) -> None:
     assert round_trip(stream) == VALUES.tolist()
     buffer = stream.joined(halves())
     stream.synchronize()
-    tensor = DeviceTensor("x", DataType.FP32, (3, 4), buffer)
+    tensor = device_tensor("x", DataType.FP32, (3, 4), buffer)
     assert stream.joined([tensor]) is buffer
     taken = cupy.from_dlpack(tensor)
     assert taken.data.ptr == buffer.address

@@ -8,7 +8,7 @@ import pytest
 from backends.devices.devices import DEFAULT_POOL_BYTES, Devices
 from backends.devices.stream import DeviceStream
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.errors import Overloaded, Unavailable
 from protocol.messages import Tensor
 from repository.model_config import ModelConfig, ModelOptimizationPolicy, PinnedMemoryBuffer
@@ -35,7 +35,7 @@ class Machine:
         buffer = stream.to_device(array)
         stream.synchronize()
         self.runtimes[device_id].copied.clear()
-        return DeviceTensor("x", DataType.FP32, array.shape, buffer)
+        return device_tensor("x", DataType.FP32, array.shape, buffer)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_parts_of_a_batch_come_from_everywhere(machine: Machine) -> None:
     joined = stream.joined([first, second, here, fifth, there])
     assert machine.runtimes[0].copied == [8, 8, 4, 4]
     assert on_host(stream, joined) == [1, 2, 3, 4, 5, 6]
-    part = DeviceTensor("x", DataType.FP32, (1,), here.buffer.part(4, 4))
+    part = device_tensor("x", DataType.FP32, (1,), here.buffer.part(4, 4))
     assert not stream.has(part)
     assert not stream.has(there)
     assert on_host(stream, stream.joined([part])) == [4]

@@ -19,7 +19,7 @@ from backends.pytorch import backend as backend_module
 from backends.pytorch.device import Device, StreamDevice, device_of
 from backends.pytorch.torch_runtime import TorchMemory, TorchRuntime
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.errors import Overloaded
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind
@@ -72,7 +72,9 @@ def put(device: torch.device, *values: float) -> DeviceTensor:
     """A tensor on the device, one row for each value."""
     made = torch.tensor([[value, value] for value in values], dtype=torch.float32, device=device)
     memory = TorchMemory(device)
-    return DeviceTensor("X", DataType.FP32, tuple(made.shape), DeviceBuffer(memory, made.data_ptr(), made.nbytes, made))
+    return device_tensor(
+        "X", DataType.FP32, tuple(made.shape), DeviceBuffer(memory, made.data_ptr(), made.nbytes, made)
+    )
 
 
 def rows(*values: float) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ import pytest
 from backends.devices.devices import Devices
 from backends.interface import InstanceSpec
 from backends.tensorrt import TensorRTBackend
-from protocol.device_tensor import DeviceTensor
+from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import Overloaded
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind
@@ -48,7 +48,7 @@ def put(spec: InstanceSpec, *values: float, device_id: int = 0) -> DeviceTensor:
     stream = spec.source.devices.stream(device_id)
     buffer = stream.joined([host])
     stream.synchronize()
-    return DeviceTensor("X", host.datatype, host.shape, buffer)
+    return device_tensor("X", host.datatype, host.shape, buffer)
 
 
 def asked(*inputs: Tensor, stays: bool = True) -> InferenceRequest:
@@ -195,7 +195,7 @@ async def test_shape_tensors_on_a_device_are_read_by_the_host(gpu: FakeRuntime, 
         buffer = stream.joined([values])
         stream.synchronize()
         (response,) = await infer(
-            backend, asked(put(spec, 2), DeviceTensor("SHAPE", values.datatype, values.shape, buffer))
+            backend, asked(put(spec, 2), device_tensor("SHAPE", values.datatype, values.shape, buffer))
         )
     assert isinstance(output(response), DeviceTensor)
     found = answer(response)

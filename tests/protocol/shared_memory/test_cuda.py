@@ -8,7 +8,7 @@ import pytest
 
 from protocol.cuda import CudaMemory, find_cupy
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.device_tensor import DeviceBuffer, device_tensor
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.shared_memory.regions import CudaRegion
 from protocol.shared_memory.table import SharedMemoryTable
@@ -54,7 +54,7 @@ def test_inputs_stay_where_they_are(table: SharedMemoryTable, runtime: FakeRunti
         assert (view.device, view.byte_size) == ((2, 0), 8)
         with pytest.raises(InvalidArgument, match=r"Invalid offset \+ byte size for shared memory region: 'c'"):
             lease.view("c", 8, 25)
-    tensor = DeviceTensor("x", DataType.UINT8, (8,), view)
+    tensor = device_tensor("x", DataType.UINT8, (8,), view)
     del view
     table.unregister_cuda("c")
     assert (len(table.cuda_status()), runtime.opened) == (1, 1)
@@ -76,7 +76,7 @@ def test_outputs_go_from_device_to_device(table: SharedMemoryTable, runtime: Fak
         memory = cupy.cuda.Memory(8)
     there = CudaMemory(cupy, 1)
     there.write(memory.ptr, b"\xfe" * 8)
-    made = DeviceTensor("o", DataType.UINT8, (8,), DeviceBuffer(there, memory.ptr, 8, memory))
+    made = device_tensor("o", DataType.UINT8, (8,), DeviceBuffer(there, memory.ptr, 8, memory))
     with table.lease() as lease:
         target = lease.output("c", 4, 8)
         assert target.is_on_device
@@ -99,7 +99,7 @@ def test_from_device_to_the_host(table: SharedMemoryTable, runtime: FakeRuntime,
         assert lease.view("s", 0, 8) is None
         target = lease.output("s", 0, 8)
         assert not target.is_on_device
-        target.write(DeviceTensor("o", DataType.INT64, (1,), view))
+        target.write(device_tensor("o", DataType.INT64, (1,), view))
     assert client.contents == bytes(range(16, 24))
 
 
