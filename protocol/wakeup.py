@@ -31,33 +31,30 @@ class Wakeup:
 
 class WaitingTasks:
     """Any number, for the same thing. The one that began to wait last is woken first: what it used last is nearest to
-    the processor."""
+    the processor. `waiting` are those that wait."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self._waiting: list[trio.lowlevel.Task] = []
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.waiting: list[trio.lowlevel.Task] = []
 
     def wake_one(self) -> bool:
         """Returns whether there was one."""
-        if not self._waiting:
+        if not self.waiting:
             return False
-        trio.lowlevel.reschedule(self._waiting.pop())
+        trio.lowlevel.reschedule(self.waiting.pop())
         return True
 
     def wake_all(self) -> None:
-        while self._waiting:
-            trio.lowlevel.reschedule(self._waiting.pop())
+        while self.waiting:
+            trio.lowlevel.reschedule(self.waiting.pop())
 
     async def wait(self) -> None:
         task = trio.lowlevel.current_task()
-        self._waiting.append(task)
+        self.waiting.append(task)
 
         def abort(raise_cancel: object) -> trio.lowlevel.Abort:
-            self._waiting.remove(task)
+            self.waiting.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)

@@ -66,7 +66,7 @@ class CallTasks:
                 if stream.deadline != math.inf:
                     is_used_up = is_used_up or scope.cancel_called
                     scope.deadline = math.inf
-                if is_used_up or len(self._idle) >= MAX_IDLE:
+                if is_used_up or len(self._idle.waiting) >= MAX_IDLE:
                     return
                 await self._idle.wait()
         self._end(stream, None)

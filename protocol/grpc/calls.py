@@ -24,7 +24,7 @@ from protocol.errors import Unavailable
 from protocol.grpc.call_tasks import CallTasks
 from protocol.grpc.codec import Codec
 from protocol.grpc.direct_infer import METHOD, DirectCall, DirectInfer
-from protocol.grpc.framing import frame, whole_message
+from protocol.grpc.framing import whole_message
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
 from protocol.grpc.http2 import events
 from protocol.grpc.http2.request_headers import Headers
@@ -80,6 +80,7 @@ class Owner(Protocol):
 class Calls:
     """Attributes:
     memory: counts the messages of all of them.
+    direct: those without a task whose requests have come, by their streams.
     is_draining: the server stops: no call is begun.
     refuses: the connection ends, and its peer has had the time to hear of it.
     next_deadline: when the first of the calls without a task has to be looked at, or before that, in seconds of Trio's
@@ -95,7 +96,7 @@ class Calls:
         self._streams: dict[int, Stream] = {}
         self._infer = shared.direct
         self._arriving: dict[int, Incoming] = {}  # those that may need no task
-        self._direct: dict[int, DirectCall] = {}
+        self.direct: dict[int, DirectCall] = {}
         self._fed: Incoming | None = None  # the one of those arriving that has got something last
         self._taken = 0  # bytes of calls without a task, which the peer may send again
         self.is_draining = False
@@ -103,7 +104,7 @@ class Calls:
         self.next_deadline = math.inf
 
     def __len__(self) -> int:
-        return len(self._streams) + len(self._arriving) + len(self._direct)
+        return len(self._streams) + len(self._arriving) + len(self.direct)
 
     def begin(self, nursery: trio.Nursery) -> None:
         """Before the first event; the nursery is the connection's."""
@@ -122,23 +123,23 @@ class Calls:
             incoming.close()
         self._arriving.clear()
         if self._infer is not None:
-            for call in self._direct.values():
+            for call in self.direct.values():
                 self._infer.give_up(call)
-        self._direct.clear()
+        self.direct.clear()
 
     def end_late(self, now: float) -> None:
         """End the calls without a task whose deadline has passed; a task does it where the message has not come."""
         if now < self.next_deadline:
             return
-        late = [call for call in self._direct.values() if call.deadline <= now]
+        late = [call for call in self.direct.values() if call.deadline <= now]
         for call in late:
-            del self._direct[call.id]
+            del self.direct[call.id]
             self._give_up(call)
             ending = (*RESPONSE_HEADERS, *_deadline_exceeded())
             self._out.end_stream(call.id, ending, peer_has_ended=True)
         for incoming in [each for each in self._arriving.values() if _gathers_until(each) <= now]:
             self._run_in_task(incoming)
-        times = [call.deadline for call in self._direct.values()]
+        times = [call.deadline for call in self.direct.values()]
         times += [_gathers_until(incoming) for incoming in self._arriving.values()]
         self.next_deadline = min(times, default=math.inf)
         if late:
@@ -164,7 +165,7 @@ class Calls:
     def on_request(self, event: events.RequestReceived) -> None:
         head: RequestHead = event.request
         self._out.window_updates += _UPDATES_PER_CALL
-        count = len(self._streams) + len(self._arriving) + len(self._direct)
+        count = len(self._streams) + len(self._arriving) + len(self.direct)
         if count >= self._limits.max_concurrent_streams or self.refuses or self.is_draining or head.handler is None:
             self._refuse(event, head)
             if event.flow_controlled_length:
@@ -209,9 +210,9 @@ class Calls:
         message = whole_message(data, self._limits.max_message_size)
         if message is None:
             return False
-        if not self.memory.take(size) or not self._submit(
-            event.stream_id, event.request, message, size, deadline_of(event.request)
-        ):
+        head: RequestHead = event.request
+        deadline = math.inf if head.timeout is None else deadline_of(head)
+        if not self.memory.take(size) or not self._submit(event.stream_id, head, message, size, deadline):
             self.memory.give(size)
             return False
         self._taken += event.flow_controlled_length
@@ -222,7 +223,7 @@ class Calls:
         call = self._infer.begin(self, stream_id, head, message, size, deadline)
         if call is None:
             return False
-        self._direct[stream_id] = call
+        self.direct[stream_id] = call
         if deadline < self.next_deadline:
             self._look_at(deadline)
         return True
@@ -288,7 +289,7 @@ class Calls:
     def on_stream_reset(self, event: events.StreamReset) -> None:
         stream = self._streams.get(event.stream_id)
         incoming = self._arriving.pop(event.stream_id, None)
-        call = self._direct.pop(event.stream_id, None)
+        call = self.direct.pop(event.stream_id, None)
         if stream is not None:
             stream.terminate()
         elif incoming is not None:
@@ -344,23 +345,22 @@ class Calls:
     def answer(self, call: DirectCall) -> None:
         """Implements `direct_infer.Asking`."""
         assert self._infer is not None
-        if self._direct.pop(call.id, None) is None:  # given up
+        if self.direct.pop(call.id, None) is None:  # given up
             return
         try:
             message = self._infer.end(call)
-            parts = () if message is None else frame(message)
         except Exception as error:
             self._out.end_stream(call.id, error_response(error, call.head.method), peer_has_ended=True)
+            self._out.write_after(self._infer.answers)
         else:
             if message is None:
                 stream = self._finish_in_task(call, partial(self._infer.send, call))
                 stream.on_close = partial(self._infer.close, call)
                 return
-            if not self._out.send_response(call.id, parts):  # its client has to make room first
+            if not self._out.send_response(call.id, message, self._infer.answers):  # its client has to make room first
                 self._finish_in_task(call, partial(_send, message))
                 return
-        self._out.write_after(self._infer.answers)
-        if not self._direct:
+        if not self.direct:
             self._note_end()
 
     def _finish_in_task(self, call: DirectCall, handle: Callable[[Stream], Awaitable[None]]) -> Stream:

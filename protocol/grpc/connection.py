@@ -147,7 +147,7 @@ class Connection:
                 else:
                     size = self._size
                     data = await self._wire.receive(size)
-                    self._note_filled(is_filled=len(data) == size)
+                    self._size = MAX_RECEIVE_SIZE if len(data) == size else RECEIVE_SIZE
                     self._take(data)
                 self._end_burst()
                 self._shared.give_out()
@@ -181,17 +181,17 @@ class Connection:
         """Called by the poller."""
         assert self._plain is not None
         try:
-            room = self._room()
+            room = None if self._h2.frames.under_way is None else self._room()
             if room is None:
                 size = self._size
                 data = self._plain.receive_at_once(size)
                 if data is None:
                     return
                 self._take(data)
-                is_filled = len(data) == size
+                is_filled = len(data) == size  # more has come
                 if is_filled:
                     room = self._room()
-                self._note_filled(is_filled=is_filled and room is None)
+                self._size = MAX_RECEIVE_SIZE if is_filled and room is None else RECEIVE_SIZE
             if room is not None:  # the rest of a large message, which is mostly there too
                 count = self._plain.receive_into_at_once(room)
                 if count is not None:
@@ -201,10 +201,6 @@ class Connection:
             self._defect = error
         if self._is_lost or self._has_failed or self._defect is not None or not self._out.is_heard:
             self._look_away()
-
-    def _note_filled(self, *, is_filled: bool) -> None:
-        """Whether a read has filled what there was for it, so that more has come."""
-        self._size = MAX_RECEIVE_SIZE if is_filled else RECEIVE_SIZE
 
     def _take(self, data: Buffer) -> None:
         """What has come; nothing at the end."""
@@ -229,10 +225,11 @@ class Connection:
 
     def _room(self) -> memoryview | None:
         """Where the rest of a large DATA frame belongs, if that is what comes next."""
-        under_way = self._h2.data_under_way
-        if under_way is None or under_way[1] < _IN_PLACE_FROM or self._has_failed:
+        under_way = self._h2.frames.under_way
+        if under_way is None or self._has_failed:
             return None
-        return self._calls.room(*under_way)
+        _, stream_id, left = under_way
+        return None if left < _IN_PLACE_FROM else self._calls.room(stream_id, left)
 
     def _on_window_updated(self, event: events.WindowUpdated) -> None:
         self._out.on_windows_changed()

@@ -9,6 +9,7 @@ to it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from protocol.answers import Answers, Awaited
@@ -27,16 +28,17 @@ METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class Asking(Protocol):
-    """Who asks: the calls of a connection. `memory` is what counts their messages."""
+    """Who asks: the calls of a connection. `memory` is what counts their messages, `direct` those without a task, by
+    their streams."""
 
     @property
     def memory(self) -> ReceiveMemory: ...
 
+    @property
+    def direct(self) -> Mapping[int, DirectCall]: ...
+
     def answer(self, call: DirectCall) -> None:
         """Its answer is there. Must not wait, and raises nothing."""
-
-    def __len__(self) -> int:
-        """Of the calls that are under way."""
 
 
 class DirectCall(Awaited, kw_only=True):
@@ -54,7 +56,7 @@ class DirectCall(Awaited, kw_only=True):
 
     @property
     def is_alone(self) -> bool:
-        return len(self.asking) == 1
+        return len(self.asking.direct) == 1
 
     def deliver(self) -> None:
         self.asking.answer(self)
@@ -87,7 +89,8 @@ class DirectInfer:
             return None
         call = DirectCall(self.answers, asking=asking, id=stream_id, head=head, size=size, deadline=deadline)
         try:
-            request, placement, _ = self._forms.decode(self._forms.read(message), message)
+            decoded = self._forms.decode(self._forms.read(message), message)
+            request, placement = decoded.request, decoded.placement
             if placement is None or self._has_placed(call, request, placement):
                 call.submitted = services.core.submit(request, call, later=True)
         except Exception:  # what it is, is said on the usual way
@@ -107,7 +110,9 @@ class DirectInfer:
     def end(self, call: DirectCall) -> list[Buffer] | None:
         """The response message, in its parts; None where it takes a task, for `send`, and has to be closed. Raises what
         went wrong."""
-        call.let_go().end()
+        submitted, call.submitted = call.submitted, None  # as `let_go` does
+        assert submitted is not None
+        submitted.end()
         reply = call.reply
         try:
             if isinstance(reply, InferenceResponse):

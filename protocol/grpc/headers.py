@@ -16,7 +16,7 @@ from protocol.grpc.status import encode_status_message, status_of
 
 Header = tuple[bytes, bytes]
 
-RESPONSE_HEADERS: Sequence[Header] = (
+RESPONSE_HEADERS: tuple[Header, ...] = (
     (b":status", b"200"),
     (b"content-type", b"application/grpc"),
     (b"grpc-accept-encoding", ",".join(ACCEPTED_ENCODINGS).encode()),
@@ -60,7 +60,7 @@ def decode_timeout_seconds(value: bytes) -> float:
         ) from None
 
 
-OK_TRAILERS: Sequence[Header] = ((b"grpc-status", b"0"),)
+OK_TRAILERS: tuple[Header, ...] = ((b"grpc-status", b"0"),)
 
 
 def trailers(status: Status, message: str) -> Sequence[Header]:

@@ -89,7 +89,7 @@ async def model_infer(services: EdgeServices, forms: RequestForms, stream: Strea
 
 
 async def _answer(services: EdgeServices, decoded: DecodedRequest) -> Message:
-    request, placement, _ = decoded
+    request, placement = decoded.request, decoded.placement
     core = services.core
     try:
         if placement is None:

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from protocol.errors import Internal, InvalidArgument
 from protocol.grpc.codec import parse
 from protocol.grpc.contents import encode_contents
 from protocol.grpc.parameters import class_count, decode_request_parameters, memory_reference
-from protocol.grpc.wire import cut_field, encode_varint, field_parts
+from protocol.grpc.wire import cut_field, field_start
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor, flat
 from protocol.placement import MemoryReference, Placement
 from protocol.proto import message_class
@@ -65,7 +67,7 @@ class WireRequest(NamedTuple):
         return RequestNames(message.model_name, message.model_version, message.id)
 
 
-class DecodedRequest(NamedTuple):
+class DecodedRequest(msgspec.Struct, eq=False):
     """`placement` is None where all tensors are in the messages; their inputs have no data yet where it names them.
     `wants_empty_final`: a stream's client wants to be told of a final flag that comes without a response."""
 
@@ -196,13 +198,34 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
     return inputs, references
 
 
-def encode_response(response: InferenceResponse) -> list[Buffer]:
-    """The parts of a serialized ModelInferResponse; its tensors stay where they are.
+def encode_response(response: InferenceResponse, is_final: bool | None = None) -> list[Buffer]:
+    """The parts of a serialized ModelInferResponse; large tensors stay where they are. `is_final` is not said where it
+    is None.
 
     Raises:
         InvalidArgument: it would be larger than gRPC's limit.
     """
-    return _response_parts(response, is_final=None)
+    parts: list[Buffer] = [b""]
+    if response.id:
+        request_id = response.id.encode()
+        parts += (field_start(_RESPONSE_ID, len(request_id)), request_id)
+    outputs: list[tuple[str, DataType, Sequence[int]]] = []
+    for tensor in response.outputs:
+        outputs.append((tensor.name, tensor.datatype, tensor.shape))
+        data = tensor.data if type(tensor.data) is bytes else flat(tensor.data)
+        parts += (field_start(_RAW_OUTPUT_CONTENTS, len(data)), data)
+    if response.parameters:
+        parts[0] = _response_start(
+            response.model_name, response.model_version, tuple(outputs), is_final, tuple(response.parameters.items())
+        )
+    else:
+        parts[0] = _usual_start(response.model_name, response.model_version, tuple(outputs), is_final)
+    size = sum(map(len, parts))
+    if size > MAX_RESPONSE_SIZE:
+        raise InvalidArgument(
+            f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_RESPONSE_SIZE}."
+        )
+    return [b"".join(parts)] if size < COPY_UP_TO else parts
 
 
 def encode_stream_response(response: InferenceResponse) -> list[Buffer]:
@@ -211,7 +234,8 @@ def encode_stream_response(response: InferenceResponse) -> list[Buffer]:
     Raises:
         InvalidArgument: it would be larger than gRPC's limit.
     """
-    return field_parts(_INFER_RESPONSE, *_response_parts(response, is_final=response.is_final))
+    parts = encode_response(response, response.is_final)
+    return [field_start(_INFER_RESPONSE, sum(map(len, parts))), *parts]
 
 
 def encode_empty_final(request: RequestNames) -> bytes:
@@ -234,37 +258,6 @@ def encode_stream_error(error_message: str, request: RequestNames | None) -> byt
     inner.parameters[FINAL].bool_param = True
     serialized: bytes = response.SerializeToString()
     return serialized
-
-
-def _response_parts(response: InferenceResponse, *, is_final: bool | None) -> list[Buffer]:
-    """`is_final` is not said where it is None."""
-    outputs = tuple([(tensor.name, tensor.datatype, tensor.shape) for tensor in response.outputs])
-    if response.parameters:
-        start = _response_start(
-            response.model_name, response.model_version, outputs, is_final, tuple(response.parameters.items())
-        )
-    else:
-        start = _usual_start(response.model_name, response.model_version, outputs, is_final)
-    parts: list[Buffer] = [start]
-    if response.id:
-        parts += field_parts(_RESPONSE_ID, response.id.encode())
-    size = sum(map(len, parts))
-    for tensor in response.outputs:
-        data = tensor.data if type(tensor.data) is bytes else flat(tensor.data)
-        length = len(data)
-        before = _raw_field_start(length)
-        size += len(before) + length
-        parts += (before, data)
-    if size > MAX_RESPONSE_SIZE:
-        raise InvalidArgument(
-            f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_RESPONSE_SIZE}."
-        )
-    return parts
-
-
-@lru_cache(maxsize=1024)
-def _raw_field_start(length: int) -> bytes:
-    return encode_varint(_RAW_OUTPUT_CONTENTS << 3 | 2) + encode_varint(length)
 
 
 def _response_start(

@@ -14,6 +14,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
 
 from protocol.answers import Answers
+from protocol.grpc.framing import PREFIX_LENGTH
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header
 from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.settings import PROGRESS
@@ -83,9 +84,8 @@ class Outgoing:
 
     def flush(self) -> None:
         """Hand the frames made so far to the writer."""
-        made = self._h2.data_to_send()
-        if made:
-            self._writer.put(made)
+        if self._h2.output:
+            self._writer.put(self._h2.data_to_send())
 
     def write_after(self, answers: Answers) -> None:
         """`write`, when all answers that are there have been delivered."""
@@ -96,12 +96,13 @@ class Outgoing:
     def write(self) -> None:
         """As `flush`, at the end of a burst of work."""
         self._writes_soon = False
-        made = self._h2.data_to_send()
-        if made:
-            self._writer.put_last(made)
+        if self._h2.output:
+            self._writer.put_last(self._h2.data_to_send())
 
     def answer_peer(self) -> None:
         """Write what answers the peer's own frames."""
+        if not self._h2.output:
+            return
         before = self._writer.backlog
         self.write()
         self._control_backlog = max(0, self._control_backlog + self._writer.backlog - before)
@@ -116,7 +117,8 @@ class Outgoing:
             await self._can_send.wait()
 
     def on_windows_changed(self) -> None:
-        self._can_send.wake_all()
+        if self._can_send.waiting:
+            self._can_send.wake_all()
 
     def count_refusal(self, limit: str) -> None:
         self._counts.count("grpc", limit)
@@ -148,19 +150,21 @@ class Outgoing:
         except ProtocolError as error:
             raise StreamTerminatedError(str(error)) from None
 
-    def send_at_once(self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> bool:
-        """Send data, behind headers if there are any; to be followed by `write`. False, and nothing is done, where that
-        has to wait for the client, or it has gone."""
+    def send_at_once(
+        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], answers: Answers
+    ) -> bool:
+        """Send data, behind headers if there are any; it leaves when all answers that are there have been delivered.
+        False, and nothing is done, where that has to wait for the client, or it has gone."""
         size = sum(map(len, parts))
         try:
-            if size > self._h2.sendable(stream_id) or self._writer.backlog >= MAX_BACKLOG:
+            if self._writer.backlog >= MAX_BACKLOG or size > self._h2.sendable(stream_id):
                 return False
             if headers:
                 self._h2.send_headers(stream_id, headers)
             self._h2.send_data(stream_id, parts)
         except StreamClosedError:  # it is reset
             return False
-        self._note_sent(size)
+        self._note_answered(size, answers)
         return True
 
     async def _send_in_frames(self, stream_id: int, parts: Sequence[Buffer], left: int) -> None:
@@ -186,10 +190,12 @@ class Outgoing:
                     connection.reset_stream(stream_id, ErrorCodes.CANCEL)
                     raise StreamTerminatedError("the client takes no response data")
 
-    def send_response(self, stream_id: int, parts: Sequence[Buffer]) -> bool:
-        """Send all of a good response to a call that its client has ended; to be followed by `write`. False, and
-        nothing is done, where that has to wait for the client."""
-        size = sum(map(len, parts))
+    def send_response(self, stream_id: int, message: Sequence[Buffer], answers: Answers) -> bool:
+        """Send all of a good response, of one message, to a call that its client has ended; it leaves when all answers
+        that are there have been delivered. False, and nothing is done, where that has to wait for the client."""
+        size = sum(map(len, message))
+        parts = (b"\0" + size.to_bytes(4, "big"), *message)
+        size += PREFIX_LENGTH
         try:
             if self._writer.backlog >= MAX_BACKLOG or not self._h2.send_response(
                 stream_id, RESPONSE_HEADERS, parts, size, OK_TRAILERS
@@ -197,14 +203,17 @@ class Outgoing:
                 return False
         except StreamClosedError:  # it is reset
             return True
-        self._note_sent(size)
+        self._note_answered(size, answers)
         return True
 
-    def _note_sent(self, size: int) -> None:
+    def _note_answered(self, size: int, answers: Answers) -> None:
         self.has_sent_data = True
         self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
         if size > _WRITTEN_ABOVE:
             self.write()
+        elif not self._writes_soon:
+            self._writes_soon = True
+            answers.call_last(self.write)
 
     def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool) -> None:
         """Send the last headers; if the peer still sends, tell it that nobody reads on."""
@@ -239,4 +248,5 @@ class Outgoing:
 
     def _on_written(self) -> None:
         self._control_backlog = 0
-        self.on_windows_changed()
+        if self._can_send.waiting:
+            self._can_send.wake_all()

@@ -24,11 +24,11 @@ class Output(Protocol):
     async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
         """Returns when all of it is on its way to the writer; waits while the peer reads slowly."""
 
-    def send_at_once(self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> bool:
-        """Send data, behind headers if there are any; to be followed by `write_after`. False, and nothing is done,
-        where that has to wait."""
-
-    def write_after(self, answers: Answers) -> None: ...
+    def send_at_once(
+        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], answers: Answers
+    ) -> bool:
+        """Send data, behind headers if there are any; it leaves when all answers that are there have been delivered.
+        False, and nothing is done, where that has to wait."""
 
     def flush(self) -> None: ...
 

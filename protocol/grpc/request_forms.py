@@ -7,8 +7,10 @@ checked again. Whatever differs goes the usual way, by `infer_codec`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
 
 from protocol.grpc.infer_codec import (
     COPY_UP_TO,
@@ -21,6 +23,7 @@ from protocol.grpc.infer_codec import (
 )
 from protocol.grpc.wire import top_level_fields
 from protocol.messages import Buffer, InferenceRequest, Tensor
+from protocol.placement import MemoryReference
 
 _ID = 3  # field numbers
 _MODEL_NAME = 1
@@ -34,7 +37,7 @@ _PATIENCE = 16
 _LEARN_EVERY = 64
 
 
-class FormedRequest(NamedTuple):
+class FormedRequest(msgspec.Struct, eq=False):
     """A request of a known form, with what is its own."""
 
     form: RequestForm
@@ -109,14 +112,11 @@ class RequestForm:
     def decode(self, request_id: str, raw: Sequence[Buffer]) -> DecodedRequest:
         decoded = self._decoded
         known, placement = decoded.request, decoded.placement
-        if placement is None or not placement.inputs:
-            inputs = [Tensor(*of, data) for of, data in zip(self._inputs, raw, strict=True)]
-        else:
-            data_of = iter(raw)
-            inputs = [
-                Tensor(*of, b"" if position in placement.inputs else next(data_of))
-                for position, of in enumerate(self._inputs)
-            ]
+        if placement is not None and placement.inputs:
+            raw = self._with_gaps(raw, placement.inputs)
+        inputs: list[Tensor] = []
+        for (name, datatype, shape), data in zip(self._inputs, raw, strict=True):
+            inputs.append(Tensor(name, datatype, shape, data))
         request = InferenceRequest(
             known.model_name,
             inputs,
@@ -132,6 +132,11 @@ class RequestForm:
             form=self,
         )
         return DecodedRequest(request, placement, decoded.wants_empty_final)
+
+    def _with_gaps(self, raw: Sequence[Buffer], placed: Mapping[int, MemoryReference]) -> list[Buffer]:
+        """No data yet for the inputs that are elsewhere."""
+        data_of = iter(raw)
+        return [b"" if position in placed else next(data_of) for position in range(len(self._inputs))]
 
 
 class _ModelForms:
@@ -156,14 +161,16 @@ class RequestForms:
         """
         if len(data) <= COPY_UP_TO:
             data = bytes(data)
-        known = self._by_model.get(_model_key(data))
+        # What `_model_key` gives, and no form is under, where it gives nothing.
+        known = self._by_model.get(bytes(data[: 2 + data[1]])) if len(data) > 1 else None
         if known is not None:
-            for number, form in enumerate(known.forms):
+            for form in known.forms:
                 found = form.match(data)
                 if found is not None:
                     known.misses = 0
-                    if number:
-                        known.forms.insert(0, known.forms.pop(number))
+                    if form is not known.forms[0]:
+                        known.forms.remove(form)
+                        known.forms.insert(0, form)
                     return found
         return parse_request(data)
 

@@ -50,7 +50,7 @@ class RequestTasks(Generic[T]):
         while True:
             if self._waiting:
                 await self._run(self._waiting.popleft())
-            elif self._is_over or len(self._idle) >= MAX_IDLE:
+            elif self._is_over or len(self._idle.waiting) >= MAX_IDLE:
                 return
             else:
                 await self._idle.wait()

@@ -169,10 +169,10 @@ class Stream(StreamIterator[Any]):
         if self._response_encoding is not None or self.is_closed:
             return False
         headers = () if self.has_sent_headers else RESPONSE_HEADERS
-        if not self._output.send_at_once(self.id, headers, frame(self._codec.encode(message, self._reply_type))):
+        parts = frame(self._codec.encode(message, self._reply_type))
+        if not self._output.send_at_once(self.id, headers, parts, answers):
             return False
         self.has_sent_headers = True
-        self._output.write_after(answers)
         return True
 
     async def wait_draining(self) -> None:
@@ -186,7 +186,7 @@ class Stream(StreamIterator[Any]):
         incoming = self.incoming
         if self.offer is not None and self._is_taken(data, flow_controlled_size, has_ended=has_ended):
             return
-        if not incoming.feed(data, flow_controlled_size, has_ended=has_ended) or not self._changed:
+        if not incoming.feed(data, flow_controlled_size, has_ended=has_ended) or not self._changed.waiting:
             return
         if self._awaits_more and not (incoming.is_ready or has_ended):
             incoming.acknowledge()
@@ -197,7 +197,7 @@ class Stream(StreamIterator[Any]):
     def _is_taken(self, data: Buffer, flow_controlled_size: int, *, has_ended: bool) -> bool:
         """Whether what has come needs nobody who waits for it."""
         incoming = self.incoming
-        if has_ended or incoming.buffered or incoming.refusal is not None or not self._changed:
+        if has_ended or incoming.buffered or incoming.refusal is not None or not self._changed.waiting:
             return False
         message = whole_message(data, self._limits.max_message_size)
         assert self.offer is not None

@@ -173,7 +173,7 @@ class StreamInfer:
             raise Unavailable(SHUTTING_DOWN)
         request.trace = self._call.trace(read.model_name, waiting_ns, time.monotonic_ns())
         request.decoded = self._call.decode(read, data, request.trace)
-        inference, placement, _ = request.decoded
+        inference, placement = request.decoded.request, request.decoded.placement
         if can_submit and placement is None and request.trace is None:
             try:
                 request.submitted = self._core.submit(inference, request)

@@ -26,10 +26,11 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def field_parts(number: int, *values: Buffer) -> list[Buffer]:
-    """What to append to a serialized message so that its length-delimited field holds the joined values."""
-    size = sum([value.nbytes if isinstance(value, memoryview) else len(value) for value in values])
-    return [encode_varint(number << 3 | 2) + encode_varint(size), *values]
+@lru_cache(maxsize=1024)
+def field_start(number: int, length: int) -> bytes:
+    """What stands before the value of a length-delimited field: with its value it may be appended to a serialized
+    message."""
+    return encode_varint(number << 3 | 2) + encode_varint(length)
 
 
 class Field(NamedTuple):

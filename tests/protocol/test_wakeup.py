@@ -54,13 +54,13 @@ async def test_the_idle_task_that_waited_last_is_woken_first() -> None:
         for number in range(4):
             nursery.start_soon(wait, number)
             await trio.testing.wait_all_tasks_blocked()
-        assert len(idle) == 4
+        assert len(idle.waiting) == 4
         assert idle.wake_one()
         await trio.testing.wait_all_tasks_blocked()
         assert woken == [3]
         idle.wake_all()
     assert sorted(woken) == [0, 1, 2, 3]
-    assert len(idle) == 0
+    assert len(idle.waiting) == 0
 
 
 async def test_an_idle_task_that_is_cancelled_waits_no_more() -> None:
@@ -69,5 +69,5 @@ async def test_an_idle_task_that_is_cancelled_waits_no_more() -> None:
         nursery.start_soon(idle.wait)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert len(idle) == 0
+    assert len(idle.waiting) == 0
     assert not idle.wake_one()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from h2.errors import ErrorCodes
 from h2.exceptions import (
     DenialOfServiceError,
@@ -23,7 +24,7 @@ from h2.settings import SettingCodes
 from protocol.grpc.http2 import events
 from protocol.grpc.http2.client_settings import ClientSettings, pack_settings
 from protocol.grpc.http2.events import Event
-from protocol.grpc.http2.flow_control import DEFAULT_WINDOW, ReceiveWindow, widened
+from protocol.grpc.http2.flow_control import DEFAULT_WINDOW, LARGEST_WINDOW, ReceiveWindow, widened
 from protocol.grpc.http2.frames import (
     ACK,
     CONTINUATION,
@@ -46,11 +47,14 @@ from protocol.grpc.http2.frames import (
     pack_header,
 )
 from protocol.grpc.http2.request_headers import Headers, RequestHeaders
-from protocol.grpc.http2.response_headers import ResponseHeaders
+from protocol.grpc.http2.response_headers import ResponseBlock, ResponseHeaders
 from protocol.messages import Buffer
 
 # Of DATA, either way: fewer and larger frames cost less. Those of a large message are given in pieces as they come.
 MAX_FRAME_SIZE = 1 << 20
+
+# To join less than this costs less than to send parts from where they are.
+_JOINED_SIZE = 65536
 
 # Streams that were reset, for which frames may still be on their way. Those forgotten are a connection error.
 _REMEMBERED_RESETS = 4096
@@ -59,14 +63,11 @@ _MAX_CONTINUATIONS = 64
 _MAX_BLOCK_PER_HEADER_SIZE = 4
 
 
-class _Stream:
-    __slots__ = ("has_ended", "is_answered", "receive_window", "window")
-
-    def __init__(self, window: int) -> None:
-        self.window = window
-        self.receive_window: ReceiveWindow | None = None  # as it was opened, before data has come that is not the last
-        self.has_ended = False  # the client's side
-        self.is_answered = False  # ours
+class _Stream(msgspec.Struct, eq=False):
+    window: int
+    receive_window: ReceiveWindow | None = None  # as it was opened, before data has come that is not the last
+    has_ended: bool = False  # the client's side
+    is_answered: bool = False  # ours
 
 
 class _OpenBlock:
@@ -111,7 +112,7 @@ class ServerConnection:
             SettingCodes.INITIAL_WINDOW_SIZE: stream_window,
             SettingCodes.MAX_FRAME_SIZE: MAX_FRAME_SIZE,
         }
-        self._reader = FrameReader(MAX_FRAME_SIZE)
+        self.frames = FrameReader(MAX_FRAME_SIZE)
         self._streams: dict[int, _Stream] = {}
         self._highest_stream_id = 0
         self._resets: dict[int, None] = {}
@@ -120,7 +121,7 @@ class ServerConnection:
         self._window = DEFAULT_WINDOW
         self._stream_window = stream_window
         self._receive_window = ReceiveWindow(max(connection_window, DEFAULT_WINDOW))
-        self._output: list[Buffer] = []
+        self.output: list[Buffer] = []  # frames that have been made
         self._events: list[Event] = []
         self._updated: list[int] = []  # streams with a new window, since the last event about that
         # Those most frequent first.
@@ -138,17 +139,12 @@ class ServerConnection:
         }
 
     def initiate_connection(self) -> None:
-        self._output.append(frame(SETTINGS, 0, 0, pack_settings(self._own_settings)))
+        self.output.append(frame(SETTINGS, 0, 0, pack_settings(self._own_settings)))
         increment = self._receive_window.size - DEFAULT_WINDOW
         if increment:
-            self._output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))
+            self.output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))
 
     # What comes.
-
-    @property
-    def data_under_way(self) -> tuple[int, int] | None:
-        """The stream of a large DATA frame, and how many of its bytes are the next that come."""
-        return self._reader.data_under_way
 
     def receive_data(self, data: Buffer) -> list[Event]:
         """What the bytes say. Those of a large DATA frame are not copied.
@@ -158,7 +154,7 @@ class ServerConnection:
         """
         happened = self._events = []
         try:
-            frames, failure = self._reader.read(data)
+            frames, failure = self.frames.read(data)
             for kind, flags, stream_id, payload in frames:
                 if self._block is not None:
                     self._on_continuation(kind, flags, stream_id, payload)
@@ -196,7 +192,9 @@ class ServerConnection:
         if stream.receive_window is not None:
             stream.receive_window.consume(size)
         if has_ended:
-            self._end(stream_id, stream)
+            stream.has_ended = True
+            if stream.is_answered:
+                del self._streams[stream_id]
             last = self._events[-1] if self._events else None
             if type(last) is events.RequestReceived and last.stream_id == stream_id:
                 last.data, last.flow_controlled_length, last.stream_ended = data, size, True
@@ -234,10 +232,12 @@ class ServerConnection:
         if stream_id > self._highest_stream_id:
             if not stream_id & 1:
                 raise ProtocolError(f"Stream {stream_id} is not a client's")
-            request = self.request_headers.request(block)
+            request = self.request_headers.kept.get(block)
+            if request is None:
+                request = self.request_headers.request(block)
             self._highest_stream_id = stream_id
-            stream = self._streams[stream_id] = _Stream(self.client_settings.initial_window_size)
-            stream.has_ended = has_ended = bool(flags & END_STREAM)
+            has_ended = bool(flags & END_STREAM)
+            self._streams[stream_id] = _Stream(self.client_settings.initial_window_size, None, has_ended)
             self._events.append(events.RequestReceived(stream_id, request, has_ended))
         elif not self._takes_trailers(stream_id, flags, block):
             return
@@ -257,7 +257,9 @@ class ServerConnection:
         if not flags & END_STREAM:
             raise ProtocolError("Trailers must have END_STREAM set")
         self.request_headers.trailers(block)
-        self._end(stream_id, stream)
+        stream.has_ended = True
+        if stream.is_answered:
+            del self._streams[stream_id]
         self._events.append(events.TrailersReceived(stream_id))
         return True
 
@@ -266,15 +268,16 @@ class ServerConnection:
         if not increment:
             raise ProtocolError("WINDOW_UPDATE by 0")
         if not stream_id:
-            self._window = widened(self._window, increment)
+            self._window += increment
+            if self._window > LARGEST_WINDOW:
+                raise FlowControlError(f"May not increment flow control window past {LARGEST_WINDOW}")
         else:
             stream = self._streams.get(stream_id)
             if stream is None:
                 self._check_opened(stream_id)
                 return
-            try:
-                stream.window = widened(stream.window, increment)
-            except FlowControlError:
+            stream.window += increment
+            if stream.window > LARGEST_WINDOW:
                 self._reset(stream_id, ErrorCodes.FLOW_CONTROL_ERROR)
                 return
         self._updated.append(stream_id)
@@ -288,7 +291,7 @@ class ServerConnection:
         if flags & ACK:
             self._events.append(events.PingAckReceived(data))
         else:
-            self._output.append(frame(PING, ACK, 0, data))
+            self.output.append(frame(PING, ACK, 0, data))
             self._events.append(events.PingReceived())
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: Buffer) -> None:
@@ -314,7 +317,7 @@ class ServerConnection:
                 stream.window = widened(stream.window, settings.initial_window_size - window)
         if settings.header_table_size != table_size:
             self.response_headers.set_table_size(settings.header_table_size)
-        self._output.append(frame(SETTINGS, ACK, 0))
+        self.output.append(frame(SETTINGS, ACK, 0))
         self._events.append(events.RemoteSettingsChanged())
 
     def _on_priority(self, flags: int, stream_id: int, payload: Buffer) -> None:
@@ -336,12 +339,6 @@ class ServerConnection:
         raise ProtocolError("PUSH_PROMISE by a client, or CONTINUATION of nothing")
 
     # Streams.
-
-    def _end(self, stream_id: int, stream: _Stream) -> None:
-        """The client has sent all."""
-        stream.has_ended = True
-        if stream.is_answered:
-            del self._streams[stream_id]
 
     def _reset(self, stream_id: int, error: ErrorCodes) -> None:
         """For an error that the client has made on an open stream."""
@@ -374,7 +371,7 @@ class ServerConnection:
 
     def data_to_send(self) -> list[Buffer]:
         """The frames made since the last time."""
-        output, self._output = self._output, []
+        output, self.output = self.output, []
         return output
 
     def send_headers(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool = False) -> None:
@@ -384,13 +381,13 @@ class ServerConnection:
         flags = END_STREAM if end_stream else 0
         limit = self.client_settings.max_frame_size
         if len(block) <= limit:
-            self._output.append(frame(HEADERS, flags | END_HEADERS, stream_id, block))
+            self.output.append(frame(HEADERS, flags | END_HEADERS, stream_id, block))
         else:
-            self._output.append(frame(HEADERS, flags, stream_id, block[:limit]))
+            self.output.append(frame(HEADERS, flags, stream_id, block[:limit]))
             for start in range(limit, len(block), limit):
                 is_last = start + limit >= len(block)
                 part = block[start : start + limit]
-                self._output.append(frame(CONTINUATION, END_HEADERS if is_last else 0, stream_id, part))
+                self.output.append(frame(CONTINUATION, END_HEADERS if is_last else 0, stream_id, part))
         if end_stream:
             stream.is_answered = True
             if stream.has_ended:
@@ -404,26 +401,30 @@ class ServerConnection:
             raise FlowControlError(f"Cannot send {size} bytes, flow control window is {stream.window}")
         stream.window -= size
         self._window -= size
-        self._output += (frame_header(size, DATA, 0, stream_id), *parts)
+        self.output += (frame_header(size, DATA, 0, stream_id), *parts)
 
     def send_response(
         self,
         stream_id: int,
-        headers: Sequence[tuple[bytes, bytes]],
+        headers: ResponseBlock,
         parts: Sequence[Buffer],
         size: int,
-        trailers: Sequence[tuple[bytes, bytes]],
+        trailers: ResponseBlock,
     ) -> bool:
         """A whole response: as if `send_headers`, `send_data` for parts of `size` bytes and `send_headers` were called,
-        with headers that fit into a frame. False where the data is more than `sendable`, and nothing is done."""
-        stream = self._open(stream_id)
+        with headers that fit into a frame. False where the data is more than `sendable`, and nothing is done. Small
+        parts are copied."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_answered:
+            raise StreamClosedError(stream_id)
         if size > min(stream.window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE):
             return False
         stream.window -= size
         self._window -= size
-        encode = self.response_headers.encode
-        first, last = encode(headers), encode(trailers)
-        self._output += (
+        blocks = self.response_headers
+        first = blocks.kept.get(headers) or blocks.encode(headers)
+        last = blocks.kept.get(trailers) or blocks.encode(trailers)
+        frames = (
             pack_header(0, len(first), HEADERS, END_HEADERS, stream_id),
             first,
             pack_header(size >> 16, size & 0xFFFF, DATA, 0, stream_id),
@@ -431,6 +432,10 @@ class ServerConnection:
             pack_header(0, len(last), HEADERS, END_HEADERS | END_STREAM, stream_id),
             last,
         )
+        if size < _JOINED_SIZE:
+            self.output.append(b"".join(frames))
+        else:
+            self.output += frames
         stream.is_answered = True
         if stream.has_ended:
             del self._streams[stream_id]
@@ -447,22 +452,22 @@ class ServerConnection:
         if stream is not None and not stream.has_ended and stream.receive_window is not None:
             increment = stream.receive_window.give_back(size)
             if increment:
-                self._output.append(frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big")))
+                self.output.append(frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big")))
 
     def _give_back(self, size: int) -> None:
         increment = self._receive_window.give_back(size)
         if increment:
-            self._output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))
+            self.output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))
 
     def reset_stream(self, stream_id: int, error: ErrorCodes) -> None:
         """Also of a stream that is answered, and whose client still sends."""
         if self._streams.pop(stream_id, None) is None:
             raise StreamClosedError(stream_id)
         self._remember_reset(stream_id)
-        self._output.append(frame(RST_STREAM, 0, stream_id, error.to_bytes(4, "big")))
+        self.output.append(frame(RST_STREAM, 0, stream_id, error.to_bytes(4, "big")))
 
     def ping(self, data: bytes) -> None:
-        self._output.append(frame(PING, 0, 0, data))
+        self.output.append(frame(PING, 0, 0, data))
 
     def close_connection(
         self,
@@ -472,7 +477,7 @@ class ServerConnection:
     ) -> None:
         """Say GOAWAY; the streams that are open go on."""
         last = self._highest_stream_id if last_stream_id is None else last_stream_id
-        self._output.append(frame(GOAWAY, 0, 0, last.to_bytes(4, "big") + error.to_bytes(4, "big") + additional_data))
+        self.output.append(frame(GOAWAY, 0, 0, last.to_bytes(4, "big") + error.to_bytes(4, "big") + additional_data))
 
 
 def _without_padding(payload: Buffer) -> Buffer:

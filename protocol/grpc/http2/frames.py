@@ -49,9 +49,12 @@ class FrameReader:
     """Cuts what a client sends into frames, its preface first. It holds no more than one frame that is not complete.
 
     The payload of a frame is a copy; a view where a copy would not keep much less alive.
+
+    Attributes:
+        under_way: of a DATA frame that is given in pieces its flags, its stream, and how many bytes are to come.
     """
 
-    __slots__ = ("_max_frame_size", "_needed", "_piece", "_preface", "_rest", "_rest_size")
+    __slots__ = ("_max_frame_size", "_needed", "_preface", "_rest", "_rest_size", "under_way")
 
     def __init__(self, max_frame_size: int) -> None:
         self._max_frame_size = max_frame_size
@@ -59,12 +62,7 @@ class FrameReader:
         self._rest: list[Buffer] = []
         self._rest_size = 0
         self._needed = 0  # with fewer bytes nothing more can be said
-        self._piece: tuple[int, int, int] | None = None  # of a DATA frame under way: flags, stream, bytes to come
-
-    @property
-    def data_under_way(self) -> tuple[int, int] | None:
-        """The stream of a DATA frame that is given in pieces, and how many bytes of it are to come."""
-        return None if self._piece is None else self._piece[1:]
+        self.under_way: tuple[int, int, int] | None = None
 
     def read(self, data: Buffer) -> tuple[list[Frame], ProtocolError | None]:
         """Frames, as far as they are there, and what is wrong with the bytes behind them: the client does not greet
@@ -86,8 +84,8 @@ class FrameReader:
             self._rest.clear()
         position, end = 0, len(data)
         is_large = end > _SPLIT_ABOVE
-        if self._piece is not None and end:
-            flags, stream_id, left = self._piece
+        if self.under_way is not None and end:
+            flags, stream_id, left = self.under_way
             position = min(left, end)
             found.append(self._data_piece(flags, stream_id, left, memoryview(data)[:position]))
         while end - position >= HEADER_SIZE:
@@ -110,7 +108,7 @@ class FrameReader:
                 if start < end:
                     found.append(self._data_piece(flags, stream_id, size, memoryview(data)[start:end]))
                 else:
-                    self._piece = flags, stream_id, size
+                    self.under_way = flags, stream_id, size
                 return found, None
             else:
                 self._keep(data[start - HEADER_SIZE :], HEADER_SIZE + size)
@@ -121,7 +119,7 @@ class FrameReader:
 
     def _data_piece(self, flags: int, stream_id: int, left: int, payload: memoryview) -> Frame:
         left -= len(payload)
-        self._piece = (flags, stream_id, left) if left else None
+        self.under_way = (flags, stream_id, left) if left else None
         return DATA, 0 if left else flags, stream_id, payload
 
     def _keep(self, rest: Buffer, needed: int) -> None:

@@ -47,13 +47,14 @@ class _WatchedTable(HeaderTable):
 
 class RequestHeaders(Generic[T]):
     """`interpret` says what a request's headers mean. `max_size` bounds what a block may be decoded to, each header
-    with 32 bytes more; who sends more than that cannot be understood any longer."""
+    with 32 bytes more; who sends more than that cannot be understood any longer. `kept` are the requests by the blocks
+    that are known to say them."""
 
     def __init__(self, interpret: Callable[[Headers], T], max_size: int) -> None:
         self._interpret = interpret
         self._decoder = Decoder(max_header_list_size=max_size)
         self._table = self._decoder.header_table = _WatchedTable()
-        self._kept: dict[bytes, T] = {}
+        self.kept: dict[bytes, T] = {}
 
     def request(self, block: bytes) -> T:
         """What the headers of a request mean.
@@ -62,14 +63,14 @@ class RequestHeaders(Generic[T]):
             DenialOfServiceError: they are far too many.
             ProtocolError: they are broken, or no request's.
         """
-        found = self._kept.get(block)
+        found = self.kept.get(block)
         if found is None:
             headers = self._decoded(block)
             found = self._interpret(_checked(headers, _OF_REQUEST))
             if len(block) <= _MAX_KEPT_SIZE and not self._table.has_changed:
-                if len(self._kept) >= _MAX_KEPT:
-                    self._kept.clear()
-                self._kept[block] = found
+                if len(self.kept) >= _MAX_KEPT:
+                    self.kept.clear()
+                self.kept[block] = found
         return found
 
     def trailers(self, block: bytes) -> None:
@@ -93,7 +94,7 @@ class RequestHeaders(Generic[T]):
         except (HPACKError, IndexError, TypeError, UnicodeDecodeError) as error:
             raise ProtocolError(f"Error decoding header block: {error}") from error
         if self._table.has_changed:
-            self._kept.clear()
+            self.kept.clear()
         return headers
 
 

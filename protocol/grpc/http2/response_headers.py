@@ -7,31 +7,35 @@ block that was encoded once may be sent again as it is. Source: RFC 7541.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from hpack.struct import NeverIndexedHeaderTuple
 
 from protocol.http2 import BoundedEncoder
 
+ResponseBlock: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
 _INDEXED = frozenset((b":status", b"content-type", b"grpc-accept-encoding", b"grpc-encoding", b"grpc-status"))
 
 
 class ResponseHeaders:
-    """A client chooses how large the table may be; it takes no more than `BoundedEncoder` allows."""
+    """A client chooses how large the table may be; it takes no more than `BoundedEncoder` allows. `kept` are the blocks
+    that may be sent again."""
 
     def __init__(self) -> None:
         self.encoder = BoundedEncoder()
-        self._kept: dict[tuple[tuple[bytes, bytes], ...], bytes] = {}
+        self.kept: dict[ResponseBlock, bytes] = {}
 
     def set_table_size(self, size: int) -> None:
         self.encoder.header_table_size = size
-        self._kept.clear()
+        self.kept.clear()
 
     def encode(self, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         key = tuple(headers)
-        block = self._kept.get(key)
+        block = self.kept.get(key)
         return self._encoded(key) if block is None else block
 
-    def _encoded(self, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    def _encoded(self, headers: ResponseBlock) -> bytes:
         encoder = self.encoder
         is_plain = all(name in _INDEXED for name, _ in headers)
         before = encoder.header_table_size, list(encoder.header_table.dynamic_entries)
@@ -40,7 +44,7 @@ class ResponseHeaders:
             [header if header[0] in _INDEXED else NeverIndexedHeaderTuple(*header) for header in headers]
         )
         if before != (encoder.header_table_size, list(encoder.header_table.dynamic_entries)):
-            self._kept.clear()  # what was an index before is another one now
+            self.kept.clear()  # what was an index before is another one now
         elif is_plain and not tells_size:
-            self._kept[headers] = block
+            self.kept[headers] = block
         return block

@@ -60,7 +60,7 @@ def test_what_is_kept_is_bounded() -> None:
     for number in range(1000):
         block = Encoder().encode([(name, value, True) for name, value in [*BASE, (b"n", str(number).encode())]])
         reader.headers.request(block)
-    assert len(reader.headers._kept) <= 32
+    assert len(reader.headers.kept) <= 32
     large = Encoder().encode([(name, value, True) for name, value in [*BASE, (b"n", bytes(3000).hex().encode())]])
     before = len(reader.asked)
     reader.headers.request(large)
