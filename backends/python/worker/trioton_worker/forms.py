@@ -21,15 +21,15 @@ _new = Tensor.__new__
 class FormTensor:
     """One tensor of a form. It begins `start` bytes behind the first one, and has `size`; of BYTES neither is known."""
 
-    __slots__ = ("_dtype", "_strides", "name", "number", "padding", "shape", "size", "start")
+    __slots__ = ("_strides", "dtype", "name", "number", "padding", "shape", "size", "start")
 
     def __init__(self, name: str, number: int, shape: tuple[int, ...], start: int) -> None:
         self.name = name
         self.number = number
         self.shape = shape
         self.start = start
-        self._dtype = dtype_of(number)
-        size = self._dtype.itemsize
+        self.dtype = dtype_of(number)
+        size = self.dtype.itemsize
         strides = []
         for dimension in reversed(shape):
             strides.append(size)
@@ -42,17 +42,15 @@ class FormTensor:
         """Its array in each of `count` requests that follow each other every `stride` bytes, the first of which begins
         at `position`: views, each of which holds the memory."""
         start = position + self.start
-        if count == 1 and self.size:
-            return [np.ndarray(self.shape, self._dtype, memory, start)]
         if not self.shape or not self.size:  # without dimensions it would be a number of a larger array
             return [self.array(memory, start + index * stride) for index in range(count)]
-        return list(np.ndarray((count, *self.shape), self._dtype, memory, start, [stride, *self._strides]))
+        return list(np.ndarray((count, *self.shape), self.dtype, memory, start, [stride, *self._strides]))
 
     def array(self, memory: Any, start: int = 0) -> Any:
         """A view of the memory that begins at `start`, and holds it."""
         if not self.size:
-            return np.empty(self.shape, self._dtype)
-        return np.ndarray(self.shape, self._dtype, memory, start)
+            return np.empty(self.shape, self.dtype)
+        return np.ndarray(self.shape, self.dtype, memory, start)
 
 
 class Form:
@@ -80,7 +78,12 @@ class Form:
         found: list[list[Tensor]] = [[] for _ in range(count)] if count > 1 else [[]]
         for tensor in self.tensors:
             name, number, shape = tensor.name, tensor.number, tensor.shape
-            for place, array in zip(found, tensor.arrays(memory, start, count, self.size)):
+            arrays: Sequence[Any]
+            if count == 1 and tensor.size:
+                arrays = (np.ndarray(shape, tensor.dtype, memory, start + tensor.start),)
+            else:
+                arrays = tensor.arrays(memory, start, count, self.size)
+            for place, array in zip(found, arrays):
                 made = _new(Tensor)  # as `viewed_tensor`, whose call would cost as much as all of this
                 made._name = name
                 made._number = number
