@@ -7,7 +7,6 @@ so; what its response senders are to answer comes in RESPONSE, before that or mu
 from __future__ import annotations
 
 import time
-from typing import cast
 
 import trio
 
@@ -116,7 +115,7 @@ class BatchAnswers:
                 return
             self._open.complete(batch, BatchResult(batch.merged(answers), timing))
         else:
-            self._open.complete(batch, BatchResult(cast("list[Outcome]", answers), timing))
+            self._open.complete(batch, BatchResult(answers, timing))  # type: ignore[arg-type]  # none is None
 
     def _drop(self, batch: RunningBatch, found: Executed) -> None:
         self._note_memory(batch, found)

@@ -31,9 +31,15 @@ def this_machine() -> Machine:
         processor=processor_name(Path("/proc/cpuinfo").read_text()),
         cores=len(os.sched_getaffinity(0)),
         kernel=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
+        python=f"{platform.python_version()}{', in a shared library' if has_shared_python() else ''}",
         load_average=os.getloadavg()[0],
     )
+
+
+def has_shared_python() -> bool:
+    """Whether the interpreter lies in a shared library, as where it was built so from source; most distributions' does
+    not, and is faster by a quarter."""
+    return "libpython3" in Path("/proc/self/maps").read_text()
 
 
 def processor_name(cpuinfo: str) -> str:
