@@ -97,8 +97,6 @@ class Calls:
         self._infer = shared.direct
         self._arriving: dict[int, Incoming] = {}  # those that may need no task
         self.direct: dict[int, DirectCall] = {}
-        self._fed: Incoming | None = None  # the one of those arriving that has got something last
-        self._taken = 0  # bytes of calls without a task, which the peer may send again
         self.is_draining = False
         self.refuses = False
         self.next_deadline = math.inf
@@ -215,7 +213,7 @@ class Calls:
         if not self.memory.take(size) or not self._submit(event.stream_id, head, message, size, deadline):
             self.memory.give(size)
             return False
-        self._taken += event.flow_controlled_length
+        self._out.taken += event.flow_controlled_length
         return True
 
     def _submit(self, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float) -> bool:
@@ -235,16 +233,7 @@ class Calls:
 
     def end_burst(self) -> None:
         """All events of a read are there."""
-        if self._fed is not None:
-            self._acknowledge_fed()
-        if self._taken:
-            taken, self._taken = self._taken, 0
-            self._out.acknowledge(0, taken)  # their streams have ended: of the connection
-
-    def _acknowledge_fed(self) -> None:
-        if self._fed is not None:
-            self._fed.acknowledge()
-            self._fed = None
+        self._out.acknowledge_taken()
 
     def on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -263,19 +252,15 @@ class Calls:
     def _gather(self, incoming: Incoming) -> None:
         """There is more of it."""
         if not incoming.has_ended and not incoming.is_decided:
+            incoming.acknowledge_in_burst()
             incoming.note_progress()
-            if self._fed is not incoming:
-                self._acknowledge_fed()
-                self._fed = incoming
             return
-        if self._fed is incoming:
-            self._fed = None
         message = incoming.whole() if incoming.has_ended else None
         if message is None or not self._submit(incoming.id, incoming.head, message, incoming.held, incoming.deadline):
             self._run_in_task(incoming)
             return
         del self._arriving[incoming.id]
-        self._taken += incoming.let_go()
+        incoming.let_go()
 
     def on_trailers(self, event: events.TrailersReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -360,8 +345,8 @@ class Calls:
             if not self._out.send_response(call.id, message, self._infer.answers):  # its client has to make room first
                 self._finish_in_task(call, partial(_send, message))
                 return
-        if not self.direct:
-            self._note_end()
+        if not (self.direct or self._streams or self._arriving):
+            self._owner.note_calls(has_calls=False)
 
     def _finish_in_task(self, call: DirectCall, handle: Callable[[Stream], Awaitable[None]]) -> Stream:
         """What is left to do for it."""

@@ -62,8 +62,15 @@ class Connection:
             max_header_size=limits.max_header_size,
             interpret=lambda headers: self._calls.read_head(headers),
         )
-        self._out = Outgoing(self._h2, self._wire, shared.counts, send_timeout=limits.send_timeout)
+        self._out = Outgoing(
+            self._h2,
+            self._wire,
+            shared.counts,
+            send_timeout=limits.send_timeout,
+            connection_window=limits.connection_window,
+        )
         self._calls = Calls(shared, self._out, self)
+        self._clock = trio.lowlevel.current_clock()
         self._is_retiring = False  # this connection ends, and its peer opens a new one
         self._is_lost = False  # the peer is gone, or cannot be written to
         self._has_failed = False  # the peer broke the protocol, and a GOAWAY says so
@@ -207,7 +214,7 @@ class Connection:
         if not data:
             self._is_lost = True
             return
-        self._lifetime.on_received(trio.current_time())
+        self._lifetime.on_received(self._clock.current_time())
         try:
             for event in self._h2.receive_data(data):
                 self._on_event[type(event)](event)
@@ -305,7 +312,7 @@ class Connection:
 
     def note_calls(self, *, has_calls: bool) -> None:
         """Implements `calls.Owner`."""
-        self._lifetime.on_calls_changed(trio.current_time(), has_calls=has_calls)
+        self._lifetime.idle_since = math.inf if has_calls else self._clock.current_time()
         if not has_calls:
             self._end_if_done()
 

@@ -48,7 +48,7 @@ class AnswerOrder(Generic[T]):
         try:
             while self._expected and self._expected[0] in self._ready:
                 await self._send(self._expected[0])
-                self._note_sent()
+                self._ready.discard(self._expected.popleft())
         finally:
             self._is_sending = False
 
@@ -60,8 +60,5 @@ class AnswerOrder(Generic[T]):
         while self._expected and self._expected[0] in self._ready:
             if not self._send_at_once(self._expected[0]):
                 return False
-            self._note_sent()
+            self._ready.discard(self._expected.popleft())
         return True
-
-    def _note_sent(self) -> None:
-        self._ready.discard(self._expected.popleft())

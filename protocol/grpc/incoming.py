@@ -12,7 +12,7 @@ import trio
 from protocol.errors import PayloadTooLarge, ServerError
 from protocol.grpc.compression import decompress
 from protocol.grpc.framing import PREFIX_LENGTH, Frame, MessageDeframer
-from protocol.grpc.output import Output
+from protocol.grpc.output import PORTIONS, Output
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_head import RequestHead
 from protocol.grpc.settings import PROGRESS, ConnectionLimits
@@ -34,16 +34,17 @@ class Incoming:
         id: the HTTP/2 stream's.
         head: what the call's headers say.
         deadline: by the client, in seconds of Trio's clock.
+        deframer: what has come of messages, and has not been taken.
         has_ended: the client has sent all that it will send.
         refusal: why all that comes is dropped.
         held: bytes that are counted for the call.
-        unacknowledged: bytes, with padding, that the client has not been told it may send again.
+        unacknowledged: bytes, with padding, that the client may not send again yet.
         progress_by: when the message that is awaited must have made progress; 0 while none is.
     """
 
     __slots__ = (
-        *("_deframer", "_limits", "_memory", "_message_held", "_output", "_progress_from"),
-        *("deadline", "has_ended", "head", "held", "id", "progress_by", "refusal", "unacknowledged"),
+        *("_limits", "_memory", "_message_held", "_output", "_portion", "_progress_from", "_untold"),
+        *("deadline", "deframer", "has_ended", "head", "held", "id", "progress_by", "refusal", "unacknowledged"),
     )
 
     def __init__(
@@ -61,12 +62,14 @@ class Incoming:
         self._output = output
         self._limits = limits
         self._memory = memory
+        self._untold = 0  # bytes that the client may send again as far as the connection goes
+        self._portion = limits.stream_window // PORTIONS
         self._message_held = 0  # of `held`, the bytes of the message that was taken last
-        self._deframer = MessageDeframer(limits.max_message_size)
+        self.deframer = MessageDeframer(limits.max_message_size)
 
     def room(self, size: int) -> memoryview | None:
         """Where the next bytes belong, at most `size`, if that is known. They are then to be fed."""
-        return None if self.refusal is not None else self._deframer.room(size)
+        return None if self.refusal is not None else self.deframer.room(size)
 
     def feed(self, data: Buffer, flow_controlled_size: int, *, has_ended: bool) -> bool:
         """False where it was dropped, since more than this is refused already."""
@@ -77,33 +80,28 @@ class Incoming:
             return False
         size = len(data)
         self.held += size
-        self._deframer.feed(data)
+        self.deframer.feed(data)
         if not self._memory.take(size):
             self.refusal = self._refused_memory(self.held)
-            self.release(self._deframer.buffered)
-            self._deframer = MessageDeframer(self._limits.max_message_size)
+            self.release(self.deframer.buffered)
+            self.deframer = MessageDeframer(self._limits.max_message_size)
         return True
 
     # The messages.
 
     @property
-    def buffered(self) -> int:
-        """Bytes of messages that have not been taken."""
-        return self._deframer.buffered
-
-    @property
     def is_ready(self) -> bool:
         """Whether the next message is whole, or something is wrong with it."""
-        return self.refusal is not None or self._deframer.is_ready
+        return self.refusal is not None or self.deframer.is_ready
 
     @property
     def is_decided(self) -> bool:
         """Whether more of the request would not make it a single good message."""
-        return self.refusal is not None or self._deframer.has_more
+        return self.refusal is not None or self.deframer.has_more
 
     def whole(self) -> memoryview | None:
         """The message of a request that has come whole, and is nothing but that message, not compressed. It stays."""
-        return self._deframer.whole() if self.refusal is None else None
+        return self.deframer.whole() if self.refusal is None else None
 
     def next_frame(self) -> Frame | None:
         """The next message, or None where more bytes are needed.
@@ -114,20 +112,20 @@ class Incoming:
         if self.refusal is not None:
             raise self.refusal
         try:
-            found = self._deframer.next_frame()
+            found = self.deframer.next_frame()
         except PayloadTooLarge:
             self._output.count_refusal("max_message_size")
             raise
         if found is not None:
             # What lies behind it waits for the next call, and holds the client back.
-            self.acknowledge(keep=self._deframer.buffered)
+            self.acknowledge(keep=self.deframer.buffered)
             self.progress_by = 0.0
             self._message_held = PREFIX_LENGTH + len(found.payload)
         return found
 
     def note_progress(self) -> None:
         """A message is awaited, and as much of it as there is may have come since the last time."""
-        buffered = self._deframer.buffered
+        buffered = self.deframer.buffered
         if not self.progress_by or buffered - self._progress_from >= PROGRESS:
             self.progress_by = trio.current_time() + self._limits.receive_timeout
             self._progress_from = buffered
@@ -183,14 +181,6 @@ class Incoming:
         if self._message_held:
             self.release(self.take_message_memory())
 
-    def hold(self, size: int) -> bool:
-        """Count a message that is taken before it is fed. False where that is too much, and nothing is done."""
-        if not self._memory.take(size):
-            self._memory.give(size)
-            return False
-        self.held += size
-        return True
-
     def release(self, size: int) -> None:
         self.held -= size
         self._memory.give(size)
@@ -202,11 +192,19 @@ class Incoming:
             self.unacknowledged = keep
             self._output.acknowledge(self.id, size)
 
-    def let_go(self) -> int:
-        """The message is taken, and counted, by who goes on without this. Returns how many bytes are to be
-        acknowledged."""
+    def acknowledge_in_burst(self) -> None:
+        """As `acknowledge`, in larger portions; only while the events of a read are handled."""
+        self._output.taken += self.unacknowledged
+        self._untold += self.unacknowledged
+        self.unacknowledged = 0
+        if self._untold > self._portion:
+            self._output.acknowledge_stream(self.id, self._untold)
+            self._untold = 0
+
+    def let_go(self) -> None:
+        """The message is taken, and counted, by who goes on without this, in a burst."""
         self.held = 0
-        return self.unacknowledged
+        self.acknowledge_in_burst()
 
     def close(self) -> None:
         """The peer may send as much to other calls."""

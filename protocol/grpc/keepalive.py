@@ -33,7 +33,8 @@ class Due(enum.Enum):
 
 
 class Lifetime:
-    """One connection's timers. `age_factor` spreads the ends of connections that began together (gRPC: 0.9 to 1.1)."""
+    """One connection's timers. `age_factor` spreads the ends of connections that began together (gRPC: 0.9 to 1.1).
+    Who begins and ends its calls notes `idle_since`: infinite while there are any."""
 
     def __init__(self, limits: ConnectionLimits, now: float, *, age_factor: float) -> None:
         self._limits = limits
@@ -42,7 +43,7 @@ class Lifetime:
         self._received = now
         self._pinged = math.inf
         self._pings_without_data = 0
-        self._idle_since = now
+        self.idle_since = now
         self._retired = math.inf
         self._refuses = False
 
@@ -53,9 +54,6 @@ class Lifetime:
 
     def on_data_sent(self) -> None:
         self._pings_without_data = 0
-
-    def on_calls_changed(self, now: float, *, has_calls: bool) -> None:
-        self._idle_since = math.inf if has_calls else now
 
     def on_retired(self, now: float) -> None:
         self._retired = now
@@ -74,7 +72,7 @@ class Lifetime:
         elif now >= self._end_of_age:
             self._retired = now
             return Due.END_OLD
-        elif now >= self._idle_since + limits.max_connection_idle:
+        elif now >= self.idle_since + limits.max_connection_idle:
             self._retired = now
             return Due.END_IDLE
         if now >= self._next_ping():
@@ -92,7 +90,7 @@ class Lifetime:
             grace = limits.max_connection_age_grace
             retiring = self._retired + (grace if self._refuses else min(grace, RETIRING_SECONDS))
         else:
-            retiring = min(self._end_of_age, min(now, self._idle_since) + limits.max_connection_idle)
+            retiring = min(self._end_of_age, min(now, self.idle_since) + limits.max_connection_idle)
         return min(retiring, self._next_ping(), self._pinged + self._keepalive.timeout)
 
     def _next_ping(self) -> float:
@@ -100,7 +98,7 @@ class Lifetime:
 
     def _may_ping(self) -> bool:
         keepalive = self._keepalive
-        has_calls = self._idle_since == math.inf
+        has_calls = self.idle_since == math.inf
         limit = keepalive.max_pings_without_data
         return (has_calls or keepalive.permit_without_calls) and (not limit or self._pings_without_data < limit)
 

@@ -17,6 +17,7 @@ from protocol.answers import Answers
 from protocol.grpc.framing import PREFIX_LENGTH
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header
 from protocol.grpc.http2.connection import ServerConnection
+from protocol.grpc.output import PORTIONS
 from protocol.grpc.settings import PROGRESS
 from protocol.grpc.writer import Writer
 from protocol.limits import LimitCounter
@@ -42,7 +43,9 @@ class Outgoing:
     """Implements `output.Output`, and sends what the connection itself has to say.
 
     Attributes:
+        taken: bytes that nobody holds any more, and that the peer has not been told it may send again.
         has_sent_data: data or headers have left since somebody last looked.
+        is_heard: whether the peer reads what answers its own frames: else no more of it should be read.
         window_updates: how many more WINDOW_UPDATE frames the peer has reason to send.
     """
 
@@ -53,6 +56,7 @@ class Outgoing:
         counts: LimitCounter,
         *,
         send_timeout: float,
+        connection_window: int,
     ) -> None:
         self._h2 = connection
         self._writer = Writer(wire, self._on_written, send_timeout=send_timeout)
@@ -61,6 +65,9 @@ class Outgoing:
         self._can_send = WaitingTasks()  # here waits who needs the writer's progress or a window
         self._control_backlog = 0
         self._writes_soon = False
+        self._portion = connection_window // PORTIONS
+        self.taken = 0
+        self.is_heard = True
         self.has_sent_data = False
         self.window_updates = 0
 
@@ -106,11 +113,7 @@ class Outgoing:
         before = self._writer.backlog
         self.write()
         self._control_backlog = max(0, self._control_backlog + self._writer.backlog - before)
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether the peer reads such answers: else no more of it should be read."""
-        return self._control_backlog <= MAX_CONTROL_BACKLOG
+        self.is_heard = self._control_backlog <= MAX_CONTROL_BACKLOG
 
     async def wait_heard(self) -> None:
         while not self.is_heard:
@@ -129,6 +132,16 @@ class Outgoing:
         if size:
             self._h2.acknowledge_received_data(size, stream_id)
             self.flush()
+
+    def acknowledge_stream(self, stream_id: int, size: int) -> None:
+        self._h2.give_back_to_stream(size, stream_id)
+
+    def acknowledge_taken(self) -> None:
+        """At the end of a burst, before its frames leave. What is not told is so little that the peer has most of the
+        window."""
+        if self.taken > self._portion:
+            taken, self.taken = self.taken, 0
+            self._h2.give_back(taken)
 
     def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None:
         try:
@@ -157,11 +170,8 @@ class Outgoing:
         False, and nothing is done, where that has to wait for the client, or it has gone."""
         size = sum(map(len, parts))
         try:
-            if self._writer.backlog >= MAX_BACKLOG or size > self._h2.sendable(stream_id):
+            if self._writer.backlog >= MAX_BACKLOG or not self._h2.send_data_at_once(stream_id, headers, parts, size):
                 return False
-            if headers:
-                self._h2.send_headers(stream_id, headers)
-            self._h2.send_data(stream_id, parts)
         except StreamClosedError:  # it is reset
             return False
         self._note_answered(size, answers)
@@ -248,5 +258,6 @@ class Outgoing:
 
     def _on_written(self) -> None:
         self._control_backlog = 0
+        self.is_heard = True
         if self._can_send.waiting:
             self._can_send.wake_all()

@@ -12,12 +12,21 @@ from protocol.answers import Answers
 from protocol.grpc.headers import Header
 from protocol.messages import Buffer
 
+# A peer is told of a window in portions of this part of it, or more.
+PORTIONS = 8
+
 
 class Output(Protocol):
-    """Of one connection; streams are named by their numbers."""
+    """Of one connection; streams are named by their numbers. `taken` are bytes that the peer may send again, over all
+    streams; at the end of a burst it is told of them when they are worth it."""
+
+    taken: int
 
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Let the peer send `size` bytes more."""
+
+    def acknowledge_stream(self, stream_id: int, size: int) -> None:
+        """Let the peer send `size` bytes more on the stream, as far as that goes; they are `taken`."""
 
     def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None: ...
 

@@ -189,7 +189,7 @@ class Stream(StreamIterator[Any]):
         if not incoming.feed(data, flow_controlled_size, has_ended=has_ended) or not self._changed.waiting:
             return
         if self._awaits_more and not (incoming.is_ready or has_ended):
-            incoming.acknowledge()
+            incoming.acknowledge_in_burst()
             incoming.note_progress()
         else:
             self._changed.wake_all()
@@ -197,17 +197,19 @@ class Stream(StreamIterator[Any]):
     def _is_taken(self, data: Buffer, flow_controlled_size: int, *, has_ended: bool) -> bool:
         """Whether what has come needs nobody who waits for it."""
         incoming = self.incoming
-        if has_ended or incoming.buffered or incoming.refusal is not None or not self._changed.waiting:
+        if has_ended or incoming.deframer.buffered or incoming.refusal is not None or not self._changed.waiting:
             return False
         message = whole_message(data, self._limits.max_message_size)
+        if message is None:
+            return False
+        size = len(data)
         assert self.offer is not None
-        if message is None or not incoming.hold(len(data)):
+        if not self._memory.take(size) or not self.offer(message, size):
+            self._memory.give(size)
             return False
-        if not self.offer(message, len(data)):
-            incoming.release(len(data))
-            return False
+        incoming.held += size
         incoming.unacknowledged += flow_controlled_size
-        incoming.acknowledge()
+        incoming.acknowledge_in_burst()
         return True
 
     def end(self) -> None:
@@ -240,26 +242,26 @@ class Stream(StreamIterator[Any]):
                 return found
             incoming.acknowledge()
             if incoming.has_ended:
-                if incoming.buffered:
+                if incoming.deframer.buffered:
                     raise InvalidArgument(f"{self.method}: the request ends within a message")
                 return None
-            if self.is_draining and self._is_client_streaming and not incoming.buffered:
+            if self.is_draining and self._is_client_streaming and not incoming.deframer.buffered:
                 raise Unavailable(SHUTTING_DOWN)
-            self._awaits_more = incoming.buffered > 0
+            self._awaits_more = incoming.deframer.buffered > 0
             await self._wait()
             self._awaits_more = False
 
     async def _expect_end(self) -> None:
         incoming = self.incoming
-        while not incoming.has_ended and not incoming.buffered and incoming.refusal is None:
+        while not incoming.has_ended and not incoming.deframer.buffered and incoming.refusal is None:
             await self._wait()
-        if incoming.buffered or incoming.refusal is not None:
+        if incoming.deframer.buffered or incoming.refusal is not None:
             raise InvalidArgument(f"{self.method} takes one request message, got more")
 
     async def _wait(self) -> None:
         """Until something comes. Only a client's stream may be silent, and only between its messages."""
         incoming = self.incoming
-        if self._is_client_streaming and not incoming.buffered:
+        if self._is_client_streaming and not incoming.deframer.buffered:
             await self._changed.wait()
             return
         incoming.note_progress()

@@ -95,12 +95,15 @@ class StreamInfer:
         self._stream = stream
         self._forms = forms
         self._call = InferCall(services, forms, stream)
-        self._in_flight = trio.Semaphore(max_in_flight)
+        self._left = max_in_flight  # how many more requests may be read
+        self._has_left = Wakeup()
         self._submits = answers is not None
         self._delivered = Answers() if answers is None else answers
         self._answers = AnswerOrder(self._send_answer, self._send_answer_at_once)
         self._is_answered = Wakeup()
         self._sending = trio.Lock()
+        self._sends = 0  # that have the lock, or wait for it
+        self._has_read = False  # all requests
         self._ends_on_error = stream.header("triton_grpc_error") == "true"
         self._ending: Exception | None = None
         self._requests = trio.CancelScope()
@@ -121,6 +124,7 @@ class StreamInfer:
                     self._stream.offer = self._submit_at_once
                 try:
                     await self._read(tasks)
+                    self._has_read = True
                     while not self._answers.is_empty:
                         await self._is_answered.wait()
                 finally:
@@ -135,10 +139,9 @@ class StreamInfer:
     async def _read(self, tasks: RequestTasks[_Request]) -> None:
         """All requests that are there are read without a checkpoint between them, so they can share a batch."""
         while True:
-            try:
-                self._in_flight.acquire_nowait()
-            except trio.WouldBlock:
-                await self._in_flight.acquire()
+            while not self._left:
+                await self._has_left.wait()
+            self._left -= 1
             waiting = time.monotonic_ns()
             try:
                 data = await self._stream.recv_message()
@@ -191,11 +194,12 @@ class StreamInfer:
     def _submit_at_once(self, data: memoryview, memory: int) -> bool:
         """As `_read` does for a plain request. Implements `Stream.offer`."""
         assert self._tasks is not None
-        if self._stream.is_draining or self._services.trace.is_sampling or not self._tasks.have_all_begun:
-            return False
-        try:
-            self._in_flight.acquire_nowait()
-        except trio.WouldBlock:
+        if (
+            not self._left
+            or self._stream.is_draining
+            or self._services.trace.is_sampling
+            or not self._tasks.have_all_begun
+        ):
             return False
         request = _Request(self._delivered, stream=self, memory=memory)
         try:
@@ -206,8 +210,8 @@ class StreamInfer:
         except Exception:  # what it is, is said on the usual way
             request.submitted = None
         if request.submitted is None:
-            self._in_flight.release()
             return False
+        self._left -= 1
         self._answers.expect(request)
         return True
 
@@ -216,7 +220,8 @@ class StreamInfer:
         if request.submitted is None:  # given up
             return
         assert self._tasks is not None
-        request.let_go().end()
+        submitted, request.submitted = request.submitted, None  # as `let_go` does
+        submitted.end()
         try:
             if isinstance(request.reply, InferenceResponse):
                 request.response = encode_stream_response(request.reply)
@@ -227,13 +232,14 @@ class StreamInfer:
             self._fail(request, error)
         if not self._answers.complete_at_once(request):
             self._tasks.start(request)
-        self._is_answered.wake()
+        if self._has_read:
+            self._is_answered.wake()
 
     def _send_answer_at_once(self, request: _Request) -> bool:
         if request.ending is not None:
             request.close()
             self._end(request.ending)
-        elif self._sending.locked() or not self._stream.send_at_once(request.response, self._delivered):
+        elif self._sends or not self._stream.send_at_once(request.response, self._delivered):
             return False
         else:
             request.has_answered = True
@@ -318,21 +324,28 @@ class StreamInfer:
 
     def _finish(self, request: _Request) -> None:
         """It is answered whole."""
-        request.close()
-        self._stream.release(request.memory)
-        self._in_flight.release()
+        if request.lease is not None or request.trace is not None:
+            request.close()
+        self._stream.incoming.release(request.memory)
+        self._left += 1
+        if self._left == 1:
+            self._has_left.wake()
 
     async def _send(self, request: _Request, response: Message) -> None:
         """Whole: a large message takes several frames."""
+        self._sends += 1
         try:
-            self._sending.acquire_nowait()
-        except trio.WouldBlock:
-            await self._sending.acquire()
-        try:
-            request.has_answered = True
-            if request.trace is None:
-                await self._stream.send_message(response)
-            else:
-                await send_traced(self._stream, response, request.trace)
+            try:
+                self._sending.acquire_nowait()
+            except trio.WouldBlock:
+                await self._sending.acquire()
+            try:
+                request.has_answered = True
+                if request.trace is None:
+                    await self._stream.send_message(response)
+                else:
+                    await send_traced(self._stream, response, request.trace)
+            finally:
+                self._sending.release()
         finally:
-            self._sending.release()
+            self._sends -= 1

@@ -184,7 +184,7 @@ class ServerConnection:
                 self._reset(stream_id, ErrorCodes.STREAM_CLOSED)
             else:
                 self._check_gone(stream_id)
-            self._give_back(size)
+            self.give_back(size)
             return
         has_ended = bool(flags & END_STREAM)
         if stream.receive_window is None and not (has_ended and size <= self._stream_window):
@@ -403,6 +403,23 @@ class ServerConnection:
         self._window -= size
         self.output += (frame_header(size, DATA, 0, stream_id), *parts)
 
+    def send_data_at_once(
+        self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], parts: Sequence[Buffer], size: int
+    ) -> bool:
+        """A frame of `size` bytes of data, behind headers if there are any. False where it is more than `sendable`, and
+        nothing is done."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_answered:
+            raise StreamClosedError(stream_id)
+        if size > min(stream.window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE):
+            return False
+        if headers:
+            self.send_headers(stream_id, headers)
+        stream.window -= size
+        self._window -= size
+        self.output += (pack_header(size >> 16, size & 0xFFFF, DATA, 0, stream_id), *parts)
+        return True
+
     def send_response(
         self,
         stream_id: int,
@@ -447,14 +464,19 @@ class ServerConnection:
 
     def acknowledge_received_data(self, size: int, stream_id: int) -> None:
         """The client may send as much again."""
-        self._give_back(size)
+        self.give_back(size)
+        self.give_back_to_stream(size, stream_id)
+
+    def give_back_to_stream(self, size: int, stream_id: int) -> None:
+        """As `acknowledge_received_data`, but that the connection's window stays as it is."""
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.has_ended and stream.receive_window is not None:
             increment = stream.receive_window.give_back(size)
             if increment:
                 self.output.append(frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big")))
 
-    def _give_back(self, size: int) -> None:
+    def give_back(self, size: int) -> None:
+        """As `acknowledge_received_data`, of no stream that still goes on."""
         increment = self._receive_window.give_back(size)
         if increment:
             self.output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))

@@ -16,7 +16,7 @@ NEVER = Keepalive(time=math.inf)
 
 def lifetime(limits: ConnectionLimits, *, has_calls: bool = True) -> Lifetime:
     made = Lifetime(limits, 0.0, age_factor=1.0)
-    made.on_calls_changed(0.0, has_calls=has_calls)
+    made.idle_since = math.inf if has_calls else 0.0
     return made
 
 
@@ -105,11 +105,12 @@ def test_an_idle_connection_ends() -> None:
     """Its time begins with the end of its last call."""
     made = lifetime(ConnectionLimits(max_connection_idle=60, keepalive=NEVER))
     assert made.due(100) is None
-    made.on_calls_changed(100, has_calls=False)
+    made.idle_since = 100
     assert made.wake_at(100) == 160
     assert made.due(159) is None
-    made.on_calls_changed(159, has_calls=True)
-    made.on_calls_changed(170, has_calls=False)
+    made.idle_since = math.inf
+    assert made.due(165) is None
+    made.idle_since = 170
     assert made.due(229) is None
     assert made.due(230) is Due.END_IDLE
 
