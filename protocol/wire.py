@@ -73,10 +73,10 @@ class PlainWire:
         except OSError:
             return b""
 
-    def receive_into_at_once(self, view: memoryview) -> int | None:
-        """As `receive_into`; None where nothing is there yet."""
+    def receive_into_at_once(self, *views: Buffer) -> int | None:
+        """As `receive_into`, one after the other; None where nothing is there yet."""
         try:
-            return self._socket.recv_into(view)
+            return self._socket.recvmsg_into(views)[0]
         except BlockingIOError:
             return None
         except OSError:

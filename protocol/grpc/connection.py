@@ -34,6 +34,8 @@ RECEIVE_SIZE = 65536
 MAX_RECEIVE_SIZE = 524288
 # Of a frame that is under way: fewer bytes are read together with what follows them.
 _IN_PLACE_FROM = 32768
+# What may be read together with its end: clients open windows behind a message.
+_SIZE_BEHIND = 1024
 # How long a peer has to take the last bytes and to close its end.
 GOODBYE_SECONDS = 1.0
 
@@ -200,9 +202,12 @@ class Connection:
                     room = self._room()
                 self._size = MAX_RECEIVE_SIZE if is_filled and room is None else RECEIVE_SIZE
             if room is not None:  # the rest of a large message, which is mostly there too
-                count = self._plain.receive_into_at_once(room)
+                behind = bytearray(_SIZE_BEHIND)
+                count = self._plain.receive_into_at_once(room, behind)
                 if count is not None:
                     self._take(room[:count])
+                    if count > len(room) and not self._has_failed:
+                        self._take(bytes(behind[: count - len(room)]))
             self._end_burst()
         except Exception as error:  # it costs this connection, as it would in its task
             self._defect = error

@@ -204,7 +204,7 @@ class Incoming:
     def let_go(self) -> None:
         """The message is taken, and counted, by who goes on without this, in a burst."""
         self.held = 0
-        self.acknowledge_in_burst()
+        self._output.taken += self.unacknowledged  # no more comes on its stream
 
     def close(self) -> None:
         """The peer may send as much to other calls."""

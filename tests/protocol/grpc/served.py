@@ -12,6 +12,7 @@ import grpc  # type: ignore[import-untyped]  # ships no types
 import numpy as np
 import trio
 import tritonclient.grpc as triton
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
@@ -82,9 +83,9 @@ def tensor(array: Any, datatype: str = "FP32") -> triton.InferInput:
     return found
 
 
-def wire_request(model: str = "echo", request_id: str = "7") -> Any:
-    request = service_pb2.ModelInferRequest(model_name=model, id=request_id, raw_input_contents=[SMALL.tobytes()])
-    request.inputs.add(name="x", datatype="FP32", shape=SMALL.shape)
+def wire_request(model: str = "echo", request_id: str = "7", values: NDArray[np.float32] = SMALL) -> Any:
+    request = service_pb2.ModelInferRequest(model_name=model, id=request_id, raw_input_contents=[values.tobytes()])
+    request.inputs.add(name="x", datatype="FP32", shape=values.shape)
     return request
 
 

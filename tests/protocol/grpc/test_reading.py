@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 import trio
 import trio.testing
@@ -51,6 +52,25 @@ async def test_a_call_in_pieces(piece: int) -> None:
         for start in range(0, len(data), piece):
             await client.transport.send_all(data[start : start + piece])
         assert (await client.finish(stream)).status == 0
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 100_000, 65_543])
+async def test_a_large_message_with_more_behind_it(piece: int) -> None:
+    """Its rest is received where it stays, and what follows it in the same read is no part of it."""
+    async with serving() as server, connected(server) as client:
+        await client.call(INFER, wire_request().SerializeToString())  # the server's settings have come
+        large, streams = wire_request(values=np.ones(100_000, np.float32)).SerializeToString(), []
+        for message in (large, wire_request().SerializeToString(), b"\xff", large):
+            stream = await client.open(INFER, holds_back=True)
+            streams.append(stream)
+            client.h2.send_data(stream, b"\0" + len(message).to_bytes(4, "big") + message, end_stream=True)
+            client.h2.ping(b"behind!!")
+        data = client.h2.data_to_send()
+        for start in range(0, len(data), piece):
+            await client.transport.send_all(data[start : start + piece])
+        statuses = [(await client.finish(stream)).status for stream in streams]
+        assert statuses == [0, 0, 3, 0]
+        assert server.services.memory.held == 0
 
 
 async def test_a_client_that_leaves_without_a_word() -> None:
