@@ -140,11 +140,9 @@ class PythonBackend(Backend):
             return False
         if self._takes_sequences:
             free = None
-        loaded.calls += 1
-        if not loaded.batches.begin(requests, partial(self._end_batch, loaded, len(requests), done), free):
-            loaded.calls -= 1
-            return False
-        return True
+        if self._renewal is not None:
+            done = partial(self._end_batch, loaded, len(requests), done)
+        return loaded.batches.begin(requests, done, free)
 
     def _end_batch(
         self,
@@ -153,11 +151,11 @@ class PythonBackend(Backend):
         done: Callable[[BatchResult | Exception], None],
         result: BatchResult | Exception,
     ) -> None:
-        self._end_call(loaded, requests)
+        self._count(loaded, requests)
         done(result)
 
-    def _end_call(self, loaded: LoadedModel, requests: int) -> None:
-        loaded.end_call()
+    def _count(self, loaded: LoadedModel, requests: int) -> None:
+        """A worker may have had its share of requests."""
         if self._renewal is not None and loaded is self._loaded:
             self._renewal.note_batch(loaded, requests)
 
@@ -231,7 +229,8 @@ class PythonBackend(Backend):
         except (WorkerGone, BrokenFrame) as gone:
             raise await self._died(loaded, str(gone)) from None
         finally:
-            self._end_call(loaded, requests)
+            loaded.end_call()
+            self._count(loaded, requests)
 
     def cancel(self, request: InferenceRequest) -> None:
         for loaded in (self._loaded, self._retiring):

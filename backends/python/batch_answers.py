@@ -57,35 +57,28 @@ class BatchAnswers:
         batch.found = found
         if batch.execution is not None:
             batch.execution.is_running = False
-        if batch.in_segment and not found.is_kept:
-            self._open.give_back_inputs(batch)
         if batch.streams:
             self._end_execution(batch, found)
-            batch.executed.set()
         elif batch.is_abandoned:
             self._drop(batch, found)
         else:
             batch.computed = time.perf_counter_ns()
-            self._take_answers(batch, found)
+            if found.head.failure is not None:
+                self._fail(batch, found, found.head.failure)
+            elif found.shared <= BLOCKING_SIZE:
+                self._answered(batch, found, self._decode(batch, found))
+            else:
+                self._link.spawn(self._decode_apart, batch, found)
 
-    def _take_answers(self, batch: RunningBatch, found: Executed) -> None:
-        """A batch of which EXECUTED says all, or all but what its response senders are to answer."""
-        failure = found.head.failure
-        if failure is not None:
-            self._link.log_failure(failure)
-            if not batch.answers:
-                self._drop(batch, found)
-                self._open.complete(batch, self.failure(failure))
-                return
-            answers: list[Outcome | None] = [
-                batch.answers.get(index, self.failure(failure)) for index in range(len(batch.requests))
-            ]
-        elif found.shared <= BLOCKING_SIZE:
-            answers = self._decode(batch, found)
+    def _fail(self, batch: RunningBatch, found: Executed, failure: FailedHead) -> None:
+        """All of it, but for what its response senders have answered."""
+        self._link.log_failure(failure)
+        error = self.failure(failure)
+        if batch.answers:
+            self._answered(batch, found, [batch.answers.get(index, error) for index in range(len(batch.requests))])
         else:
-            self._link.spawn(self._decode_apart, batch, found)
-            return
-        self._answered(batch, found, answers)
+            self._note_memory(batch, found)
+            self._open.close(batch, error)
 
     async def _decode_apart(self, batch: RunningBatch, found: Executed) -> None:
         """What would hold the loop for too long."""
@@ -101,26 +94,23 @@ class BatchAnswers:
                 self._answered(batch, found, answers)
 
     def _answered(self, batch: RunningBatch, found: Executed, answers: list[Outcome | None]) -> None:
+        """EXECUTED says all, or all but what its response senders are to answer."""
         if found.is_kept or found.head.wanted:
             self._note_memory(batch, found)
-        batch.has_left = True
-        self._room.leave()
         timing = BatchTiming(
             batch.sent - batch.started, batch.computed - batch.sent, time.perf_counter_ns() - batch.computed
         )
-        if None in answers:
-            if batch.owes(answers, timing):
-                if batch.free is not None and self._room.concurrency == 1:
-                    self._room.offer(batch.free)
-                return
-            self._open.complete(batch, BatchResult(batch.merged(answers), timing))
+        if None not in answers:
+            self._open.close(batch, BatchResult(answers, timing))  # type: ignore[arg-type]  # none is None
+        elif not batch.owes(answers, timing):
+            self._open.close(batch, BatchResult(batch.merged(answers), timing))
         else:
-            self._open.complete(batch, BatchResult(answers, timing))  # type: ignore[arg-type]  # none is None
+            self._room.leave_place(batch, with_inputs=batch.in_segment and not found.is_kept)
+            if batch.free is not None and self._room.concurrency == 1:
+                self._room.offer(batch.free)
 
     def _drop(self, batch: RunningBatch, found: Executed) -> None:
         self._note_memory(batch, found)
-        batch.has_left = True
-        self._room.leave()
         self._open.close(batch)
 
     def _note_memory(self, batch: RunningBatch, found: Executed) -> None:
@@ -151,15 +141,15 @@ class BatchAnswers:
                 stream.fail(self.failure(head.failure))
         for index in head.rescheduled:
             batch.streams[index].complete(Rescheduled())
-        batch.has_left = True
-        self._room.leave()
+        self._room.leave_place(batch, with_inputs=batch.in_segment and not found.is_kept)
         self.end_if_over(batch)
+        if batch.executed is not None:
+            batch.executed.set()
 
     def end_if_over(self, batch: RunningBatch) -> None:
         """Close a decoupled batch if nothing more of it is to come."""
         if batch.found is not None and all(stream.is_over for stream in batch.streams):
             self._open.close(batch)
-            self._room.give()
 
     # Answers of response senders
 
@@ -177,7 +167,7 @@ class BatchAnswers:
             batch.answer(head.index, outcome)
             if batch.late is not None and not batch.unanswered:
                 answers, timing = batch.late
-                self._open.complete(batch, BatchResult(batch.merged(answers), timing))
+                self._open.close(batch, BatchResult(batch.merged(answers), timing))
         elif isinstance(outcome, InferenceResponse):
             batch.streams[head.index].put(outcome, len(frame.body))
         else:

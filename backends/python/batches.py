@@ -24,6 +24,7 @@ from backends.python.link import WorkerLink
 from backends.python.open_batches import OpenBatches
 from backends.python.reply_stream import ReplyStream
 from backends.python.running_batch import RunningBatch
+from backends.python.signals import Signal
 from backends.python.tensor_columns import TensorColumn
 from backends.python.wire import encode
 from backends.python.worker.trioton_worker.frames import CANCEL, INLINE_BYTE_SIZE
@@ -78,16 +79,17 @@ class Batches:
         started = time.perf_counter_ns()
         inputs = column_of(requests, self._link.forms)
         size = inputs.size
-        if size > BLOCKING_SIZE or size > self._room.byte_limit or not self._room.may_begin(size):
+        if size > BLOCKING_SIZE or size > self._room.byte_limit or not self._room.enter(size):
             return False
-        batch = self._begin(requests, size, started, free)
+        batch = RunningBatch(next(self._numbers), requests, size, started=started, free=free)
+        self.open.by_number[batch.number] = batch
         try:
             segment = self._segment_for(batch, inputs)
             if segment is not None:
                 inputs.copy_to(segment.view)
             self._send(batch, inputs)
         except (Internal, WorkerGone):
-            self.open.take_back(batch)
+            self.open.close(batch)
             return False
         batch.done = done
         return True
@@ -100,16 +102,21 @@ class Batches:
         return await self._end_of(await self._begin_waiting(requests, free))
 
     async def _end_of(self, batch: RunningBatch) -> BatchResult:
-        try:
-            await batch.executed.wait()
-        except BaseException:
-            self.open.abandon(batch)
-            raise
+        await self._wait(batch, Signal())
         if batch.result is None:
             raise WorkerGone(self._link.channel.problem)
         if isinstance(batch.result, Exception):
             raise batch.result
         return batch.result
+
+    async def _wait(self, batch: RunningBatch, executed: Signal) -> None:
+        """Until the batch says so. Cancelled, nobody wants it any more."""
+        batch.executed = executed
+        try:
+            await executed.wait()
+        except BaseException:
+            self.open.abandon(batch)
+            raise
 
     async def run_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder], *, waits: bool
@@ -119,14 +126,11 @@ class Batches:
         Returns when there is place for another batch; with `waits` not before `execute` has returned.
         """
         batch = await self._begin_waiting(requests, responders=responders)
+        executed = Signal()
         if not waits:
-            batch.free = batch.executed.set
+            batch.free = executed.set
             self._room.offer(batch.free)
-        try:
-            await batch.executed.wait()
-        except BaseException:
-            self.open.abandon(batch)
-            raise
+        await self._wait(batch, executed)
         if batch.found is None:
             if self._link.channel.is_closed:
                 raise WorkerGone(self._link.channel.problem)
@@ -157,9 +161,10 @@ class Batches:
         """A batch that the worker has, once there is room for it. Cancelled, it has not, or it is abandoned."""
         started = time.perf_counter_ns()
         inputs = column_of(requests, self._link.forms)
-        if not self._room.may_begin(inputs.size):
+        if not self._room.enter(inputs.size):
             await self._room.wait(inputs.size)
-        batch = self._begin(requests, inputs.size, started, free)
+        batch = RunningBatch(next(self._numbers), requests, inputs.size, started=started, free=free)
+        self.open.by_number[batch.number] = batch
         self._stream(batch, responders)
         try:
             segment = self._segment_for(batch, inputs)
@@ -170,16 +175,8 @@ class Batches:
                     await trio.to_thread.run_sync(inputs.copy_to, segment.view)
             self._send(batch, inputs)
         except BaseException:
-            self.open.take_back(batch)
+            self.open.close(batch)
             raise
-        return batch
-
-    def _begin(
-        self, requests: Sequence[InferenceRequest], size: int, started: int, free: Callable[[], None] | None
-    ) -> RunningBatch:
-        batch = RunningBatch(next(self._numbers), requests, size, started=started, free=free)
-        self._room.enter(size)
-        self.open.by_number[batch.number] = batch
         return batch
 
     def _segment_for(self, batch: RunningBatch, inputs: TensorColumn) -> Segment | None:

@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class LoadedModel:
-    """`calls` counts those that use it now, `requests` all that it was given. Whoever attends to it for long does so in
-    `attendance`, and sets `left` after that."""
+    """`calls` counts the tasks that use it now, `requests` all that it was given. Whoever attends to it for long does
+    so in `attendance`, and sets `left` after that."""
 
     link: WorkerLink
     batches: Batches

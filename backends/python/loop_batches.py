@@ -123,7 +123,7 @@ class LoopBatches(Batches):
         done: Callable[[BatchResult | Exception], None] | None = None,
     ) -> None:
         """Tell its end when that has come; the link tells it where the model has ended."""
-        batch.free, batch.done, batch.has_left = free, done, True
+        batch.free, batch.done = free, done
         if free is not None and batch.late is not None:
             self._room.offer(free)
 
@@ -243,7 +243,7 @@ class LoopBatches(Batches):
 
     def _deliver(self, live: LiveBatch, requests: Sequence[InferenceRequest]) -> RunningBatch:
         """Give what response senders have sent to the batches that it answers: mostly to this one."""
-        batch = self.open.by_number[live.number] = RunningBatch(live.number, requests)
+        batch = self.open.by_number[live.number] = RunningBatch(live.number, requests, has_left=True)
         while self._hand_over.responses:
             self._link.take(self._hand_over.responses.popleft())
         return batch

@@ -44,43 +44,26 @@ class OpenBatches:
         if self._watching:
             self._changed.unpark_all()
 
-    def complete(self, batch: RunningBatch, result: BatchResult | Exception) -> None:
-        """Tell who waits for it; nothing more is to come."""
-        if batch.free is not None:
-            self.room.withdraw(batch.free)
-        self.close(batch)
+    def close(self, batch: RunningBatch, result: BatchResult | Exception | None = None) -> None:
+        """Nothing more is to come for it; tell who waits for it, where there is anything to tell."""
+        self.by_number.pop(batch.number, None)
+        self.room.leave(batch)
+        if self._watching:
+            self._changed.unpark_all()
+        if result is None:
+            return
         if batch.done is not None:
             batch.done(result)
-        else:
+        elif batch.executed is not None:
             batch.result = result
             batch.executed.set()
 
-    def take_back(self, batch: RunningBatch) -> None:
-        """The worker has not been given it."""
-        self.room.withdraw(batch.free)
-        self.close(batch)
-        self.room.leave()
-
     def abandon(self, batch: RunningBatch) -> None:
         """Nobody waits for it any more, but the worker has it, unless it has answered in this moment."""
-        self.room.withdraw(batch.free)
+        self.room.withdraw(batch)
         batch.is_abandoned = True
         if batch.has_left:
             self.close(batch)
-
-    def close(self, batch: RunningBatch) -> None:
-        """Nothing more is to come for it."""
-        self.by_number.pop(batch.number, None)
-        if batch.input_size:
-            self.give_back_inputs(batch)
-        if self._watching:
-            self._changed.unpark_all()
-
-    def give_back_inputs(self, batch: RunningBatch) -> None:
-        """The worker holds nothing more of them."""
-        if batch.input_size:
-            size, batch.input_size = batch.input_size, 0
-            self.room.give_back(size)
 
     def fail_open(self, error: ServerError) -> None:
         """End all batches that no task waits for, and all requests of decoupled ones."""
@@ -88,7 +71,7 @@ class OpenBatches:
             for stream in batch.streams:
                 stream.fail(error)
             if batch.done is not None:
-                self.complete(batch, error)
+                self.close(batch, error)
 
     def end(self) -> None:
         """The worker says nothing more."""
@@ -97,4 +80,5 @@ class OpenBatches:
         for batch in self.by_number.values():
             if batch.execution is not None:
                 batch.execution.is_running = False
-            batch.executed.set()
+            if batch.executed is not None:
+                batch.executed.set()

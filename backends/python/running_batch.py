@@ -27,8 +27,8 @@ class Cancellable(Protocol):
 class RunningBatch(msgspec.Struct, eq=False):
     """From EXECUTE to the last answer.
 
-    `done` is told its end, or where that is None, `executed` is set and `result` is its end, None if the worker has
-    gone. For decoupled models `executed` is set when EXECUTED has come or never will. `found` is what that says.
+    `done` is told its end; else a task waits for `executed`, and `result` is its end then, None if the worker has gone.
+    For decoupled models `executed` is set when EXECUTED has come or never will. `found` is what that says.
     `execution` is there once the batch calls other models. `has_left` the worker, but for its response senders, it may
     have before its end. `free` is called when there is place for another one. Times are of the performance counter.
     `input_size` are the bytes of its inputs that the worker may still hold, `in_segment` if they are in shared memory;
@@ -47,7 +47,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     computed: int = 0
     free: Callable[[], None] | None = None
     done: Callable[[BatchResult | Exception], None] | None = None
-    executed: Signal = msgspec.field(default_factory=Signal)
+    executed: Signal | None = None
     result: BatchResult | Exception | None = None
     found: Executed | None = None
     has_left: bool = False
