@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -37,6 +38,12 @@ async def test_what_is_sent_arrives() -> None:
         view = memoryview(bytearray(10))
         assert await wire.receive_into(view) == 2
         assert bytes(view[:2]) == b"fg"
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="this system has one way to control congestion")
+async def test_clients_on_the_same_machine_are_not_paced() -> None:
+    async with connected() as (wire, _):
+        assert wire.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).startswith(b"reno")
 
 
 async def test_the_end_is_no_bytes() -> None:
