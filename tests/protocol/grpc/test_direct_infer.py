@@ -145,6 +145,26 @@ async def test_a_call_in_pieces_takes_no_task_either(cuts: list[int]) -> None:
         assert await held(peers) == 0
 
 
+@pytest.mark.parametrize("window", [65_535, 200_000])
+async def test_windows_that_are_given_back_in_portions_never_stay_shut(window: int) -> None:
+    """Neither the connection's nor a stream's, whatever is sent: small calls, large ones, and messages of a stream."""
+    settings = GrpcSettings(limits=ConnectionLimits(connection_window=window, stream_window=20_000))
+    async with serving(settings=settings) as peers:
+        with trio.fail_after(30):
+            for size in [1000] * 100 + [600_000, 10_000, 600_000]:
+                assert (await peers.client.call(INFER, request_of(data=bytes(size)))).status == 0
+            stream = await peers.client.open(f"{SERVICE}/ModelStreamInfer")
+            response = peers.client.responses[stream]
+            for number in range(150):
+                await peers.client.send(stream, framed(request_of(data=bytes(1000))))
+                while len(response.messages) <= number:
+                    await peers.client.read()
+            await peers.client.send(stream, b"", end=True)
+            assert (await peers.client.finish(stream)).status == 0
+            assert (await peers.client.call(INFER, request_of(data=bytes(600_000)))).status == 0
+        assert await held(peers) == 0
+
+
 async def begin(peers: Caller, body: bytes, **headers: str) -> int:
     """A call whose request has not ended."""
     stream = await peers.client.open(INFER, headers=headers)
