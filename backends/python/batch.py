@@ -6,7 +6,7 @@ Flow: requests → [batch] → EXECUTE frame; EXECUTED frame → [batch] → res
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -36,79 +36,79 @@ _NOTHING = ExecutedHead()
 Outcome: TypeAlias = InferenceResponse | ServerError
 
 
-def column_of(requests: Sequence[InferenceRequest], forms: Forms) -> TensorColumn:
-    """The inputs of a batch."""
-    column = TensorColumn(forms)
-    for request in requests:
-        column.add(request.inputs)
-    return column
-
-
 def encode_batch(
     number: int,
     requests: Sequence[InferenceRequest],
     inputs: TensorColumn,
     all_outputs: frozenset[str],
     *,
-    about_batch: Mapping[str, Any],
+    about_batch: dict[str, Any],
     in_segment: bool = False,
     is_beside: bool = False,
 ) -> EncodedFrame:
     """The EXECUTE frame of a batch. `about_batch` is what its head is to say besides the requests; the inputs are not
-    in it if they are `in_segment`. Raises Internal, as `TensorColumn.frame`."""
-    head = dict(about_batch)
-    about = []
-    for index, request in enumerate(requests):
-        said = about_request(request, all_outputs)
-        if said is not None:
-            about.append([index, said])
+    in it if they are `in_segment`."""
+    about = about_requests(requests, all_outputs)
     if about:
-        head["requests"] = about
+        about_batch["requests"] = about
     flags = (IN_SEGMENT if in_segment else 0) | (IS_BESIDE if is_beside else 0)
-    return inputs.frame(EXECUTE, head, before=(number, flags), is_elsewhere=in_segment)
+    return inputs.frame(EXECUTE, about_batch, before=(number, flags), is_elsewhere=in_segment)
 
 
-def about_request(request: InferenceRequest, all_outputs: frozenset[str]) -> str | dict[str, Any] | None:
-    """What a request is besides its inputs: its id, where that is all, and mostly nothing."""
-    requested = request.requested_outputs
-    is_all = not requested or all_outputs.issubset(requested)
-    if is_all and not (
-        request.sequence_id
-        or request.parameters
-        or request.timeout_microseconds
-        or request.trace is not None
-        or request.sequence_start
-        or request.sequence_end
-    ):
-        return request.id or None
+def about_requests(
+    requests: Iterable[InferenceRequest], all_outputs: frozenset[str]
+) -> list[tuple[int, str | dict[str, Any]]]:
+    """What requests are besides their inputs, with the index of each of which there is anything to say: mostly none. It
+    is the id, where that is all."""
+    found: list[tuple[int, str | dict[str, Any]]] = []
+    for index, request in enumerate(requests):
+        requested = request.requested_outputs
+        is_all = not requested or all_outputs.issubset(requested)
+        if not is_all or (
+            request.sequence_id
+            or request.parameters
+            or request.timeout_microseconds
+            or request.trace is not None
+            or request.sequence_start
+            or request.sequence_end
+        ):
+            found.append((index, _about(request, is_all=is_all)))
+        elif request.id:
+            found.append((index, request.id))
+    return found
+
+
+def _about(request: InferenceRequest, *, is_all: bool) -> dict[str, Any]:
     return {
         "id": request.id,
         "correlation_id": request.sequence_id,
         "flags": (_START_FLAG if request.sequence_start else 0) | (_END_FLAG if request.sequence_end else 0),
         "timeout": request.timeout_microseconds,
         "parameters": request.parameters,
-        "outputs": None if is_all else requested,
+        "outputs": None if is_all else request.requested_outputs,
         "trace": None if request.trace is None else request.trace.context(),
     }
 
 
 class Executed(msgspec.Struct, eq=False):
-    """An EXECUTED frame, its tensors not looked at yet: `shared` bytes of them are in the outputs' segment."""
+    """An EXECUTED frame, its tensors not looked at yet: `shared` bytes of them are in the outputs' segment. `numbers`
+    are its column."""
 
     batch: int
     is_kept: bool
     shared: int
     head: ExecutedHead
+    numbers: Sequence[int]
     frame: Frame
 
 
 def decode_executed(frame: Frame) -> Executed:
     """Raises BrokenFrame."""
-    column = frame.column.cast("q")
-    if len(column) < _BEFORE_RUNS:
-        raise BrokenFrame(f"its answer has {len(column)} numbers, too few for what they announce")
+    numbers: list[int] = frame.column.cast("q").tolist()
+    if len(numbers) < _BEFORE_RUNS:
+        raise BrokenFrame(f"its answer has {len(numbers)} numbers, too few for what they announce")
     head = decode_head(frame, ExecutedHead) if len(frame.head) else _NOTHING
-    return Executed(column[0], bool(column[1]), column[2], head, frame)
+    return Executed(numbers[0], numbers[1] != 0, numbers[2], head, numbers, frame)
 
 
 def decode_responses(
@@ -141,31 +141,30 @@ def decode_responses(
         errors = {index: (code, message) for index, code, message in head.errors}
         if not all(0 <= index < len(requests) for index in (*parameters, *errors)):
             raise BrokenFrame(f"it answers more than {len(requests)} requests")
-    reader = TensorReader(executed.frame, forms, memory, skipped=_BEFORE_RUNS, is_copied=is_shared)
+    numbers = executed.numbers
+    reader = TensorReader(numbers, executed.frame.forms, forms, memory, _BEFORE_RUNS, is_shared)
     if head.placed and not executed.is_kept:
         reader.note_placed(dict(head.placed), input_memory)
     answers: list[Outcome | None] = []
-    while not reader.is_at_end:
+    while reader.position < len(numbers):
         length, count = reader.next_run()
-        first = len(answers)
-        if not 0 < count <= len(requests) - first:
-            raise BrokenFrame(f"it answers {first} and {count} of {len(requests)} requests")
-        answered = range(first, first + count)
+        index = len(answers)
+        if not 0 < count <= len(requests) - index:
+            raise BrokenFrame(f"it answers {index} and {count} of {len(requests)} requests")
         if length == ERROR:
-            answers += [error_of(errors.get(index)) for index in answered]
+            answers += [error_of(errors.get(each)) for each in range(index, index + count)]
         elif length == LATER:
             answers += [None] * count
         elif length == RESCHEDULED:
-            answers += [Rescheduled() for _ in answered]
+            answers += [Rescheduled() for _ in range(count)]
         else:
-            form = reader.next_form(length)
-            for index in answered:
-                outputs = reader.read(form)
+            for outputs in reader.read(length, count):
                 answers.append(
                     InferenceResponse(
                         model_name, model_version, outputs, requests[index].id, parameters.get(index) or {}
                     )
                 )
+                index += 1
     if len(answers) != len(requests):
         raise BrokenFrame(f"it answers {len(answers)} of {len(requests)} requests")
     return answers

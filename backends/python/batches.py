@@ -12,12 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 
 import trio
 
 from backends.interface import BatchResult, BatchTiming, InstanceSpec, Responder
 from backends.python.arena import Segment
-from backends.python.batch import column_of, encode_batch
+from backends.python.batch import encode_batch
 from backends.python.batch_answers import BLOCKING_SIZE, BatchAnswers
 from backends.python.channel import WorkerGone
 from backends.python.link import WorkerLink
@@ -25,12 +26,14 @@ from backends.python.open_batches import OpenBatches
 from backends.python.reply_stream import ReplyStream
 from backends.python.running_batch import RunningBatch
 from backends.python.signals import Signal
-from backends.python.tensor_columns import TensorColumn
+from backends.python.tensor_columns import TensorColumn, column_of
 from backends.python.wire import encode
 from backends.python.worker.trioton_worker.frames import CANCEL, INLINE_BYTE_SIZE
 from backends.services import Execution
 from protocol.errors import Internal
 from protocol.messages import InferenceRequest
+
+_inputs_of = attrgetter("inputs")
 
 
 class Batches:
@@ -77,18 +80,22 @@ class Batches:
         `done` gets what `run` would return or raise; if the worker has gone, `open.fail_open` tells it so.
         """
         started = time.perf_counter_ns()
-        inputs = column_of(requests, self._link.forms)
+        try:
+            inputs = column_of(map(_inputs_of, requests), self._link.forms)
+        except Internal:
+            return False
         size = inputs.size
         if size > BLOCKING_SIZE or size > self._room.byte_limit or not self._room.enter(size):
             return False
         batch = RunningBatch(next(self._numbers), requests, size, started=started, free=free)
         self.open.by_number[batch.number] = batch
+        batch.is_alone = self._room.in_worker == 1
         try:
-            segment = self._segment_for(batch, inputs)
+            segment = self._segment_for(batch) if size > INLINE_BYTE_SIZE else None
             if segment is not None:
                 inputs.copy_to(segment.view)
             self._send(batch, inputs)
-        except (Internal, WorkerGone):
+        except WorkerGone:
             self.open.close(batch)
             return False
         batch.done = done
@@ -160,14 +167,15 @@ class Batches:
     ) -> RunningBatch:
         """A batch that the worker has, once there is room for it. Cancelled, it has not, or it is abandoned."""
         started = time.perf_counter_ns()
-        inputs = column_of(requests, self._link.forms)
+        inputs = column_of(map(_inputs_of, requests), self._link.forms)
         if not self._room.enter(inputs.size):
             await self._room.wait(inputs.size)
         batch = RunningBatch(next(self._numbers), requests, inputs.size, started=started, free=free)
         self.open.by_number[batch.number] = batch
+        batch.is_alone = self._room.in_worker == 1
         self._stream(batch, responders)
         try:
-            segment = self._segment_for(batch, inputs)
+            segment = self._segment_for(batch)
             if segment is not None:
                 if inputs.size <= BLOCKING_SIZE:
                     inputs.copy_to(segment.view)
@@ -179,12 +187,9 @@ class Batches:
             raise
         return batch
 
-    def _segment_for(self, batch: RunningBatch, inputs: TensorColumn) -> Segment | None:
+    def _segment_for(self, batch: RunningBatch) -> Segment | None:
         """Where its inputs are to be copied; None where they cross in the frame."""
-        batch.is_alone = self._room.in_worker == 1
-        if inputs.size <= INLINE_BYTE_SIZE or not batch.is_alone:
-            return None
-        segment = self._link.arena.input_segment(inputs.size)
+        segment = self._link.arena.input_segment(batch.input_size) if batch.is_alone else None
         batch.in_segment = segment is not None
         return segment
 

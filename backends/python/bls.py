@@ -18,7 +18,7 @@ from backends.python.channel import WorkerGone
 from backends.python.heads import ForgetHead, InferHead, TakenHead
 from backends.python.link import WorkerLink
 from backends.python.running_batch import WHOLE_BATCH, RunningBatch
-from backends.python.tensor_columns import TensorColumn, frame_tensors
+from backends.python.tensor_columns import column_of, frame_tensors
 from backends.python.wire import BrokenFrame, Frame, decode_head, encode
 from backends.python.worker.trioton_worker.frames import (
     ALL,
@@ -218,8 +218,7 @@ class BlsCalls:
         number = call.head.call
         try:
             if isinstance(outcome, InferenceResponse):
-                column = TensorColumn(self._link.forms)
-                column.add(outcome.outputs)
+                column = column_of((outcome.outputs,), self._link.forms)
                 if column.size > self._byte_limit:
                     text = beyond_limit(f"the answer of model '{call.head.model}' takes", column.size, self._byte_limit)
                     await self._link.channel.send(encode(kind, _error(call, InvalidArgument(text))))

@@ -35,13 +35,20 @@ class _Outgoing:
     descriptors: list[int]
 
 
-class Channel:
-    """`take` gets each frame of the worker; it must not wait, and raises BrokenFrame for what no worker sends."""
+class Handlers(dict[int, Callable[[Frame], None]]):
+    """Who takes the worker's frames of a kind. They must not wait, and raise BrokenFrame for what no worker sends."""
 
-    def __init__(self, control: socket.socket, take: Callable[[Frame], None]) -> None:
+    def __missing__(self, kind: int) -> Callable[[Frame], None]:
+        raise BrokenFrame(f"it sent a frame of kind {kind}, which is not expected now")
+
+
+class Channel:
+    """`handlers` get each frame of the worker."""
+
+    def __init__(self, control: socket.socket, handlers: Handlers) -> None:
         control.setblocking(False)
         self._socket = control
-        self._take = take
+        self._handlers = handlers
         self._reader = FrameReader()
         self._outbox: deque[_Outgoing] = deque()
         self._written = 0  # frames
@@ -79,7 +86,14 @@ class Channel:
         size = len(start) + body_size
         if size <= _JOINED_SIZE:
             joined = b"".join((start, *body)) if body else start
-            sent = 0 if descriptors or self._outbox else self._send_at_once(joined)
+            sent = 0
+            if not (descriptors or self._outbox):
+                try:
+                    sent = self._socket.send(joined)
+                except BlockingIOError:
+                    pass
+                except OSError:  # its end is closed; what it sent before may still be read
+                    sent = size
             if sent == size:
                 return True
             parts = [memoryview(joined)[sent:]]
@@ -141,15 +155,6 @@ class Channel:
         if len(self._outbox) == 1 and not self._write():
             self._has_more.unpark_all()
 
-    def _send_at_once(self, frame: bytes) -> int:
-        """How much of it goes without waiting, where nothing else waits: mostly all of it."""
-        try:
-            return self._socket.send(frame)
-        except BlockingIOError:
-            return 0
-        except OSError:  # its end is closed; what it sent before may still be read
-            return len(frame)
-
     async def _write_rest(self) -> None:
         while True:
             if not self._outbox:
@@ -197,8 +202,9 @@ class Channel:
 
     def _read(self) -> None:
         """Read once and take the frames that are whole then."""
+        reader = self._reader
+        missing = reader.missing
         try:
-            missing = self._reader.missing
             data = self._socket.recv(_SMALLEST_READ if missing < _SMALLEST_READ else min(missing, _READ_SIZE))
         except BlockingIOError:
             return
@@ -207,10 +213,10 @@ class Channel:
         if not data:
             self._end()
             return
-        reader = self._reader
-        reader.feed(data)
         try:
-            while reader.missing <= 0 and (frame := reader.next_frame()) is not None:
-                self._take(frame)
+            frame = reader.next_frame(data)
+            while frame is not None:
+                self._handlers[frame.kind](frame)
+                frame = reader.next_frame() if reader.missing <= 0 else None
         except BrokenFrame as error:
             self._end(str(error))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,11 +21,13 @@ _HIGHEST_RANK = 64  # numpy's
 _PADDING = bytes(ALIGNMENT)
 
 # What tensors of one form have in common: the name, datatype and shape of each.
-FormKey: TypeAlias = list[tuple[str, DataType, tuple[int, ...]]]
+TensorKey: TypeAlias = tuple[str, DataType, tuple[int, ...]]
+FormKey: TypeAlias = tuple[TensorKey, ...]
+
+K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True)
-class FormTensor:
+class FormTensor(NamedTuple):
     """One tensor of a form. `start` and `end` count from the first one, where none is of BYTES."""
 
     name: str
@@ -67,40 +68,40 @@ def padding_of(size: int) -> bytes:
     return _PADDING[over:] if over else b""
 
 
+class _Known(dict[K, "Form"]):
+    """Forms that are made when they are asked for the first time. It forgets all when there are too many."""
+
+    def _keep(self, key: K, form: Form) -> Form:
+        if len(form.data) <= LONGEST_KNOWN_FORM:
+            if len(self) >= MOST_FORMS:
+                self.clear()
+            self[key] = form
+        return form
+
+
+class FormsByKey(_Known[FormKey]):
+    """To the worker, by what its tensors have in common."""
+
+    def __missing__(self, key: FormKey) -> Form:
+        text = msgspec.json.encode([(name, datatype.number, shape) for name, datatype, shape in key])
+        return self._keep(key, Form(text, key))
+
+
+class FormsByText(_Known[bytes]):
+    """Of the worker, by their text. One that is no form raises BrokenFrame."""
+
+    def __missing__(self, text: bytes) -> Form:
+        return self._keep(text, _decode(text))
+
+
 class Forms:
-    """Those of one worker, by what they have in common and by their text. It forgets all when there are too many."""
+    """Those of one worker."""
+
+    __slots__ = ("by_key", "by_text")
 
     def __init__(self) -> None:
-        self._of_keys: dict[tuple[tuple[str, DataType, tuple[int, ...]], ...], Form] = {}
-        self._of_texts: dict[bytes, Form] = {}
-
-    def of(self, key: FormKey) -> Form:
-        """To the worker."""
-        known = tuple(key)
-        form = self._of_keys.get(known)
-        if form is None:
-            text = msgspec.json.encode([(name, datatype.number, shape) for name, datatype, shape in key])
-            form = Form(text, key)
-            if len(text) <= LONGEST_KNOWN_FORM:
-                if len(self._of_keys) >= MOST_FORMS:
-                    self._of_keys.clear()
-                self._of_keys[known] = form
-        return form
-
-    def read(self, data: bytes) -> Form:
-        """Of the worker.
-
-        Raises:
-            BrokenFrame: this is no form.
-        """
-        form = self._of_texts.get(data)
-        if form is None:
-            form = _decode(data)
-            if len(data) <= LONGEST_KNOWN_FORM:
-                if len(self._of_texts) >= MOST_FORMS:
-                    self._of_texts.clear()
-                self._of_texts[data] = form
-        return form
+        self.by_key = FormsByKey()
+        self.by_text = FormsByText()
 
 
 def _decode(data: bytes) -> Form:
@@ -108,7 +109,7 @@ def _decode(data: bytes) -> Form:
         found = msgspec.json.decode(data, type=list[tuple[str, int, tuple[int, ...]]])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BrokenFrame(f"its frame has the form {data[:200]!r}: {error}") from None
-    key: FormKey = []
+    key = []
     for name, number, shape in found:
         datatype = DATATYPES.get(number)
         if datatype is None:
@@ -116,4 +117,4 @@ def _decode(data: bytes) -> Form:
         if len(shape) > _HIGHEST_RANK or (shape and min(shape) < 0):
             raise BrokenFrame(f"its output '{name}' has the shape {list(shape)[:_HIGHEST_RANK]}")
         key.append((name, datatype, shape))
-    return Form(data, key)
+    return Form(data, tuple(key))

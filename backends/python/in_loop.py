@@ -68,7 +68,7 @@ class HandOver:
         if frame.kind == RESPONSE:
             self.responses.append(frame)
         elif self._link is not None:
-            self._link.take(frame)
+            self._link.handlers[frame.kind](frame)
 
     def take_soon(self, frame: Frame) -> None:
         """In a turn of the loop of its own: from a finalizer, which may run in the middle of anything."""
@@ -83,7 +83,7 @@ class HandOver:
     def _take_alone(self, frame: Frame) -> None:
         assert self._link is not None
         try:
-            self._link.take(frame)
+            self._link.handlers[frame.kind](frame)
         except BrokenFrame as broken:
             logger.error("%s: what it says cannot be: %s", self._link.name, broken)
 
@@ -136,9 +136,7 @@ def _frame(
     body_size: int = 0,
 ) -> Frame:
     """As the server would have it of a socket."""
-    reader = FrameReader()
     start = pack(kind, encode_json(head) if head else b"", array.array("q", column).tobytes(), forms, body_size)
-    reader.feed(b"".join((start, *body)))
-    frame = reader.next_frame()
+    frame = FrameReader().next_frame(b"".join((start, *body)))
     assert frame is not None
     return frame

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 import trio
 
 from backends.python.arena import Arena
-from backends.python.channel import Channel, WorkerGone
+from backends.python.channel import Channel, Handlers, WorkerGone
 from backends.python.forms import Forms
 from backends.python.heads import DoneHead, FailedHead, LogHead, log_level_name
 from backends.python.runner import Runner
@@ -52,18 +52,14 @@ class WorkerLink:
     ) -> None:
         self.name = name
         self.runner = runner
-        self.handlers: dict[int, Callable[[Frame], None]] = {
-            LOG: self._log_message,
-            DONE: self._take_answer,
-            FAILED: self._take_answer,
-        }
+        self.handlers = Handlers({LOG: self._log_message, DONE: self._take_answer, FAILED: self._take_answer})
         self.at_end: list[Callable[[], None]] = []
         self.arena = Arena(settings)
         self.forms = Forms()
         self._log = log
         self.logs = log.isEnabledFor  # whether the model's messages of a level are shown
         self.is_attended = False
-        self.channel = Channel(control, self.take)
+        self.channel = Channel(control, self.handlers)
         self._attending = trio.Lock()
         self._tasks: trio.Nursery | None = None
         self._listened = trio.Event()
@@ -204,13 +200,6 @@ class WorkerLink:
         await self.runner.close()
         self.channel.close()
         self.arena.close()
-
-    def take(self, frame: Frame) -> None:
-        """Give a frame of the worker to whoever expects its kind. Raises BrokenFrame."""
-        handler = self.handlers.get(frame.kind)
-        if handler is None:
-            raise BrokenFrame(f"it sent a frame of kind {frame.kind}, which is not expected now")
-        handler(frame)
 
     def _take_answer(self, frame: Frame) -> None:
         if self._awaited is None or self._answer is not None:

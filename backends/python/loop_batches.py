@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from backends.interface import BatchResult, BatchTiming, InstanceSpec, Rescheduled
-from backends.python.batch import Outcome, about_request, error_of
+from backends.python.batch import Outcome, about_requests, error_of
 from backends.python.batches import Batches
 from backends.python.channel import WorkerGone
-from backends.python.forms import DATATYPES, FormKey
+from backends.python.forms import DATATYPES, TensorKey
 from backends.python.heads import FailedHead
 from backends.python.in_loop import InLoopWorker
 from backends.python.link import WorkerLink
@@ -141,7 +141,7 @@ class LoopBatches(Batches):
     def _received(self, requests: Sequence[InferenceRequest], live: LiveBatch) -> list[ModelRequest]:
         received: list[ModelRequest] = []
         run: list[InferenceRequest] = []
-        key: FormKey | None = None
+        key: list[TensorKey] | None = None
         for request in requests:
             own = [(tensor.name, tensor.datatype, tensor.shape) for tensor in request.inputs]
             if own != key:
@@ -154,18 +154,16 @@ class LoopBatches(Batches):
         return received
 
     def _receive(
-        self, run: Sequence[InferenceRequest], key: FormKey, live: LiveBatch, received: list[ModelRequest]
+        self, run: Sequence[InferenceRequest], key: list[TensorKey], live: LiveBatch, received: list[ModelRequest]
     ) -> None:
         """Add requests of one form."""
-        names = self._outputs
-        for request, inputs in zip(run, inputs_of(run, self._form(key)), strict=True):
-            made = received_request(inputs, live, len(received), names)
-            about = about_request(request, names)
-            if about is not None:
-                describe_request(made, about)
-            received.append(made)
+        names, first = self._outputs, len(received)
+        for inputs in inputs_of(run, self._form(key)):
+            received.append(received_request(inputs, live, len(received), names))
+        for index, about in about_requests(run, names):
+            describe_request(received[first + index], about)
 
-    def _form(self, key: FormKey) -> Form:
+    def _form(self, key: list[TensorKey]) -> Form:
         known = tuple(key)
         form = self._known_forms.get(known)
         if form is None:
@@ -245,7 +243,8 @@ class LoopBatches(Batches):
         """Give what response senders have sent to the batches that it answers: mostly to this one."""
         batch = self.open.by_number[live.number] = RunningBatch(live.number, requests, has_left=True)
         while self._hand_over.responses:
-            self._link.take(self._hand_over.responses.popleft())
+            frame = self._hand_over.responses.popleft()
+            self._link.handlers[frame.kind](frame)
         return batch
 
     def _warn(self, taken_ns: int) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from backends.python.forms import Form, FormKey, Forms, FormTensor, padding_of
+from backends.python.forms import Form, Forms, FormTensor, TensorKey, padding_of
 from backends.python.wire import BrokenFrame, Frame
 from backends.python.worker.trioton_worker.frames import aligned, pack
 from protocol.datatypes import DataType
@@ -32,59 +32,41 @@ class EncodedFrame(msgspec.Struct, eq=False):
     body_size: int
 
 
-class TensorColumn:
-    """The tensors of one frame to a worker, their bytes still where they are; `size` bytes when they are together."""
+class TensorColumn(msgspec.Struct, eq=False):
+    """The tensors of one frame to a worker, their bytes still where they are; `size` bytes when they are together.
 
-    __slots__ = ("_forms", "_key", "_known", "_parts", "_run", "_runs", "size")
+    `runs` are its column, `forms` the texts of its forms, and `parts` follow each other there, each something whose
+    length is its size in bytes.
+    """
 
-    def __init__(self, known: Forms) -> None:
-        self.size = 0
-        self._known = known
-        self._runs: list[int] = []
-        self._forms: list[bytes] = []
-        self._parts: list[Buffer] = []
-        # The run that grows: its form, and where its count is.
-        self._key: FormKey | None = None
-        self._run: tuple[Form, int] | None = None
+    size: int = 0
+    runs: list[int] = []
+    forms: list[bytes] = []
+    parts: list[Buffer] = []
 
-    def add(self, tensors: Sequence[Tensor]) -> None:
-        """Add the tensors of one request or response."""
-        key: FormKey = []
-        parts: list[Buffer] = []
-        for tensor in tensors:  # a comprehension for each would be two calls more for every request
-            key.append((tensor.name, tensor.datatype, tensor.shape))
-            parts.append(tensor.data)
-        if self._run is None or key != self._key:
-            form = self._known.of(key)
-            self._forms.append(form.data)
-            self._runs += (len(form.data), 0)
-            self._run = form, len(self._runs) - 1
-            self._key = key
-        form, count_at = self._run
-        self._runs[count_at] += 1
-        if form.is_fixed and not form.is_padded:
-            self._parts += parts
-            self.size += form.size
-        else:
-            self._add_padded(tensors, form)
-
-    def _add_padded(self, tensors: Sequence[Tensor], form: Form) -> None:
+    def add_padded(self, tensors: Sequence[Tensor], form: Form) -> None:
+        """Add tensors between which there is something, or whose sizes the form does not say."""
         self.size += form.size
         for tensor, found in zip(tensors, form.tensors, strict=True):
             padding = found.padding
             if found.datatype is DataType.BYTES:
                 size = tensor.byte_size
-                self._runs.append(size)
+                self.runs.append(size)
                 self.size += aligned(size)
                 padding = padding_of(size)
-            self._parts.append(tensor.data)
+            self.parts.append(tensor.data)
             if padding:
-                self._parts.append(padding)
+                self.parts.append(padding)
+
+    def flatten(self) -> None:
+        """Have parts whose length is their size, also where something is a view of another form. Raises Internal."""
+        self.parts = [_flat(part) for part in self.parts]
+        if sum(map(len, self.parts)) != self.size:
+            raise Internal("a tensor has not as many bytes as its datatype and shape need")
 
     def copy_to(self, memory: memoryview) -> None:
-        """Raises Internal, as `frame`."""
         position = 0
-        for part in self._body():
+        for part in self.parts:
             end = position + len(part)
             if len(part) > _LARGE:
                 np.copyto(np.frombuffer(memory[position:end], np.uint8), np.frombuffer(part, np.uint8))
@@ -95,27 +77,50 @@ class TensorColumn:
     def frame(
         self, kind: int, head: dict[str, Any], *, before: Sequence[int] = (), is_elsewhere: bool = False
     ) -> EncodedFrame:
-        """The frame; without a body if the bytes are elsewhere. `before` stands in front of the runs.
+        """The frame; without a body if the bytes are elsewhere. `before` stands in front of the runs."""
+        column = array("q", (*before, *self.runs)).tobytes()
+        forms = self.forms[0] if len(self.forms) == 1 else b"".join(self.forms)
+        text = msgspec.json.encode(head) if head else b""
+        if is_elsewhere:
+            return EncodedFrame(pack(kind, text, column, forms), (), 0)
+        return EncodedFrame(pack(kind, text, column, forms, self.size), self.parts, self.size)
 
-        Raises:
-            Internal: a tensor has not as many bytes as its datatype and shape need.
-        """
-        column = array("q", (*before, *self._runs)).tobytes()
-        size = 0 if is_elsewhere else self.size
-        start = pack(kind, msgspec.json.encode(head) if head else b"", column, b"".join(self._forms), size)
-        return EncodedFrame(start, () if is_elsewhere else self._body(), size)
 
-    def _body(self) -> Sequence[Buffer]:
-        """What follows each other there, each something whose length is its size in bytes."""
-        try:
-            if sum(map(len, self._parts)) == self.size:
-                return self._parts
-        except TypeError:  # a view without dimensions has no length
-            pass
-        self._parts = [_flat(part) for part in self._parts]
-        if sum(map(len, self._parts)) != self.size:
-            raise Internal("a tensor has not as many bytes as its datatype and shape need")
-        return self._parts
+def column_of(groups: Iterable[Sequence[Tensor]], known: Forms) -> TensorColumn:
+    """The tensors of requests or responses that follow each other.
+
+    Raises:
+        Internal: a tensor has not as many bytes as its datatype and shape need.
+    """
+    column = TensorColumn()
+    runs, parts = column.runs, column.parts
+    last: list[TensorKey] | None = None
+    count_at = 0
+    for tensors in groups:
+        key: list[TensorKey] = []
+        own: list[Buffer] = []
+        for tensor in tensors:  # a comprehension for each would be two calls more for every request
+            key.append((tensor.name, tensor.datatype, tensor.shape))
+            own.append(tensor.data)
+        if key != last:
+            form = known.by_key[tuple(key)]
+            column.forms.append(form.data)
+            count_at = len(runs) + 1
+            runs += (len(form.data), 0)
+            last = key
+        runs[count_at] += 1
+        if form.is_fixed and not form.is_padded:
+            parts += own
+            column.size += form.size
+        else:
+            column.add_padded(tensors, form)
+    try:
+        is_flat = sum(map(len, parts)) == column.size
+    except TypeError:  # a view without dimensions has no length
+        is_flat = False
+    if not is_flat:
+        column.flatten()
+    return column
 
 
 def _flat(data: Buffer) -> Buffer:
@@ -131,106 +136,88 @@ def frame_tensors(frame: Frame, forms: Forms) -> list[Tensor] | None:
     Raises:
         BrokenFrame: as `TensorReader`.
     """
-    reader = TensorReader(frame, forms, frame.body)
-    if reader.is_at_end:
+    numbers: list[int] = frame.column.cast("q").tolist()
+    if not numbers:
         return None
+    reader = TensorReader(numbers, frame.forms, forms, frame.body)
     length, count = reader.next_run()
     if count != 1 or length < 0:
         raise BrokenFrame(f"its frame of kind {frame.kind} has a run of {count} with a form of {length} bytes")
-    tensors = reader.read(reader.next_form(length))
-    if not reader.is_at_end:
+    [tensors] = reader.read(length, 1)
+    if reader.position != len(numbers):
         raise BrokenFrame(f"its frame of kind {frame.kind} has more than one run")
     return tensors
 
 
-class TensorReader:
-    """The tensors of a frame of a worker, one run after the other, in `memory`; `column` is what stands in front of the
-    runs and they. With `is_copied` they are copies.
+class TensorReader(msgspec.Struct, eq=False):
+    """The tensors of a frame of a worker, one run after the other, in `memory`: `numbers` is its column, which is read
+    up to `position`, and `forms` the texts of its forms. With `is_copied` they are copies.
 
     Raises:
         BrokenFrame: anything points outside, or contradicts itself.
     """
 
-    __slots__ = (
-        "_forms",
-        "_inputs",
-        "_is_copied",
-        "_known",
-        "_memory",
-        "_numbers",
-        "_offset",
-        "_placed",
-        "_position",
-        "_text_at",
-    )
-
-    def __init__(
-        self, frame: Frame, known: Forms, memory: memoryview, *, skipped: int = 0, is_copied: bool = False
-    ) -> None:
-        self._numbers: list[int] = frame.column.cast("q").tolist()
-        self._forms = frame.forms
-        self._known = known
-        self._memory = memory
-        self._is_copied = is_copied
-        self._position = skipped
-        self._text_at = 0
-        self._offset = 0
-        self._placed: Mapping[int, int] = {}
-        self._inputs = memoryview(b"")
+    numbers: Sequence[int]
+    forms: memoryview
+    known: Forms
+    memory: memoryview
+    position: int = 0
+    is_copied: bool = False
+    text_at: int = 0
+    offset: int = 0
+    placed: Mapping[int, int] = {}
+    inputs: memoryview | None = None
 
     def note_placed(self, placed: Mapping[int, int], inputs: memoryview | None) -> None:
         """Tensors that would begin at the one place in the memory begin at the other in that of the inputs."""
-        if inputs is None or not self._is_copied:
+        if inputs is None or not self.is_copied:
             raise BrokenFrame("it left outputs in shared memory that it does not have")
-        self._placed = placed
-        self._inputs = inputs
-
-    @property
-    def is_at_end(self) -> bool:
-        return self._position == len(self._numbers)
+        self.placed = placed
+        self.inputs = inputs
 
     def next_run(self) -> tuple[int, int]:
         """The length of its form, or what stands there, and its count."""
-        start = self._position
-        self._position += 2
-        if self._position > len(self._numbers):
-            raise BrokenFrame(f"its answer has {len(self._numbers)} numbers, too few for what they announce")
-        return self._numbers[start], self._numbers[start + 1]
+        start = self.position
+        self.position += 2
+        if self.position > len(self.numbers):
+            raise BrokenFrame(f"its answer has {len(self.numbers)} numbers, too few for what they announce")
+        return self.numbers[start], self.numbers[start + 1]
 
-    def next_form(self, length: int) -> Form:
-        """The one whose text has that length."""
-        start = self._text_at
-        self._text_at += length
-        if self._text_at > len(self._forms):
-            raise BrokenFrame(f"its answer has forms of {len(self._forms)} bytes, too few for what it announces")
-        return self._known.read(bytes(self._forms[start : self._text_at]))
-
-    def read(self, form: Form) -> list[Tensor]:
-        """The tensors of one more request or response."""
-        if not form.is_fixed or self._is_copied:
-            return [self._read_tensor(found) for found in form.tensors]
-        start = self._offset
-        self._offset = start + form.size
-        if self._offset > len(self._memory):
-            raise self._beyond(form.tensors[0], form.size)
-        memory = self._memory[start : self._offset]
-        return [
-            Tensor(found.name, found.datatype, found.shape, memory[found.start : found.end]) for found in form.tensors
-        ]
+    def read(self, length: int, count: int) -> list[list[Tensor]]:
+        """The tensors of each request or response of a run, whose form has a text of that length."""
+        text_end = self.text_at + length
+        if length < 0 or text_end > len(self.forms):
+            raise BrokenFrame(f"its answer has forms of {len(self.forms)} bytes, too few for what it announces")
+        form = self.known.by_text[bytes(self.forms[self.text_at : text_end])]
+        self.text_at = text_end
+        if self.is_copied or not form.is_fixed:
+            return [[self._read_tensor(found) for found in form.tensors] for _ in range(count)]
+        memory, start, size = self.memory, self.offset, form.size
+        self.offset = start + count * size
+        if self.offset > len(memory):
+            raise self._beyond(form.tensors[0], count * size)
+        run = []
+        for _ in range(count):
+            tensors = []
+            for name, datatype, shape, begin, end, _padding in form.tensors:
+                tensors.append(Tensor(name, datatype, shape, memory[start + begin : start + end]))
+            run.append(tensors)
+            start += size
+        return run
 
     def _read_tensor(self, found: FormTensor) -> Tensor:
-        start = self._offset
+        start = self.offset
         size = self._next_size(found) if found.datatype is DataType.BYTES else found.end - found.start
-        if start + size > len(self._memory):
+        if start + size > len(self.memory):
             raise self._beyond(found, size)
-        self._offset = aligned(start + size)
-        data: Buffer = self._memory[start : start + size]
-        place = self._placed.get(start)
-        if place is not None:
-            if not 0 <= place <= len(self._inputs) - size:
+        self.offset = aligned(start + size)
+        data: Buffer = self.memory[start : start + size]
+        if self.inputs is not None and start in self.placed:
+            place = self.placed[start]
+            if not 0 <= place <= len(self.inputs) - size:
                 raise BrokenFrame(f"its output '{found.name}' of {size} bytes lies at {place} among the inputs")
-            data = self._inputs[place : place + size]
-        if self._is_copied:
+            data = self.inputs[place : place + size]
+        if self.is_copied:
             data = np.frombuffer(data, np.uint8).copy().data if size > _LARGE else bytes(data)
         if found.datatype is DataType.BYTES and not _holds_elements(data, math.prod(found.shape)):
             raise BrokenFrame(
@@ -239,18 +226,18 @@ class TensorReader:
         return Tensor(found.name, found.datatype, found.shape, data)
 
     def _next_size(self, found: FormTensor) -> int:
-        if self.is_at_end:
+        if self.position == len(self.numbers):
             raise BrokenFrame(f"its output '{found.name}' has no size")
-        size = self._numbers[self._position]
-        self._position += 1
+        size = self.numbers[self.position]
+        self.position += 1
         if size < 0:
             raise BrokenFrame(f"its output '{found.name}' has {size} bytes")
         return size
 
     def _beyond(self, found: FormTensor, size: int) -> BrokenFrame:
         return BrokenFrame(
-            f"its output '{found.name}' of shape {list(found.shape)} is at {self._offset}, {size} bytes long, in a "
-            f"memory of {len(self._memory)} bytes"
+            f"its output '{found.name}' of shape {list(found.shape)} is at {self.offset}, {size} bytes long, in a "
+            f"memory of {len(self.memory)} bytes"
         )
 
 

@@ -49,19 +49,18 @@ class FrameReader:
         self._later: list[bytes] = []  # what came after it
         self.missing = PREFIX.size  # what the next frame still needs, at least
 
-    def feed(self, data: bytes) -> None:
-        if self._position == len(self._data):
-            self._data, self._position = data, 0
-        else:
-            self._later.append(data)
-        self.missing -= len(data)
-
-    def next_frame(self) -> Frame | None:
-        """The next whole frame.
+    def next_frame(self, data: bytes = b"") -> Frame | None:
+        """The next whole frame, now that this has come too. There is another one only where nothing is `missing`.
 
         Raises:
             BrokenFrame: these are no frames of a worker.
         """
+        if data:
+            if self._position == len(self._data):
+                self._data, self._position = data, 0
+            else:
+                self._later.append(data)
+            self.missing -= len(data)
         if self.missing > 0:
             return None
         if self._later:

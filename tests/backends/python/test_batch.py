@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from backends.interface import Rescheduled
-from backends.python.batch import Executed, Outcome, column_of, decode_executed, decode_responses, encode_batch
+from backends.python.batch import Executed, Outcome, decode_executed, decode_responses, encode_batch
 from backends.python.forms import Forms
 from backends.python.heads import ExecutedHead
-from backends.python.tensor_columns import EncodedFrame
+from backends.python.tensor_columns import EncodedFrame, column_of
 from backends.python.wire import BrokenFrame, Frame, FrameReader
 from backends.python.worker.trioton_worker import batch as worker_batch
 from backends.python.worker.trioton_worker import connection as worker_connection
@@ -56,7 +56,9 @@ def received(requests: list[InferenceRequest]) -> list[worker_requests.Inference
 
 
 def encode(requests: list[InferenceRequest]) -> EncodedFrame:
-    return encode_batch(1, requests, column_of(requests, Forms()), OUTPUTS, about_batch={})
+    return encode_batch(
+        1, requests, column_of([request.inputs for request in requests], Forms()), OUTPUTS, about_batch={}
+    )
 
 
 def unconnected() -> worker_session.Session:
@@ -93,7 +95,7 @@ def test_a_tensor_over_any_buffer_can_be_sent() -> None:
     for buffer in buffers:
         for memory in (None, memoryview(bytearray(ALIGNMENT))):
             request = InferenceRequest("m", [Tensor("IN", DataType.INT32, (4,), buffer)])
-            column = column_of([request], Forms())
+            column = column_of([request.inputs], Forms())
             if memory is None:
                 sent = b"".join(bytes(part) for part in column.frame(EXECUTE, {}).body)
             else:
@@ -117,9 +119,7 @@ def answered(
     asked = received(requests)
     answer = worker_batch.Answer(responses, asked, worker_forms.Forms())
     batch = worker_session.LiveBatch(unconnected(), 1)
-    reader = FrameReader()
-    reader.feed(bytes(answer.frame(batch, worker_batch.Segments(), can_share=False)))
-    frame = reader.next_frame()
+    frame = FrameReader().next_frame(bytes(answer.frame(batch, worker_batch.Segments(), can_share=False)))
     assert frame is not None
     return decode(decode_executed(frame), requests)
 
@@ -127,9 +127,10 @@ def answered(
 def executed(
     runs: list[int], forms: bytes, body: bytes = b"", head: ExecutedHead | None = None, *, shared: int = 0
 ) -> Executed:
-    column = memoryview(array("q", [1, 0, shared, *runs])).cast("B")
+    numbers = [1, 0, shared, *runs]
+    column = memoryview(array("q", numbers)).cast("B")
     frame = Frame(EXECUTED, column, memoryview(forms), memoryview(b""), memoryview(body))
-    return Executed(1, False, shared, head or ExecutedHead(), frame)
+    return Executed(1, False, shared, head or ExecutedHead(), numbers, frame)
 
 
 def decode(
@@ -276,13 +277,15 @@ def test_an_answer_says_whose_it_is() -> None:
 
 def test_forms_are_known_again_and_forgotten_when_there_are_too_many() -> None:
     forms = Forms()
-    assert forms.read(FORM) is forms.read(FORM)
-    first = forms.of([("OUT", DataType.FP32, (1, 2))])
+    assert forms.by_text[FORM] is forms.by_text[FORM]
+    key = (("OUT", DataType.FP32, (1, 2)),)
+    first = forms.by_key[key]
     assert first.data == FORM
-    assert forms.of([("OUT", DataType.FP32, (1, 2))]) is first
+    assert forms.by_key[key] is first
     for size in range(MOST_FORMS):
-        forms.of([("OUT", DataType.FP32, (size,))])
-    assert forms.of([("OUT", DataType.FP32, (1, 2))]) is not first
+        assert forms.by_key[(("OUT", DataType.FP32, (size,)),)]
+    assert forms.by_key[key] is not first
+    assert len(forms.by_key) <= MOST_FORMS
 
 
 def test_an_error_needs_a_known_kind() -> None:

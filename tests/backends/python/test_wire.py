@@ -49,9 +49,10 @@ def read_all(*pieces: bytes) -> list[Parts]:
     reader = FrameReader()
     found = []
     for piece in pieces:
-        reader.feed(piece)
-        while (frame := reader.next_frame()) is not None:
+        frame = reader.next_frame(piece)
+        while frame is not None:
             found.append(parts(frame))
+            frame = reader.next_frame()
         assert reader.missing > 0
     return found
 
@@ -111,9 +112,7 @@ def test_garbage_is_refused_or_waits_for_more(data: bytes) -> None:
 
 
 def head(data: bytes, form: type[Head]) -> object:
-    reader = FrameReader()
-    reader.feed(pack(DONE, data))
-    frame = reader.next_frame()
+    frame = FrameReader().next_frame(pack(DONE, data))
     assert frame is not None
     return decode_head(frame, form)
 
@@ -147,9 +146,7 @@ def test_other_heads_are_refused(data: bytes, form: type[Head]) -> None:
 
 
 def question(data: bytes) -> object:
-    reader = FrameReader()
-    reader.feed(pack(CALL, data))
-    frame = reader.next_frame()
+    frame = FrameReader().next_frame(pack(CALL, data))
     assert frame is not None
     return decode_question(frame)
 

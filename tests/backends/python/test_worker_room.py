@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from backends.python.channel import Channel
+from backends.python.channel import Channel, Handlers
 from backends.python.portions import BatchTooLarge
 from backends.python.running_batch import RunningBatch
 from backends.python.worker_room import WorkerRoom
@@ -19,7 +19,7 @@ from backends.python.worker_room import WorkerRoom
 def channel() -> Iterator[Channel]:
     here, there = socket.socketpair()
     with here, there:
-        yield Channel(here, lambda frame: None)
+        yield Channel(here, Handlers())
 
 
 def batch(size: int) -> RunningBatch:
