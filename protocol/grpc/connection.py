@@ -294,7 +294,7 @@ class Connection:
     async def _keep_time(self) -> None:
         while True:
             now = trio.current_time()
-            self._calls.end_late(now)
+            self._calls.direct.end_late(now)
             self._note_data_sent()
             while (due := self._lifetime.due(now)) is not None:
                 match due:
@@ -312,7 +312,7 @@ class Connection:
                             self._out.count_refusal("keepalive_timeout")
                         self._reading.cancel()
                         return
-            with trio.move_on_at(min(self._lifetime.wake_at(now), self._calls.next_deadline)):
+            with trio.move_on_at(min(self._lifetime.wake_at(now), self._calls.direct.next_deadline)):
                 await self._time_changed.wait()
 
     def note_calls(self, *, has_calls: bool) -> None:

@@ -28,14 +28,14 @@ METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class Asking(Protocol):
-    """Who asks: the calls of a connection. `memory` is what counts their messages, `direct` those without a task, by
-    their streams."""
+    """Who asks: the calls of a connection. `memory` is what counts their messages, `begun` are those that the core has,
+    by their streams."""
 
     @property
     def memory(self) -> ReceiveMemory: ...
 
     @property
-    def direct(self) -> Mapping[int, DirectCall]: ...
+    def begun(self) -> Mapping[int, DirectCall]: ...
 
     def answer(self, call: DirectCall) -> None:
         """Its answer is there. Must not wait, and raises nothing."""
@@ -56,7 +56,7 @@ class DirectCall(Awaited, kw_only=True):
 
     @property
     def is_alone(self) -> bool:
-        return len(self.asking.direct) == 1
+        return len(self.asking.begun) == 1
 
     def deliver(self) -> None:
         self.asking.answer(self)
