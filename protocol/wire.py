@@ -176,8 +176,10 @@ class PlainWire:
 def _spare_pacing(accepted: socket.socket) -> None:
     """A client on the same machine: there is no network between that could be congested. Where the system's congestion
     control estimates a bandwidth and sends no faster than that (BBR), large responses would wait for nothing."""
-    with suppress(OSError):
-        if hasattr(socket, "TCP_CONGESTION") and accepted.getpeername()[0] == accepted.getsockname()[0]:
+    if accepted.family not in (socket.AF_INET, socket.AF_INET6) or not hasattr(socket, "TCP_CONGESTION"):
+        return
+    with suppress(OSError):  # the client has gone, or the system has no Reno
+        if accepted.getpeername()[0] == accepted.getsockname()[0]:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
