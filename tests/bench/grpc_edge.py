@@ -22,7 +22,9 @@ from protocol.core import AnswerTo, Submitted
 from protocol.grpc.http2 import frames
 from protocol.grpc.http2.client_settings import pack_settings
 from protocol.grpc.http2.frames import PREFACE, frame
+from protocol.grpc.output import PORTIONS
 from protocol.grpc.server import GrpcSettings, serve_grpc
+from protocol.grpc.settings import ConnectionLimits
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
 from tests.protocol.grpc.services import edge_services
 
@@ -30,6 +32,7 @@ MODEL = "add_sub"
 MAX_BATCH = 64
 DATA_FRAME = 1 << 17
 WINDOW = 2**31 - 1
+STREAM_WINDOW = ConnectionLimits().stream_window
 
 
 class _Taken:
@@ -79,7 +82,10 @@ class Echo:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """`calls` in a burst, each with two tensors of `size` bytes; with `streaming` all on one stream."""
+    """`calls` in a burst, each with two tensors of `size` bytes; with `streaming` all on one stream.
+
+    It waits for no windows: what a burst sends on one stream must fit those that the server has open at any time.
+    """
 
     socket: Any
     calls: int
@@ -89,6 +95,9 @@ class Client:
     _message: bytes = b""
     _first_block: bytes = b""
     _block: bytes = b""
+    # Of what was received: the begin of a frame's header, and how many bytes of the last frame are still to come.
+    _rest: bytes = b""
+    _skip: int = 0
 
     def __post_init__(self) -> None:
         request = service_pb2.ModelInferRequest(model_name=MODEL, id="1")
@@ -133,6 +142,8 @@ class Client:
     async def burst(self) -> float:
         """Seconds of processor time for each call of one burst."""
         data = self._burst()
+        if self.streaming and len(data) > STREAM_WINDOW // PORTIONS * 3:
+            raise ValueError(f"a burst of {len(data)} bytes is more than a stream's window takes at any time")
         began = time.process_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.socket.send_all, data)
@@ -141,11 +152,10 @@ class Client:
 
     async def _receive(self) -> None:
         """All responses: a whole message each on a stream, else the trailers."""
-        answered = skip = 0
-        rest = b""
-        while answered < self.calls:
-            data = rest + await self.socket.receive_some(1 << 20)
-            position, skip = skip, 0
+        answered = 0
+        while answered < self.calls or self._skip:
+            data = self._rest + await self.socket.receive_some(1 << 20)
+            position = self._skip
             while len(data) - position >= frames.HEADER_SIZE:
                 size = int.from_bytes(data[position : position + 3], "big")
                 kind, flags = data[position + 3], data[position + 4]
@@ -154,8 +164,8 @@ class Client:
                 ends = kind == frames.HEADERS and flags & frames.END_STREAM
                 answered += kind == frames.DATA if self.streaming else bool(ends)
                 position += frames.HEADER_SIZE + size
-            skip = max(0, position - len(data))
-            rest = data[position:]
+            self._skip = max(0, position - len(data))
+            self._rest = data[position:]
 
 
 async def measure(calls: int, size: int, bursts: int, *, streaming: bool = False) -> float:
