@@ -1,4 +1,4 @@
-"""The shared memory of one instance: one segment for inputs and one for outputs, made by the server alone.
+"""The shared memory of one instance: segments for inputs and segments for outputs, made by the server alone.
 
 Segments are memfds: they have no name in any file system, so nothing can be left behind however the processes end.
 They are sealed at their size, so a worker cannot pull the memory away from under the server. Protocol: see
@@ -11,21 +11,29 @@ import fcntl
 import logging
 import mmap
 import os
+import weakref
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
 
 from backends.python.settings import PythonSettings
-from backends.python.worker.trioton_worker.frames import INLINE_BYTE_SIZE
+from backends.python.tensor_columns import SharedMemory
+from backends.python.worker.trioton_worker.frames import INLINE_BYTE_SIZE, INPUT_SLOTS, OUTPUT_SLOTS
 
 logger = logging.getLogger("trioton.backends.python")
 
 
 class Segment:
-    """Memory that both sides have mapped. `view` is the server's."""
+    """Memory that both sides have mapped; both know it by its slot. `view` is the server's."""
 
-    __slots__ = ("_map", "descriptor", "is_sent", "size", "view")
+    __slots__ = ("_lent", "_map", "descriptor", "is_sent", "size", "slot", "view")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, slot: int) -> None:
         self.size = size
+        self.slot = slot
         self.is_sent = False
+        self._lent: weakref.ref[NDArray[np.uint8]] | None = None
         self.descriptor = os.memfd_create("trioton", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, size)
@@ -36,73 +44,138 @@ class Segment:
             raise
         self.view = memoryview(self._map)
 
+    @property
+    def is_lent(self) -> bool:
+        return self._lent is not None and self._lent() is not None
+
+    def lend(self) -> memoryview:
+        """All of it, to be read. It `is_lent` while anybody holds this or a part of it."""
+        memory = None if self._lent is None else self._lent()
+        if memory is None:
+            memory = np.frombuffer(self._map, np.uint8)  # what is cut from it holds this, which can be asked for
+            self._lent = weakref.ref(memory)
+        return memory.data.toreadonly()
+
     def close(self) -> None:
-        """Unmap; what the worker still has mapped stays until it lets go."""
+        """Unmap; what the worker still has mapped stays until it lets go, and what is lent until nobody holds it."""
         self.view.release()
-        self._map.close()
+        with suppress(BufferError):
+            self._map.close()
         os.close(self.descriptor)
 
 
+class SegmentPool:
+    """The segments of one direction: each batch has one, by its slot, and the others are lent or wait. Together they
+    have `shm_limit_byte_size` bytes at most."""
+
+    def __init__(self, settings: PythonSettings, slots: range) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._in_slots: dict[int, Segment] = {}
+        self._unsent: list[Segment] = []
+
+    def segment_of(self, size: int) -> Segment | None:
+        """One of at least so many bytes that is not lent; None where that would be beyond the limit.
+
+        Raises OSError where the system gives none.
+        """
+        found = self._in_slots
+        for slot in self._slots:
+            segment = found.get(slot)
+            if segment is None or not segment.is_lent:
+                if segment is not None and segment.size >= size:
+                    return segment
+                return self._made(slot, size)
+        return None
+
+    def show(self, segment: Segment) -> SharedMemory:
+        """What it holds, lent where there is another one for the next batch."""
+        for slot in self._slots:
+            if slot != segment.slot:
+                other = self._in_slots.get(slot)
+                if (self._room_beside(slot) >= segment.size) if other is None else not other.is_lent:
+                    return SharedMemory(segment.lend(), is_lent=True)
+        return SharedMemory(segment.view, is_lent=False)
+
+    def drop(self, segment: Segment) -> None:
+        """Never write to it again."""
+        if self._in_slots.get(segment.slot) is segment:
+            del self._in_slots[segment.slot]
+            segment.close()
+
+    def take_unsent(self) -> list[Segment]:
+        """Those that the worker does not know yet."""
+        unsent = [segment for segment in self._in_slots.values() if not segment.is_sent]
+        for segment in unsent:
+            segment.is_sent = True
+        return unsent
+
+    def close(self) -> None:
+        for segment in list(self._in_slots.values()):
+            self.drop(segment)
+
+    def _room_beside(self, slot: int) -> int:
+        """What the limit leaves to the segment in a slot."""
+        others = [segment.size for segment in self._in_slots.values() if segment.slot != slot]
+        return self._settings.shm_limit_byte_size - sum(others)
+
+    def _made(self, slot: int, size: int) -> Segment | None:
+        """A new one in the slot, larger than the one that was there."""
+        settings = self._settings
+        room = self._room_beside(slot)
+        before = self._in_slots.get(slot)
+        if size > room:
+            return None
+        wanted = max(size, settings.shm_default_byte_size, 2 * before.size if before is not None else 0)
+        wanted = -(-wanted // settings.shm_growth_byte_size) * settings.shm_growth_byte_size
+        if before is not None:
+            self.drop(before)
+        made = self._in_slots[slot] = Segment(min(wanted, room), slot)
+        return made
+
+
 class Arena:
-    """Decides which segment a batch uses, and when a segment is made anew."""
+    """Decides which segments a batch uses."""
 
     def __init__(self, settings: PythonSettings) -> None:
         self._settings = settings
         self.is_usable = hasattr(os, "memfd_create") and not settings.is_inline
-        self.inputs: Segment | None = None
-        self.outputs: Segment | None = None
+        self.inputs = SegmentPool(settings, INPUT_SLOTS)
+        self.outputs = SegmentPool(settings, OUTPUT_SLOTS)
+        self.output_size = 0  # what batches have wanted so far
         self.has_unsent = False  # segments that the worker does not know yet
 
     def input_segment(self, size: int) -> Segment | None:
         """A segment that holds `size` bytes of inputs; None where they are to cross in the frame."""
-        if size <= INLINE_BYTE_SIZE or not self._may_hold(size):
-            return None
-        self.inputs = self._at_least(self.inputs, size)
-        return self.inputs
+        return self._segment_of(self.inputs, size)
 
-    def take_unsent(self) -> dict[str, Segment]:
-        """The segments that the worker does not know yet, by the name that a frame gives them."""
+    def output_segment(self) -> Segment | None:
+        """A segment for what outputs there may be; None where they are to cross in the frame."""
+        return self._segment_of(self.outputs, self.output_size) if self.output_size else None
+
+    def take_unsent(self) -> list[Segment]:
+        """The segments that the worker does not know yet."""
         self.has_unsent = False
-        unsent = {
-            name: segment
-            for name, segment in (("inputs", self.inputs), ("outputs", self.outputs))
-            if segment is not None and not segment.is_sent
-        }
-        for segment in unsent.values():
-            segment.is_sent = True
-        return unsent
+        return self.inputs.take_unsent() + self.outputs.take_unsent()
 
-    def note_answer(self, *, kept: bool, wanted: int) -> None:
-        """Prepare the next batch by what the worker said: the model keeps inputs; the outputs needed more room."""
-        if kept and self.inputs is not None:
-            self.inputs.close()
-            self.inputs = None
-        if wanted > INLINE_BYTE_SIZE and self._may_hold(wanted):
-            self.outputs = self._at_least(self.outputs, wanted)
+    def note_wanted(self, size: int) -> None:
+        """Outputs of a batch needed more room."""
+        if INLINE_BYTE_SIZE < size <= self._settings.shm_limit_byte_size:
+            self.output_size = max(size, self.output_size)
 
     def close(self) -> None:
-        for segment in (self.inputs, self.outputs):
-            if segment is not None:
-                segment.close()
-        self.inputs = self.outputs = None
+        self.inputs.close()
+        self.outputs.close()
 
-    def _may_hold(self, size: int) -> bool:
-        return self.is_usable and size <= self._settings.shm_limit_byte_size
-
-    def _at_least(self, segment: Segment | None, size: int) -> Segment | None:
-        """The segment itself if it is large enough, else a new one in its place; None where the system gives none."""
-        if segment is not None and segment.size >= size:
-            return segment
-        settings = self._settings
-        wanted = max(size, settings.shm_default_byte_size, 2 * segment.size if segment is not None else 0)
-        wanted = -(-wanted // settings.shm_growth_byte_size) * settings.shm_growth_byte_size
-        if segment is not None:
-            segment.close()
+    def _segment_of(self, pool: SegmentPool, size: int) -> Segment | None:
+        if size <= INLINE_BYTE_SIZE or not self.is_usable:
+            return None
         try:
-            made = Segment(min(wanted, settings.shm_limit_byte_size))
-            self.has_unsent = True
-            return made
+            segment = pool.segment_of(size)
         except OSError as error:
-            logger.warning("no shared memory of %d bytes (%s): tensors cross in the socket", wanted, error)
+            logger.warning("no shared memory of %d bytes (%s): tensors cross in the socket", size, error)
             self.is_usable = False
             return None
+        if segment is not None and not segment.is_sent:
+            self.has_unsent = True
+        return segment

@@ -14,15 +14,14 @@ import msgspec
 from backends.interface import Rescheduled
 from backends.python.forms import Forms
 from backends.python.heads import ExecutedHead, ResponseHead
-from backends.python.tensor_columns import EncodedFrame, TensorColumn, TensorReader, frame_tensors
+from backends.python.tensor_columns import EncodedFrame, SharedMemory, TensorColumn, TensorReader, frame_tensors
 from backends.python.wire import BrokenFrame, Frame, decode_head
 from backends.python.worker.trioton_worker.frames import (
     ERROR,
     ERROR_KINDS,
     EXECUTE,
-    IN_SEGMENT,
-    IS_BESIDE,
     LATER,
+    NO_SLOT,
     RESCHEDULED,
 )
 from protocol.errors import KINDS, ServerError
@@ -43,16 +42,16 @@ def encode_batch(
     all_outputs: frozenset[str],
     *,
     about_batch: dict[str, Any],
-    in_segment: bool = False,
-    is_beside: bool = False,
+    input_slot: int = NO_SLOT,
+    output_slot: int = NO_SLOT,
 ) -> EncodedFrame:
     """The EXECUTE frame of a batch. `about_batch` is what its head is to say besides the requests; the inputs are not
-    in it if they are `in_segment`."""
+    in it if they are in a segment, of whose slot it tells."""
     about = about_requests(requests, all_outputs)
     if about:
         about_batch["requests"] = about
-    flags = (IN_SEGMENT if in_segment else 0) | (IS_BESIDE if is_beside else 0)
-    return inputs.frame(EXECUTE, about_batch, before=(number, flags), is_elsewhere=in_segment)
+    before = (number, input_slot, output_slot)
+    return inputs.frame(EXECUTE, about_batch, before=before, is_elsewhere=input_slot != NO_SLOT)
 
 
 def about_requests(
@@ -118,22 +117,24 @@ def decode_responses(
     forms: Forms,
     model_name: str,
     model_version: int,
-    output_memory: memoryview | None,
-    input_memory: memoryview | None = None,
+    outputs: SharedMemory | None,
+    inputs: SharedMemory | None = None,
 ) -> list[Outcome | None]:
     """The answer to each request of a batch that has not failed as a whole; None for one that is answered by its
     response sender.
 
-    Tensors are views of the frame, or copies of what is in `output_memory`, or has stayed in `input_memory`: the next
-    batch writes over both.
+    Tensors are in the frame, or in `outputs`, or have stayed in `inputs`; they are views, but of strings that the
+    worker could change, and of what the next batch writes over.
 
     Raises:
         BrokenFrame: anything in it points outside, contradicts itself, or does not fit the requests.
     """
     head, is_shared = executed.head, executed.shared > 0
-    memory = output_memory if is_shared else executed.frame.body
-    if memory is None:
-        raise BrokenFrame("its answer is in shared memory that it does not have")
+    memory, is_lent = executed.frame.body, True
+    if is_shared:
+        if outputs is None:
+            raise BrokenFrame("its answer is in shared memory that it does not have")
+        memory, is_lent = outputs
     parameters: dict[int, dict[str, ParameterValue]] = {}
     errors: dict[int, tuple[int, str]] = {}
     if head is not _NOTHING:
@@ -142,9 +143,9 @@ def decode_responses(
         if not all(0 <= index < len(requests) for index in (*parameters, *errors)):
             raise BrokenFrame(f"it answers more than {len(requests)} requests")
     numbers = executed.numbers
-    reader = TensorReader(numbers, executed.frame.forms, forms, memory, _BEFORE_RUNS, is_shared)
+    reader = TensorReader(numbers, executed.frame.forms, forms, memory, _BEFORE_RUNS, is_shared, is_lent)
     if head.placed and not executed.is_kept:
-        reader.note_placed(dict(head.placed), input_memory)
+        reader.note_placed(dict(head.placed), inputs)
     answers: list[Outcome | None] = []
     while reader.position < len(numbers):
         length, count = reader.next_run()
@@ -158,10 +159,10 @@ def decode_responses(
         elif length == RESCHEDULED:
             answers += [Rescheduled() for _ in range(count)]
         else:
-            for outputs in reader.read(length, count):
+            for tensors in reader.read(length, count):
                 answers.append(
                     InferenceResponse(
-                        model_name, model_version, outputs, requests[index].id, parameters.get(index) or {}
+                        model_name, model_version, tensors, requests[index].id, parameters.get(index) or {}
                     )
                 )
                 index += 1

@@ -105,7 +105,7 @@ class BatchAnswers:
         elif not batch.owes(answers, timing):
             self._open.close(batch, BatchResult(batch.merged(answers), timing))
         else:
-            self._room.leave_place(batch, with_inputs=batch.in_segment and not found.is_kept)
+            self._room.leave_place(batch, with_inputs=batch.inputs is not None and not found.is_kept)
             if batch.free is not None and self._room.concurrency == 1:
                 self._room.offer(batch.free)
 
@@ -114,8 +114,12 @@ class BatchAnswers:
         self._open.close(batch)
 
     def _note_memory(self, batch: RunningBatch, found: Executed) -> None:
-        if found.is_kept or found.head.wanted:
-            self._link.arena.note_answer(kept=found.is_kept and batch.in_segment, wanted=found.head.wanted)
+        """Prepare the next batch by what the worker says."""
+        arena = self._link.arena
+        if found.is_kept and batch.inputs is not None:
+            arena.inputs.drop(batch.inputs)
+        if found.head.wanted:
+            arena.note_wanted(found.head.wanted)
 
     def _decode(self, batch: RunningBatch, found: Executed) -> list[Outcome | None]:
         arena, source = self._link.arena, self._spec.source
@@ -125,8 +129,8 @@ class BatchAnswers:
             forms=self._link.forms,
             model_name=source.name,
             model_version=source.version,
-            output_memory=None if arena.outputs is None else arena.outputs.view,
-            input_memory=arena.inputs.view if batch.in_segment and arena.inputs is not None else None,
+            outputs=None if batch.outputs is None or not found.shared else arena.outputs.show(batch.outputs),
+            inputs=None if batch.inputs is None or not found.head.placed else arena.inputs.show(batch.inputs),
         )
 
     def _end_execution(self, batch: RunningBatch, found: Executed) -> None:
@@ -141,7 +145,7 @@ class BatchAnswers:
                 stream.fail(self.failure(head.failure))
         for index in head.rescheduled:
             batch.streams[index].complete(Rescheduled())
-        self._room.leave_place(batch, with_inputs=batch.in_segment and not found.is_kept)
+        self._room.leave_place(batch, with_inputs=batch.inputs is not None and not found.is_kept)
         self.end_if_over(batch)
         if batch.executed is not None:
             batch.executed.set()

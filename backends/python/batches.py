@@ -17,7 +17,6 @@ from operator import attrgetter
 import trio
 
 from backends.interface import BatchResult, BatchTiming, InstanceSpec, Responder
-from backends.python.arena import Segment
 from backends.python.batch import encode_batch
 from backends.python.batch_answers import BLOCKING_SIZE, BatchAnswers
 from backends.python.channel import WorkerGone
@@ -28,7 +27,7 @@ from backends.python.running_batch import RunningBatch
 from backends.python.signals import Signal
 from backends.python.tensor_columns import TensorColumn, column_of
 from backends.python.wire import encode
-from backends.python.worker.trioton_worker.frames import CANCEL, INLINE_BYTE_SIZE
+from backends.python.worker.trioton_worker.frames import BESIDE, CANCEL, INLINE_BYTE_SIZE, NO_SLOT
 from backends.services import Execution
 from protocol.errors import Internal
 from protocol.messages import InferenceRequest
@@ -91,9 +90,10 @@ class Batches:
         self.open.by_number[batch.number] = batch
         batch.is_alone = self._room.in_worker == 1
         try:
-            segment = self._segment_for(batch) if size > INLINE_BYTE_SIZE else None
-            if segment is not None:
-                inputs.copy_to(segment.view)
+            if batch.is_alone:
+                self._take_segments(batch)
+                if batch.inputs is not None:
+                    inputs.copy_to(batch.inputs.view)
             self._send(batch, inputs)
         except WorkerGone:
             self.open.close(batch)
@@ -175,23 +175,26 @@ class Batches:
         batch.is_alone = self._room.in_worker == 1
         self._stream(batch, responders)
         try:
-            segment = self._segment_for(batch)
-            if segment is not None:
+            if batch.is_alone:
+                self._take_segments(batch)
+            if batch.inputs is not None:
                 if inputs.size <= BLOCKING_SIZE:
-                    inputs.copy_to(segment.view)
+                    inputs.copy_to(batch.inputs.view)
                 else:
-                    await trio.to_thread.run_sync(inputs.copy_to, segment.view)
+                    await trio.to_thread.run_sync(inputs.copy_to, batch.inputs.view)
             self._send(batch, inputs)
         except BaseException:
             self.open.close(batch)
             raise
         return batch
 
-    def _segment_for(self, batch: RunningBatch) -> Segment | None:
-        """Where its inputs are to be copied; None where they cross in the frame."""
-        segment = self._link.arena.input_segment(batch.input_size) if batch.is_alone else None
-        batch.in_segment = segment is not None
-        return segment
+    def _take_segments(self, batch: RunningBatch) -> None:
+        """Those where its inputs are to be copied, and its outputs to be put."""
+        arena = self._link.arena
+        if batch.input_size > INLINE_BYTE_SIZE:
+            batch.inputs = arena.input_segment(batch.input_size)
+        if arena.output_size:
+            batch.outputs = arena.output_segment()
 
     def _send(self, batch: RunningBatch, inputs: TensorColumn) -> None:
         link = self._link
@@ -199,20 +202,21 @@ class Batches:
         descriptors: Sequence[int] = ()
         if link.arena.has_unsent and batch.is_alone:
             unsent = link.arena.take_unsent()
-            about["segments"] = list(unsent)
-            descriptors = [segment.descriptor for segment in unsent.values()]
+            about["segments"] = [segment.slot for segment in unsent]
+            descriptors = [segment.descriptor for segment in unsent]
         if batch.cancelled:
             about["cancelled"] = sorted(batch.cancelled)
         if link.logs(logging.DEBUG) != self._knows_verbose:
             self._knows_verbose = about["logs_verbose"] = not self._knows_verbose
+        output_slot = NO_SLOT if batch.outputs is None else batch.outputs.slot
         encoded = encode_batch(
             batch.number,
             batch.requests,
             inputs,
             self._outputs,
             about_batch=about,
-            in_segment=batch.in_segment,
-            is_beside=not batch.is_alone,
+            input_slot=NO_SLOT if batch.inputs is None else batch.inputs.slot,
+            output_slot=output_slot if batch.is_alone else BESIDE,
         )
         link.channel.give(encoded.start, encoded.body, encoded.body_size, descriptors)
         batch.sent = time.perf_counter_ns()

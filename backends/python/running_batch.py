@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from backends.interface import BatchResult, BatchTiming
+from backends.python.arena import Segment
 from backends.python.batch import Executed, Outcome
 from backends.python.reply_stream import ReplyStream
 from backends.python.signals import Signal
@@ -31,8 +32,8 @@ class RunningBatch(msgspec.Struct, eq=False):
     For decoupled models `executed` is set when EXECUTED has come or never will. `found` is what that says.
     `execution` is there once the batch calls other models. `has_left` the worker, but for its response senders, it may
     have before its end. `free` is called when there is place for another one. Times are of the performance counter.
-    `input_size` are the bytes of its inputs that the worker may still hold, `in_segment` if they are in shared memory;
-    only a batch that `is_alone` in the worker may use that.
+    `input_size` are the bytes of its inputs that the worker may still hold; `inputs` and `outputs` are its segments of
+    shared memory. Only a batch that `is_alone` in the worker may have any.
     `answers` has what response senders have sent, `late` the others, and how long they took, while some are
     `unanswered`. `streams` are those of a decoupled model.
     """
@@ -40,7 +41,8 @@ class RunningBatch(msgspec.Struct, eq=False):
     number: int
     requests: Sequence[InferenceRequest]
     input_size: int = 0
-    in_segment: bool = False
+    inputs: Segment | None = None
+    outputs: Segment | None = None
     is_alone: bool = True
     started: int = 0
     sent: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -149,9 +149,17 @@ def frame_tensors(frame: Frame, forms: Forms) -> list[Tensor] | None:
     return tensors
 
 
+class SharedMemory(NamedTuple):
+    """What the server sees of a segment. Where it is not lent, the next batch writes over it."""
+
+    view: memoryview
+    is_lent: bool
+
+
 class TensorReader(msgspec.Struct, eq=False):
     """The tensors of a frame of a worker, one run after the other, in `memory`: `numbers` is its column, which is read
-    up to `position`, and `forms` the texts of its forms. With `is_copied` they are copies.
+    up to `position`, and `forms` the texts of its forms. They are views, but those of BYTES from where `is_shared`,
+    and all from what is not lent, are copies.
 
     Raises:
         BrokenFrame: anything points outside, or contradicts itself.
@@ -162,15 +170,16 @@ class TensorReader(msgspec.Struct, eq=False):
     known: Forms
     memory: memoryview
     position: int = 0
-    is_copied: bool = False
+    is_shared: bool = False
+    is_lent: bool = True
     text_at: int = 0
     offset: int = 0
     placed: Mapping[int, int] = {}
-    inputs: memoryview | None = None
+    inputs: SharedMemory | None = None
 
-    def note_placed(self, placed: Mapping[int, int], inputs: memoryview | None) -> None:
+    def note_placed(self, placed: Mapping[int, int], inputs: SharedMemory | None) -> None:
         """Tensors that would begin at the one place in the memory begin at the other in that of the inputs."""
-        if inputs is None or not self.is_copied:
+        if inputs is None or not self.is_shared:
             raise BrokenFrame("it left outputs in shared memory that it does not have")
         self.placed = placed
         self.inputs = inputs
@@ -190,7 +199,7 @@ class TensorReader(msgspec.Struct, eq=False):
             raise BrokenFrame(f"its answer has forms of {len(self.forms)} bytes, too few for what it announces")
         form = self.known.by_text[bytes(self.forms[self.text_at : text_end])]
         self.text_at = text_end
-        if self.is_copied or not form.is_fixed:
+        if self.placed or not (self.is_lent and form.is_fixed):
             return [[self._read_tensor(found) for found in form.tensors] for _ in range(count)]
         memory, start, size = self.memory, self.offset, form.size
         self.offset = start + count * size
@@ -212,12 +221,15 @@ class TensorReader(msgspec.Struct, eq=False):
             raise self._beyond(found, size)
         self.offset = aligned(start + size)
         data: Buffer = self.memory[start : start + size]
+        is_lent = self.is_lent
         if self.inputs is not None and start in self.placed:
             place = self.placed[start]
-            if not 0 <= place <= len(self.inputs) - size:
+            memory, is_lent = self.inputs
+            if not 0 <= place <= len(memory) - size:
                 raise BrokenFrame(f"its output '{found.name}' of {size} bytes lies at {place} among the inputs")
-            data = self.inputs[place : place + size]
-        if self.is_copied:
+            data = memory[place : place + size]
+        # What the worker could change must not be other strings than those that were looked at.
+        if not is_lent or (self.is_shared and found.datatype is DataType.BYTES):
             data = np.frombuffer(data, np.uint8).copy().data if size > _LARGE else bytes(data)
         if found.datatype is DataType.BYTES and not _holds_elements(data, math.prod(found.shape)):
             raise BrokenFrame(

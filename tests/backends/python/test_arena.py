@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from backends.python.arena import Arena
+from backends.python.arena import Arena, Segment
 from backends.python.settings import PythonSettings
+from backends.python.worker.trioton_worker.frames import INPUT_SLOTS, OUTPUT_SLOTS
 
 MIB = 1 << 20
 
@@ -29,7 +30,7 @@ def size_for(arena: Arena, size: int) -> int | None:
 def test_segments_grow_within_their_limit(arena: Arena) -> None:
     """Small batches and those over the limit use none; growth at least doubles, in multiples of the growth size."""
     assert size_for(arena, 100) is None
-    assert arena.inputs is None
+    assert not arena.take_unsent()
     assert [size_for(arena, size) for size in (100_000, MIB, MIB + 1, MIB, 5 * MIB)] == [
         MIB,
         MIB,
@@ -41,29 +42,81 @@ def test_segments_grow_within_their_limit(arena: Arena) -> None:
     assert size_for(arena, 6 * MIB) == 8 * MIB
 
 
+def slots(segments: list[Segment]) -> list[int]:
+    return [segment.slot for segment in segments]
+
+
 def test_a_segment_is_told_once(arena: Arena) -> None:
     arena.input_segment(MIB)
-    assert list(arena.take_unsent()) == ["inputs"]
+    assert slots(arena.take_unsent()) == [INPUT_SLOTS[0]]
     assert not arena.take_unsent()
-    arena.note_answer(kept=False, wanted=3 * MIB)
-    assert list(arena.take_unsent()) == ["outputs"]
+    arena.note_wanted(3 * MIB)
+    arena.output_segment()
+    assert arena.has_unsent
+    assert slots(arena.take_unsent()) == [OUTPUT_SLOTS[0]]
     arena.input_segment(2 * MIB)
-    assert list(arena.take_unsent()) == ["inputs"]
+    assert slots(arena.take_unsent()) == [INPUT_SLOTS[0]]
+    assert not arena.has_unsent
 
 
 def test_kept_inputs_are_never_written_over(arena: Arena) -> None:
     first = arena.input_segment(MIB)
-    arena.note_answer(kept=False, wanted=0)
+    assert first is not None
     assert arena.input_segment(MIB) is first
-    arena.note_answer(kept=True, wanted=0)
+    arena.inputs.drop(first)
     assert arena.input_segment(MIB) is not first
 
 
 def test_outputs_get_what_they_wanted(arena: Arena) -> None:
     """But for what is small enough to cross in a frame, or too large."""
     for wanted, expected in ((0, None), (1000, None), (9 * MIB, None), (3 * MIB, 3 * MIB), (MIB, 3 * MIB)):
-        arena.note_answer(kept=False, wanted=wanted)
-        assert (arena.outputs.size if arena.outputs is not None else None) == expected
+        arena.note_wanted(wanted)
+        segment = arena.output_segment()
+        assert (None if segment is None else segment.size) == expected
+
+
+def test_a_batch_gets_no_segment_that_is_still_read(arena: Arena) -> None:
+    """Two in turns, as long as the other one is free: what would need a third is not lent."""
+    first = arena.input_segment(MIB)
+    assert first is not None
+    held = [arena.inputs.show(first).view[5:6], arena.inputs.show(first).view[:0]]
+    second = arena.input_segment(MIB)
+    assert second is not None
+    assert second is not first
+    assert not arena.inputs.show(second).is_lent
+    assert arena.input_segment(MIB) is second
+    held.pop()
+    assert first.is_lent
+    held.pop()
+    assert not first.is_lent
+    shown = arena.inputs.show(second)
+    assert shown.is_lent
+    assert shown.view.readonly
+    assert arena.input_segment(MIB) is first
+
+
+def test_what_is_lent_outlives_its_segment(arena: Arena) -> None:
+    """The model keeps inputs, or more room is needed."""
+    segment = arena.input_segment(MIB)
+    assert segment is not None
+    segment.view[:3] = b"abc"
+    shown = arena.inputs.show(segment)
+    arena.close()
+    assert bytes(shown.view[:3]) == b"abc"
+
+
+def test_both_segments_of_a_direction_keep_to_the_limit(arena: Arena) -> None:
+    first = arena.input_segment(5 * MIB)
+    assert first is not None
+    assert not arena.inputs.show(first).is_lent, "there is no room for another one of its size"
+    arena.inputs.drop(first)
+    small = arena.input_segment(2 * MIB)
+    assert small is not None
+    held = arena.inputs.show(small)
+    assert held.is_lent
+    assert size_for(arena, 7 * MIB) is None
+    assert size_for(arena, 5 * MIB) == 5 * MIB
+    assert small.is_lent
 
 
 def test_a_segment_cannot_be_made_smaller_by_the_other_side(arena: Arena) -> None:
@@ -93,7 +146,7 @@ def test_without_shared_memory_everything_crosses_in_frames(monkeypatch: pytest.
         context.delattr(os, "memfd_create")
         missing = Arena(PythonSettings())
         assert not missing.is_usable
-    missing.note_answer(kept=True, wanted=MIB)
-    assert missing.outputs is None
+    missing.note_wanted(MIB)
+    assert missing.output_segment() is None
     for arena in (inline, refused, missing):
         arena.close()

@@ -17,7 +17,7 @@ from backends.interface import Rescheduled
 from backends.python.batch import Executed, Outcome, decode_executed, decode_responses, encode_batch
 from backends.python.forms import Forms
 from backends.python.heads import ExecutedHead
-from backends.python.tensor_columns import EncodedFrame, column_of
+from backends.python.tensor_columns import EncodedFrame, SharedMemory, column_of
 from backends.python.wire import BrokenFrame, Frame, FrameReader
 from backends.python.worker.trioton_worker import batch as worker_batch
 from backends.python.worker.trioton_worker import connection as worker_connection
@@ -51,7 +51,7 @@ def received(requests: list[InferenceRequest]) -> list[worker_requests.Inference
         json.loads(head) if head else {},
         np.frombuffer(bytearray(body), np.uint8),
     )
-    batch = worker_session.LiveBatch(unconnected(), *frame.column[:2])
+    batch = worker_session.LiveBatch(unconnected(), *frame.column[:3])
     return worker_batch.received_requests(frame, worker_batch.Segments(), batch, OUTPUTS)
 
 
@@ -136,8 +136,8 @@ def executed(
 def decode(
     found: Executed,
     requests: list[InferenceRequest],
-    memory: memoryview | None = None,
-    inputs: memoryview | None = None,
+    outputs: SharedMemory | None = None,
+    inputs: SharedMemory | None = None,
 ) -> list[Outcome | None]:
     return decode_responses(
         found,
@@ -145,8 +145,8 @@ def decode(
         forms=Forms(),
         model_name="m",
         model_version=2,
-        output_memory=memory,
-        input_memory=inputs,
+        outputs=outputs,
+        inputs=inputs,
     )
 
 
@@ -163,18 +163,33 @@ def test_bytes_tensors_come_back(texts: list[list[bytes]]) -> None:
 
 FORM = b'[["OUT",11,[1,2]]]'
 GOOD = [len(FORM), 1]
+OUTPUT_MEMORY = SharedMemory(memoryview(bytes(64)), is_lent=True)
 
 
 def test_the_good_frame_is_good() -> None:
-    """What the broken ones below are made from; from the body and from shared memory, which is copied."""
+    """What the broken ones below are made from; from the body and from shared memory, which is copied if it is not
+    lent."""
     [response] = decode(executed(GOOD, FORM, bytes(64)), [REQUEST])
     assert isinstance(response, InferenceResponse)
     assert (response.id, response.model_version, response.outputs[0].shape) == ("7", 2, (1, 2))
-    memory = bytearray(64)
-    [response] = decode(executed(GOOD, FORM, shared=8), [REQUEST], memoryview(memory))
-    memory[:8] = b"\xff" * 8
+    for is_lent, expected in ((False, bytes(8)), (True, b"\xff" * 8)):
+        memory = bytearray(64)
+        [response] = decode(executed(GOOD, FORM, shared=8), [REQUEST], SharedMemory(memoryview(memory), is_lent))
+        memory[:8] = b"\xff" * 8
+        assert isinstance(response, InferenceResponse)
+        assert bytes(response.outputs[0].data) == expected
+
+
+@pytest.mark.parametrize("is_lent", [False, True])
+def test_strings_in_shared_memory_are_those_that_were_looked_at(is_lent: bool) -> None:
+    form = b'[["OUT",13,[1]],["MORE",2,[2]]]'
+    memory = bytearray(b"\1\0\0\0a" + bytes(123))
+    lent = SharedMemory(memoryview(memory), is_lent)
+    [response] = decode(executed([len(form), 1, 5], form, shared=66), [REQUEST], lent)
+    memory[:] = b"\xff" * 128
     assert isinstance(response, InferenceResponse)
-    assert bytes(response.outputs[0].data) == bytes(8)
+    assert response.outputs[0].as_numpy().tolist() == [b"a"]
+    assert response.outputs[1].as_numpy().tolist() == ([255, 255] if is_lent else [0, 0])
 
 
 @pytest.mark.parametrize(
@@ -182,12 +197,13 @@ def test_the_good_frame_is_good() -> None:
     [({}, b"\1"), ({"placed": [(0, 64)]}, b"\2"), ({"placed": [(64, 0)]}, b"\1"), ({"placed": [(0, 120)]}, b"\2")],
 )
 def test_an_output_may_lie_among_the_inputs(placed: dict[str, Any], expected: bytes) -> None:
-    """It is copied, since the next batch writes there. Where the model keeps inputs, it lies in its own segment."""
+    """It is copied, where the next batch writes there. Where the model keeps inputs, it lies in its own segment."""
     outputs, inputs = bytearray(b"\1" * 64), bytearray(b"\2" * 128)
     found = executed(GOOD, FORM, shared=8, head=ExecutedHead(**placed))
     answers = []
     for found.is_kept in (False, True):
-        answers += decode(found, [REQUEST], memoryview(outputs), memoryview(inputs))
+        memory = [SharedMemory(memoryview(each), is_lent=False) for each in (outputs, inputs)]
+        answers += decode(found, [REQUEST], *memory)
     outputs[:], inputs[:] = bytes(64), bytes(128)
     data = [bytes(answer.outputs[0].data) for answer in answers if isinstance(answer, InferenceResponse)]
     assert data == [expected * 8, b"\1" * 8]
@@ -197,9 +213,9 @@ def test_an_output_may_lie_among_the_inputs(placed: dict[str, Any], expected: by
 def test_an_output_that_does_not_lie_among_the_inputs_is_refused(place: int) -> None:
     found = executed(GOOD, FORM, shared=8, head=ExecutedHead(placed=[(0, place)]))
     with pytest.raises(BrokenFrame, match="among the inputs"):
-        decode(found, [REQUEST], memoryview(bytes(64)), memoryview(bytes(128)))
+        decode(found, [REQUEST], OUTPUT_MEMORY, SharedMemory(memoryview(bytes(128)), is_lent=True))
     with pytest.raises(BrokenFrame, match="shared memory that it does not have"):
-        decode(found, [REQUEST], memoryview(bytes(64)))
+        decode(found, [REQUEST], OUTPUT_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +265,8 @@ def test_runs_that_contradict_themselves_are_refused(runs: list[int]) -> None:
     ],
 )
 def test_forms_that_cannot_be_are_refused(form: bytes, shared: int) -> None:
-    memory = memoryview(bytearray(64))
     with pytest.raises(BrokenFrame):
-        decode(executed([len(form), 1], form, bytes(64), shared=shared), [REQUEST], memory)
+        decode(executed([len(form), 1], form, bytes(64), shared=shared), [REQUEST], OUTPUT_MEMORY)
 
 
 @pytest.mark.parametrize("size", [-1, 3, 4, 6, 8, 65, 1 << 62])

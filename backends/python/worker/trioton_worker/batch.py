@@ -5,13 +5,14 @@ from __future__ import annotations
 import mmap
 import struct
 import weakref
+from functools import partial
 from typing import Any, Sequence
 
 import numpy as np
 
 from .connection import Buffer, Connection, Frame, Head, encode_json
 from .forms import Forms
-from .frames import ERROR, EXECUTED, IN_SEGMENT, INLINE_BYTE_SIZE, IS_BESIDE, LATER, PREFIX, RESCHEDULED, pack
+from .frames import BESIDE, ERROR, EXECUTED, INLINE_BYTE_SIZE, LATER, NO_SLOT, PREFIX, RESCHEDULED, pack
 from .packing import Packing, read_tensors
 from .requests import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
 from .responses import InferenceResponse
@@ -23,45 +24,41 @@ _KEPT_AT = PREFIX.size + 8
 
 
 class Segments:
-    """The shared memory of this worker, as far as the server has given any."""
+    """The shared memory of this worker, as far as the server has given any, by its slots."""
 
     def __init__(self) -> None:
-        self._inputs: mmap.mmap | None = None
-        self._inputs_at = 0
-        self._outputs: mmap.mmap | None = None
+        self._in_slots: dict[int, mmap.mmap] = {}
 
     def take(self, connection: Connection, head: Head) -> None:
         """Replace what the frame brings anew. Arrays that a model holds keep the old memory mapped."""
-        for name in head.get("segments", ()):
-            if name == "inputs":
-                self._inputs = connection.next_segment()
-                self._inputs_at = _address(self._inputs)
-            else:
-                self._outputs = connection.next_segment()
+        for slot in head.get("segments", ()):
+            self._in_slots[slot] = connection.next_segment()
 
-    def input_memory(self) -> Any:
-        """An array over the whole input segment, made anew for each batch: it lives as long as a view of it."""
-        return np.frombuffer(self._inputs, np.uint8)  # type: ignore[arg-type]  # the server gives one before use
+    def input_memory(self, batch: LiveBatch) -> Any:
+        """An array over the whole segment, made anew for each batch: it lives as long as a view of it."""
+        memory = np.frombuffer(self._in_slots[batch.inputs], np.uint8)
+        batch.inputs_at = _address(memory)
+        return memory
 
-    def output_memory(self, size: int) -> memoryview | None:
-        """The output segment, if it can hold `size` bytes."""
-        if self._outputs is None or len(self._outputs) < size:
-            return None
-        return memoryview(self._outputs)
+    def output_memory(self, batch: LiveBatch, size: int) -> memoryview | None:
+        """The segment for the batch's outputs, if it can hold `size` bytes."""
+        found = self._in_slots.get(batch.outputs)
+        return None if found is None or len(found) < size else memoryview(found)
 
-    def place_of(self, part: Raw) -> int:
+    def place_of(self, batch: LiveBatch, part: Raw) -> int:
         """Where among the inputs it lies; -1 for what lies elsewhere."""
-        place = _address(part) - self._inputs_at
-        return place if 0 <= place <= len(self._inputs) - len(part) else -1  # type: ignore[arg-type]  # as above
+        place = _address(np.frombuffer(part, np.uint8)) - batch.inputs_at
+        return place if 0 <= place <= len(self._in_slots[batch.inputs]) - len(part) else -1
 
-    def copy_placed(self, placed: Sequence[tuple[int, int, int]]) -> None:
+    def copy_placed(self, batch: LiveBatch) -> None:
         """Put outputs that were left among the inputs where they would have been."""
-        for position, place, size in placed:
-            self._outputs[position : position + size] = memoryview(self._inputs)[place : place + size]  # type: ignore[index,arg-type]
+        inputs, outputs = self._in_slots[batch.inputs], self._in_slots.get(batch.outputs)
+        for position, place, size in batch.placed:
+            outputs[position : position + size] = memoryview(inputs)[place : place + size]  # type: ignore[index]  # since some are placed
 
 
 def _address(memory: Any) -> int:
-    found: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    found: int = memory.__array_interface__["data"][0]
     return found
 
 
@@ -71,11 +68,11 @@ def received_requests(
     """Those of an EXECUTE frame."""
     head = frame.head
     memory = frame.body
-    if batch.flags & IN_SEGMENT:
-        memory = segments.input_memory()
+    if batch.inputs != NO_SLOT:
+        memory = segments.input_memory(batch)
         batch.memory = weakref.ref(memory)
     requests: list[InferenceRequest] = []
-    for inputs in read_tensors(frame, batch.session.forms, memory, skipped=2):
+    for inputs in read_tensors(frame, batch.session.forms, memory, skipped=3):
         requests.append(received_request(inputs, batch, len(requests), all_outputs))
     if head:
         batch.cancelled.update(head.get("cancelled", ()))
@@ -203,10 +200,12 @@ class Answer:
         Large ones that are stay there, and it is said where.
         """
         packing = self.packing
-        if packing.size > INLINE_BYTE_SIZE and can_share and not batch.flags & IS_BESIDE:
-            memory = segments.output_memory(packing.size)
+        if packing.size > INLINE_BYTE_SIZE and can_share and batch.outputs != BESIDE:
+            memory = segments.output_memory(batch, packing.size)
             if memory is not None:
-                batch.placed = packing.copy_to(memory, None if batch.memory is None else segments.place_of)
+                batch.placed = packing.copy_to(
+                    memory, None if batch.memory is None else partial(segments.place_of, batch)
+                )
                 if batch.placed:
                     self.head["placed"] = [(position, place) for position, place, _ in batch.placed]
                 runs, forms, _, size = packing.parts()
@@ -236,7 +235,7 @@ def note_kept(frame: bytearray, batch: LiveBatch, segments: Segments) -> None:
     """Say in an EXECUTED frame whether the model holds a tensor or an array of a batch whose inputs are shared; asked
     when ours are gone. It may write to them, so no outputs stay there."""
     if batch.memory is not None and batch.memory() is not None:
-        segments.copy_placed(batch.placed)
+        segments.copy_placed(batch)
         struct.pack_into("q", frame, _KEPT_AT, 1)
 
 

@@ -25,7 +25,7 @@ Head = Dict[str, Any]
 _READ_SIZE = 1 << 16
 _JOINED_SIZE = 1 << 18
 _MOST_BUFFERS = 512  # of one sendmsg call; systems allow 1024
-_ANCILLARY_SIZE = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+_ANCILLARY_SIZE = socket.CMSG_SPACE(4 * array.array("i").itemsize)
 _SAMPLE = {"é": [1, 2.5, True, None, "\n\u2028"], "b": {"c": []}}
 
 

@@ -35,9 +35,10 @@ have the same form are a run. A run is in the column: the length of its form's t
 the sizes of its BYTES tensors; others have the size that datatype and dimensions say. The tensors lie in this order in
 the body, or in a shared memory segment, each at the next multiple of ALIGNMENT.
 
-In front of its runs the column of EXECUTE has the batch's number and its flags: whether its inputs are in the segment
-(IN_SEGMENT), and whether other batches are in the worker (IS_BESIDE). That of EXECUTED has the batch's number, whether
-the model keeps inputs, and how many bytes of outputs are in the segment, 0 where they are in the body; in place of the
+In front of its runs the column of EXECUTE has the batch's number and the slots of its segments: that of its inputs,
+NO_SLOT where they are in the body, and that for its outputs, NO_SLOT where there is none yet, or BESIDE. That of
+EXECUTED has the batch's number, whether the model keeps inputs, and how many bytes of outputs are in their segment, 0
+where they are in the body; in place of the
 length of a form it has ERROR where the head's `errors` has the request's own, LATER where its response sender answers,
 RESCHEDULED where it is to run again. For a decoupled model it has no runs. RESPONSE, INFER, STREAM and RETURN have one
 run of one request or response, or none where there is no response.
@@ -46,13 +47,15 @@ Flow control: a response sender has at most UNTAKEN_RESPONSES responses, and abo
 without a CREDIT, so that a slow client stops its own request's sender and nothing else. In the same way the server
 sends no more than UNTAKEN_RESPONSES frames of a stream without TAKEN.
 
-Shared memory: up to two segments, made and bounded by the server: one that only the server writes (inputs), one that
-only the worker writes (outputs). They belong to the only batch that is in the worker; IS_BESIDE says that there are
-others. New segments come as file descriptors with an EXECUTE frame; its head's `segments` says which.
+Shared memory: segments in slots, made and bounded by the server: in INPUT_SLOTS those that only the server writes, in
+OUTPUT_SLOTS those that only the worker writes. A batch has one of each, if it is the only one in the worker; BESIDE
+says that there are others. New segments come as file descriptors with an EXECUTE frame, in place of what was in their
+slots; its head's `segments` says in which. There are two of each, so that one can be read while the other is written
+to: the server sends outputs from where they are, and gives no batch a segment that is still read.
 Where the model keeps inputs after `execute`, the server never writes to that segment again. The worker answers
 `wanted` (bytes) where the outputs did not fit their segment and came in the body. A large output that lies among the
 inputs already, because the model returns what it got, is not copied: `placed` has where it would begin in its segment,
-and where it does in that of the inputs, which the server reads before it writes there again. Where the model keeps
+and where it does in that of the inputs, which the server has read before it writes there again. Where the model keeps
 inputs, and so may write to them, all outputs are in their own segment, whatever `placed` says.
 
 Whichever way they cross, the inputs in a worker are never more than the limit that INITIALIZE says in `byte_limit`, nor
@@ -69,8 +72,9 @@ PREFIX = struct.Struct("=4sIQIIQ")  # MAGIC, kind, lengths of column, forms, hea
 INITIALIZE, COMPLETE, EXECUTE, FINALIZE, CANCEL, CREDIT, STREAM, RETURN, CHECK = range(1, 10)
 DONE, FAILED, EXECUTED, LOG, RESPONSE, INFER, TAKEN, FORGET, CALL, METRIC, CHECKED = range(16, 27)
 
-# Flags in the column of EXECUTE.
-IN_SEGMENT, IS_BESIDE = 1, 2
+# In the column of EXECUTE in place of a slot.
+NO_SLOT, BESIDE = 0, -1
+INPUT_SLOTS, OUTPUT_SLOTS = range(1, 3), range(3, 5)
 # In the column of EXECUTED in place of the length of a form.
 ERROR, LATER, RESCHEDULED = -1, -2, -3
 # What a RESPONSE says about those that follow it: there may be some, it is the last one, or the sender was dropped

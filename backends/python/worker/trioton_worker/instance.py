@@ -113,8 +113,8 @@ class Instance:
         if frame.head:
             self._segments.take(session.connection, frame.head)
             session.logs_verbose = frame.head.get("logs_verbose", session.logs_verbose)
-        number, flags = frame.column[:2]
-        batch = LiveBatch(session, number, flags)
+        number, inputs, outputs = frame.column[:3]
+        batch = LiveBatch(session, number, inputs, outputs)
         session.executing[number] = batch
         set_executing(batch)
         answer = self._run(frame, batch)

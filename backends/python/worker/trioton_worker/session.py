@@ -16,7 +16,7 @@ from typing import Any, Callable, Sequence
 from .calls import Calls
 from .connection import Connection, Frame
 from .forms import Forms
-from .frames import CANCEL, CREDIT
+from .frames import CANCEL, CREDIT, NO_SLOT
 from .process_exit import exit_for, print_error
 from .switchboard import Switchboard
 
@@ -24,17 +24,32 @@ from .switchboard import Switchboard
 class LiveBatch:
     """A batch as long as anything of it is of interest: while it runs, or a request of it is held.
 
-    `flags` are those of EXECUTE; `memory` is what holds the inputs, where that is the shared segment. `placed` has the
-    outputs that were left there: where each would be in the segment of outputs, where it is, and its size.
+    `inputs` and `outputs` are the slots that EXECUTE says; `memory` is what holds the inputs, where that is a shared
+    segment, which begins at the address `inputs_at`. `placed` has the outputs that were left there: where each would be
+    in the segment of outputs, where it is, and its size.
     `replies` has the open replies of those requests that have a response sender (see `senders`); None while none has.
     """
 
-    __slots__ = ("__weakref__", "cancelled", "flags", "has_failed", "memory", "number", "placed", "replies", "session")
+    __slots__ = (
+        "__weakref__",
+        "cancelled",
+        "has_failed",
+        "inputs",
+        "inputs_at",
+        "memory",
+        "number",
+        "outputs",
+        "placed",
+        "replies",
+        "session",
+    )
 
-    def __init__(self, session: Session, number: int, flags: int = 0) -> None:
+    def __init__(self, session: Session, number: int, inputs: int = NO_SLOT, outputs: int = NO_SLOT) -> None:
         self.session = session
         self.number = number
-        self.flags = flags
+        self.inputs = inputs
+        self.inputs_at = 0
+        self.outputs = outputs
         self.memory: weakref.ref[Any] | None = None
         self.placed: Sequence[tuple[int, int, int]] = ()
         self.cancelled: set[int] = set()
