@@ -33,6 +33,7 @@ from actors.messages import (
 from actors.ordered_replies import OrderedReplies
 from actors.reply_slot import Reply
 from actors.statistics import VersionStatistics
+from protocol.answers import Awaited
 from protocol.errors import Unavailable
 from protocol.wakeup import Wakeup
 
@@ -146,9 +147,15 @@ class SchedulerLoop(abc.ABC):
         if self.ordered is not None:
             self.ordered.answer(zip(items, replies, strict=True))
             return
+        last = items[-1].reply if items else None
+        edge = last.answers if isinstance(last, Awaited) else None  # mostly that of all of them
+        if edge is not None:
+            edge.begin_burst()
         for item, reply in zip(items, replies, strict=True):
             if not item.is_cancelled:
                 item.reply.send_nowait(reply)
+        if edge is not None:
+            edge.end_burst()
 
     @abc.abstractmethod
     def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:

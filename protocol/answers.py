@@ -1,9 +1,9 @@
-"""Answers that actors give to an edge by a call: one task takes all that are there, and each goes to its connection.
+"""Answers that actors give to an edge by a call: those that are there are taken together, each by its connection.
 
     actor -> [answers] -> connection -> client
 
-So the actors go on with the next batch before the answers of the last one are encoded and sent, and many answers cost
-one turn of the loop.
+So the actors go on with the next batch before the answers of the last one are encoded and sent, and many answers of a
+connection leave in one write.
 """
 
 from __future__ import annotations
@@ -25,19 +25,33 @@ class Answered(Protocol):
 
 
 class Answers:
-    """Of one edge. `run` is its one task."""
+    """Of one edge. `run` is its one task, for what comes one by one; who gives many says where they begin and end, and
+    has them delivered by that."""
 
-    __slots__ = ("_arrived", "_last", "_ready")
+    __slots__ = ("_arrived", "_bursts", "_last", "_ready")
 
     def __init__(self) -> None:
         self._ready: list[Answered] = []
         self._last: list[Callable[[], None]] = []
         self._arrived = Wakeup()
+        self._bursts = 0  # in each other: what is delivered may bring more
 
     def put(self, answered: Answered) -> None:
-        if not self._ready:
+        """Deliver it at the end of the burst, or else by the task."""
+        if not (self._ready or self._bursts):
             self._arrived.wake()
         self._ready.append(answered)
+
+    def begin_burst(self) -> None:
+        self._bursts += 1
+
+    def end_burst(self) -> None:
+        """All that is there is delivered, unless a burst around this one will do that."""
+        try:
+            if self._bursts == 1 and self._ready:
+                self._deliver()
+        finally:
+            self._bursts -= 1
 
     def call_last(self, call: Callable[[], None]) -> None:
         """To be used while an answer is delivered: call when all that are there have been."""
@@ -47,18 +61,14 @@ class Answers:
         while True:
             while not self._ready:
                 await self._arrived.wait()
+            self.begin_burst()
+            self.end_burst()
+
+    def _deliver(self) -> None:
+        while self._ready:
             ready, self._ready = self._ready, []
             for answered in ready:
                 answered.deliver()
-            self._call_last()
-
-    def deliver(self, answered: Answered) -> None:
-        """At once, within the actor's call."""
-        answered.deliver()
-        if self._last:
-            self._call_last()
-
-    def _call_last(self) -> None:
         last, self._last = self._last, []
         for call in last:
             call()
@@ -72,12 +82,8 @@ class Awaited(msgspec.Struct, eq=False):
     submitted: Submitted | None = None
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
-        if self.reply is not None:
-            return
-        self.reply = value
-        if self.is_alone and self.submitted is not None:
-            self.answers.deliver(self)
-        else:
+        if self.reply is None:
+            self.reply = value
             self.answers.put(self)
 
     def let_go(self) -> Submitted:
@@ -86,11 +92,6 @@ class Awaited(msgspec.Struct, eq=False):
         assert self.submitted is not None
         submitted, self.submitted = self.submitted, None
         return submitted
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether its answer would not share a write with others if it waited."""
-        return True
 
     def deliver(self) -> None:
         raise NotImplementedError

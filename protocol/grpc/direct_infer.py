@@ -9,7 +9,6 @@ to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from protocol.answers import Answers, Awaited
@@ -28,14 +27,10 @@ METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class Asking(Protocol):
-    """Who asks: the calls of a connection. `memory` is what counts their messages, `begun` are those that the core has,
-    by their streams."""
+    """Who asks: the calls of a connection. `memory` is what counts their messages."""
 
     @property
     def memory(self) -> ReceiveMemory: ...
-
-    @property
-    def begun(self) -> Mapping[int, DirectCall]: ...
 
     def answer(self, call: DirectCall) -> None:
         """Its answer is there. Must not wait, and raises nothing."""
@@ -53,10 +48,6 @@ class DirectCall(Awaited, kw_only=True):
     deadline: float
     lease: Lease | None = None
     placed: PlacedRequest | None = None
-
-    @property
-    def is_alone(self) -> bool:
-        return len(self.asking.begun) == 1
 
     def deliver(self) -> None:
         self.asking.answer(self)

@@ -59,10 +59,6 @@ class _Request(Awaited, kw_only=True):
     response: Message = b""
     ending: Exception | None = None
 
-    @property
-    def is_alone(self) -> bool:
-        return False  # other streams of the connection may have answers too
-
     def deliver(self) -> None:
         self.stream.take(self)
 

@@ -64,7 +64,8 @@ async def test_a_large_message_with_more_behind_it(piece: int) -> None:
             stream = await client.open(INFER, holds_back=True)
             streams.append(stream)
             client.h2.send_data(stream, b"\0" + len(message).to_bytes(4, "big") + message, end_stream=True)
-            client.h2.ping(b"behind!!")
+            if len(streams) < 4:  # so many are one too many, where they come before the first response
+                client.h2.ping(b"behind!!")
         data = client.h2.data_to_send()
         for start in range(0, len(data), piece):
             await client.transport.send_all(data[start : start + piece])
