@@ -56,12 +56,11 @@ class _Classes:
     has_batch: bool
 
 
-class PlacedRequest:
+class PlacedRequest(msgspec.Struct, eq=False, frozen=True):
     """A request whose inputs are there. It uses its lease until the last `deliver` has returned."""
 
-    def __init__(self, targets: dict[str, OutputTarget], classes: dict[str, _Classes]) -> None:
-        self._targets = targets
-        self._classes = classes
+    _targets: dict[str, OutputTarget]
+    _classes: dict[str, _Classes]
 
     @classmethod
     async def fetch(
@@ -98,17 +97,22 @@ class PlacedRequest:
         cls, request: InferenceRequest, placement: Placement, lease: Lease, core: InferenceCore
     ) -> tuple[PlacedRequest, Mapping[int, MemoryReference]]:
         """Everything but to copy the inputs, which it names."""
-        targets = {name: lease.output(at.region, at.offset, at.byte_size) for name, at in placement.outputs.items()}
+        targets = {}
+        for name, at in placement.outputs.items():
+            targets[name] = lease.output(at.region, at.offset, at.byte_size)
         classes: dict[str, _Classes] = {}
         if placement.classes:
             model, version = request.model_name, request.model_version
             has_batch = core.is_batching(model, version)
             for name, count in placement.classes.items():
                 classes[name] = _Classes(count, core.labels(model, version, name), has_batch)
-        request.device_outputs = frozenset(
-            [name for name, target in targets.items() if target.is_on_device and name not in placement.classes]
-        )
-        return cls(targets, classes), _place_views(request, placement, lease, core)
+        inputs = placement.inputs
+        if lease.may_be_on_device:
+            request.device_outputs = frozenset(
+                [name for name, target in targets.items() if target.is_on_device and name not in placement.classes]
+            )
+            inputs = _place_views(request, placement, lease, core)
+        return cls(targets, classes), inputs
 
     async def deliver(self, response: InferenceResponse) -> InferenceResponse:
         """The response as its client wants it. Outputs that were written to shared memory have no data any more.
@@ -171,4 +175,7 @@ def _read_inputs(request: InferenceRequest, references: Mapping[int, MemoryRefer
 
 
 def _copying_takes_thread(references: Mapping[int, MemoryReference]) -> bool:
-    return sum([max(0, at.byte_size) for at in references.values()]) > COPY_IN_THREAD_ABOVE
+    size = 0
+    for at in references.values():
+        size += max(0, at.byte_size)
+    return size > COPY_IN_THREAD_ABOVE

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
+import msgspec
+
 from protocol.device_tensor import DeviceBuffer, DeviceTensor
 from protocol.errors import InvalidArgument
 from protocol.messages import Buffer, Tensor
@@ -16,7 +18,7 @@ from protocol.shared_memory.regions import Region, Regions
 MAX_SIZE = 2**64 - 1  # Triton counts bytes in 64 bits
 
 
-class Lease:
+class Lease(msgspec.Struct, eq=False):
     """Keeps the regions that it has touched: while it lasts they may be unregistered, but they do not go.
 
     A context manager; its end gives the regions back and the bytes that it counted, on every path. What `read` gave
@@ -24,13 +26,10 @@ class Lease:
     tensors are better moved in one, and the lease must not end before that thread does.
     """
 
-    __slots__ = ("_bytes", "_held", "_is_over", "_regions")
-
-    def __init__(self, regions: Regions) -> None:
-        self._regions = regions
-        self._held: dict[str, Region] = {}
-        self._bytes = 0
-        self._is_over = False
+    _regions: Regions
+    is_over: bool = False
+    _held: dict[str, Region] = msgspec.field(default_factory=dict)
+    _bytes: int = 0
 
     def __enter__(self) -> Lease:
         return self
@@ -38,13 +37,15 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_over = True
+        self.is_over = True
         held, self._held = self._held, {}
-        for region in held.values():
-            self._regions.release(region)
-        if self._bytes:
-            self._regions.free_bytes(self._bytes)
-            self._bytes = 0
+        size, self._bytes = self._bytes, 0
+        self._regions.end_use(held.values(), size)
+
+    @property
+    def may_be_on_device(self) -> bool:
+        """Whether any region is."""
+        return self._regions.device_count > 0
 
     def read(self, region: str, offset: int, byte_size: int) -> Buffer:
         """A read-only copy of `byte_size` bytes at `offset` in the region.
@@ -54,11 +55,10 @@ class Lease:
             InvalidArgument: outside its bounds, or its client has truncated it.
             PayloadTooLarge, Unavailable: more bytes than the server holds for one request, or for all.
         """
-        used = self._use(region)
-        position = _position(used, offset, byte_size)
+        used = self._place(region, offset, byte_size)
         self._regions.reserve_bytes(byte_size, self._bytes)
         self._bytes += byte_size
-        return used.memory.read(position, byte_size)
+        return used.memory.read(used.base + offset, byte_size)
 
     def view(self, region: str, offset: int, byte_size: int) -> DeviceBuffer | None:
         """The bytes where they are, if that is on a device; else None. They keep their region by themselves, also
@@ -67,12 +67,12 @@ class Lease:
         Raises:
             NotFound, InvalidArgument: as `read`.
         """
-        used = self._use(region)
-        position = _position(used, offset, byte_size)
+        used = self._place(region, offset, byte_size)
         memory = used.memory
         if not isinstance(memory, ClientDeviceMemory):
             return None
-        return DeviceBuffer(memory.device, memory.address + position, byte_size, _Use(self._regions, region))
+        address = memory.address + used.base + offset
+        return DeviceBuffer(memory.device, address, byte_size, _Use(self._regions, region))
 
     def output(self, region: str, offset: int, byte_size: int) -> OutputTarget:
         """Where an output is to be written when it is there.
@@ -80,20 +80,20 @@ class Lease:
         Raises:
             NotFound, InvalidArgument: as `read`.
         """
-        used = self._use(region)
-        return OutputTarget(self, used, _position(used, offset, byte_size), byte_size)
+        used = self._place(region, offset, byte_size)
+        return OutputTarget(self, used, used.base + offset, byte_size)
 
-    def check_lasts(self) -> None:
-        """Raises RuntimeError after the end: the memory may be another's by then."""
-        if self._is_over:
-            raise RuntimeError("shared memory is used after the end of its lease")
-
-    def _use(self, name: str) -> Region:
-        self.check_lasts()
+    def _place(self, name: str, offset: int, byte_size: int) -> Region:
+        """The region, kept, with so many bytes at the offset; the numbers are the client's, of any size and sign."""
+        if self.is_over:
+            raise _too_late()
         region = self._held.get(name)
         if region is None:
             region = self._held[name] = self._regions.acquire(name)
-        return region
+        end = region.record.byte_size
+        if 0 <= offset < end and 0 <= byte_size <= end - offset:
+            return region
+        raise _outside(region, offset, byte_size)
 
 
 class _Use:
@@ -109,16 +109,13 @@ class _Use:
         self._regions.release(self._region)
 
 
-class OutputTarget:
+class OutputTarget(msgspec.Struct, eq=False, frozen=True):
     """A place of `byte_size` bytes for one output, as long as its lease lasts."""
 
-    __slots__ = ("_lease", "_position", "_region", "byte_size")
-
-    def __init__(self, lease: Lease, region: Region, position: int, byte_size: int) -> None:
-        self._lease = lease
-        self._region = region
-        self._position = position
-        self.byte_size = byte_size
+    _lease: Lease
+    _region: Region
+    _position: int
+    byte_size: int
 
     @property
     def is_on_device(self) -> bool:
@@ -132,7 +129,8 @@ class OutputTarget:
             InvalidArgument: the output is larger than the target, or the client has truncated the region.
             Unavailable: the memory refuses.
         """
-        self._lease.check_lasts()
+        if self._lease.is_over:
+            raise _too_late()
         size = output.byte_size
         if size > self.byte_size:
             raise InvalidArgument(
@@ -146,17 +144,17 @@ class OutputTarget:
             memory.write(self._position, output.data)
 
 
-def _position(region: Region, offset: int, byte_size: int) -> int:
-    """Where the bytes begin in the region's memory; all numbers are the client's, of any size and sign."""
+def _too_late() -> RuntimeError:
+    return RuntimeError("shared memory is used after the end of its lease")  # and may be another's by then
+
+
+def _outside(region: Region, offset: int, byte_size: int) -> InvalidArgument:
     name = region.record.name
-    end = region.record.byte_size
-    if not 0 <= offset < end:
-        raise InvalidArgument(f"Invalid offset for shared memory region: '{name}'")
+    if not 0 <= offset < region.record.byte_size:
+        return InvalidArgument(f"Invalid offset for shared memory region: '{name}'")
     if byte_size > MAX_SIZE - offset:
-        raise InvalidArgument(
+        return InvalidArgument(
             f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value "
             f"({MAX_SIZE}) for region '{name}'"
         )
-    if not 0 <= byte_size <= end - offset:
-        raise InvalidArgument(f"Invalid offset + byte size for shared memory region: '{name}'")
-    return region.base + offset
+    return InvalidArgument(f"Invalid offset + byte size for shared memory region: '{name}'")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -78,6 +79,7 @@ class Regions:
         self._max_bytes_in_use = max_bytes_in_use
         self._bytes_in_use = 0
         self._regions: dict[str, Region] = {}
+        self.device_count = 0  # those in a device's memory
         # Reentrant: a use may end wherever its last holder goes, in the midst of what is done under the lock too.
         self._lock = threading.RLock()
 
@@ -115,6 +117,7 @@ class Regions:
         with self._lock:
             self._check_vacant(region.record.name)
             self._regions[region.record.name] = region
+            self.device_count += isinstance(region.record, CudaRegion)
 
     def remove(self, kind: type[Record], name: str = "") -> list[str]:
         """Forget the named region, or all, of one kind: at once where no lease holds it, else when the last one ends.
@@ -131,7 +134,7 @@ class Regions:
                 region.is_leaving = True
             idle = [region for region in leaving if not region.users]
             for region in idle:
-                del self._regions[region.record.name]
+                self._forget(region)
         return [region.record.name for region in idle if not close_memory(region)]
 
     def acquire(self, name: str) -> Region:
@@ -152,12 +155,16 @@ class Regions:
             region.users -= 1
             is_last = region.is_leaving and not region.users
             if is_last:
-                del self._regions[region.record.name]
+                self._forget(region)
         if is_last:
             close_memory(region)
 
+    def _forget(self, region: Region) -> None:
+        del self._regions[region.record.name]
+        self.device_count -= isinstance(region.record, CudaRegion)
+
     def reserve_bytes(self, size: int, held: int) -> None:
-        """Count a copy of `size` bytes for a lease that has `held` bytes already; `free_bytes` gives them back.
+        """Count a copy of `size` bytes for a lease that has `held` bytes already; `end_use` gives them back.
 
         Raises:
             PayloadTooLarge: this lease alone would pass the limit.
@@ -177,9 +184,18 @@ class Regions:
                 )
             self._bytes_in_use += size
 
-    def free_bytes(self, size: int) -> None:
+    def end_use(self, held: Iterable[Region], size: int) -> None:
+        """A lease has ended that held these regions, and `size` bytes."""
+        leaving = []
         with self._lock:
             self._bytes_in_use -= size
+            for region in held:
+                if region.is_leaving:
+                    leaving.append(region)
+                else:
+                    region.users -= 1
+        for region in leaving:
+            self.release(region)
 
 
 def close_memory(region: Region) -> bool:

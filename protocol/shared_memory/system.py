@@ -79,14 +79,13 @@ class Segment:
         self._key = key
 
     def read(self, position: int, size: int) -> Buffer:
-        self._check_holds(position, size)
         done = 0
         try:
             buffer = np.empty(size, np.uint8).data
             while done < size:  # one call gives 2 GiB at most
                 count = os.preadv(self._descriptor, [buffer[done:]], position + done)
                 if count == 0:
-                    raise self._truncated(position, size, position + done)
+                    raise self._truncated(position, size)
                 done += count
         except (OSError, MemoryError) as error:
             raise Unavailable(
@@ -119,11 +118,11 @@ class Segment:
         os.close(self._descriptor)
 
     def _check_holds(self, position: int, size: int) -> None:
-        held = os.fstat(self._descriptor).st_size
-        if held < position + size:
-            raise self._truncated(position, size, held)
+        if os.fstat(self._descriptor).st_size < position + size:
+            raise self._truncated(position, size)
 
-    def _truncated(self, position: int, size: int, held: int) -> ServerError:
+    def _truncated(self, position: int, size: int) -> ServerError:
+        held = os.fstat(self._descriptor).st_size
         return InvalidArgument(
             f"shared memory region '{self._region}' was truncated: {size} bytes at offset {position} of segment "
             f"'{self._key}' are needed, but it holds {held} bytes"

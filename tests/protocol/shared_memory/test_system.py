@@ -257,9 +257,26 @@ def test_a_truncated_segment_is_an_error(client: ClientSegment, segment: Segment
 
 
 @pytest.mark.parametrize("left", [0, 4, 104])
-def test_truncated_between_the_check_and_the_read(
+def test_truncated_in_the_midst_of_a_read(
     client: ClientSegment, segment: Segment, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
+    preadv = os.preadv
+
+    def some_then_truncate(descriptor: int, buffers: list[memoryview], position: int) -> int:
+        count = preadv(descriptor, [buffers[0][:5]], position)
+        client.truncate(left)
+        return count
+
+    monkeypatch.setattr(os, "preadv", some_then_truncate)
+    with pytest.raises(InvalidArgument, match=f"was truncated: 8 bytes at offset 100 .* holds {left} bytes"):
+        segment.read(100, 8)
+
+
+@pytest.mark.parametrize("left", [0, 99, 107])
+def test_truncated_between_the_check_and_the_write(
+    client: ClientSegment, segment: Segment, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """It takes back what it once had, at its client's cost."""
     fstat = os.fstat
 
     def then_truncate(descriptor: int) -> os.stat_result:
@@ -268,8 +285,8 @@ def test_truncated_between_the_check_and_the_read(
         return status
 
     monkeypatch.setattr(os, "fstat", then_truncate)
-    with pytest.raises(InvalidArgument, match="was truncated: 8 bytes at offset 100"):
-        segment.read(100, 8)
+    segment.write(100, b"\xff" * 8)
+    assert client.contents == CONTENTS[:left][:100].ljust(100, b"\0") + b"\xff" * 8
 
 
 def test_a_segment_truncated_again_and_again(client: ClientSegment, segment: Segment) -> None:
