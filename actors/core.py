@@ -311,6 +311,9 @@ class ServerCore:
     def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
         return self._find(name, version).takes_device_tensors
 
+    def takes_shared_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).takes_shared_tensors
+
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         return self._find(name, version).labels.get(output, ())
 

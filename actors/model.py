@@ -74,6 +74,8 @@ class Model:
         self._takes_device_tensors = backend.takes_device_tensors and all(
             spec.kind is InstanceKind.GPU for spec in specs
         )
+        # Its instances take inputs that are still in their client's memory.
+        self.takes_shared_tensors = backend.takes_shared_tensors and composition is None and cache is None
         self._cache = cache
         self.statistics.has_cache = cache is not None
         self._has_deadlines = not queue_takes_timeout(config)

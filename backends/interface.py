@@ -192,6 +192,9 @@ class Backend(abc.ABC):
     # they are. Others get them in host memory.
     takes_device_tensors: bool = False
 
+    # Whether it takes inputs that are still in their client's memory (`protocol.shared_tensor`), and reads each once.
+    takes_shared_tensors: bool = False
+
     def __init__(self, spec: InstanceSpec) -> None:
         self.spec = spec
 

@@ -210,6 +210,9 @@ class InferenceCore(Protocol):
     def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
         """Whether a model takes inputs that lie on a device (`protocol.device_tensor`) without a copy to the host."""
 
+    def takes_shared_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
+        """Whether a model takes inputs that are still in their client's memory (`protocol.shared_tensor`)."""
+
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         """The labels of an output's classes by index; empty where the configuration gives no label file."""
 

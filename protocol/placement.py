@@ -1,7 +1,7 @@
 """Tensors that are not in the message: inputs in shared memory, outputs that go there, outputs wanted as classes.
 
 What is in memory of a device stays there, where the model takes it so: inputs become device tensors over it, and
-outputs may come as such.
+outputs may come as such. So do inputs in system memory, for models that read them into the memory where they work.
 An edge decodes a request's own words into a `Placement`; a request without any has none. Around the core's call:
 
     with shared_memory.lease() as lease:
@@ -25,6 +25,7 @@ from protocol.datatypes import DataType
 from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.shared_memory.lease import Lease, OutputTarget
+from protocol.shared_tensor import shared_tensor
 
 # Copying, or sorting, more bytes than this would hold up every other call.
 COPY_IN_THREAD_ABOVE = 1 << 20
@@ -111,7 +112,9 @@ class PlacedRequest(msgspec.Struct, eq=False, frozen=True):
             request.device_outputs = frozenset(
                 [name for name, target in targets.items() if target.is_on_device and name not in placement.classes]
             )
-            inputs = _place_views(request, placement, lease, core)
+            inputs = _place_views(request, inputs, lease, core)
+        if inputs and core.takes_shared_tensors(request.model_name, request.model_version):
+            inputs = _share(request, inputs, lease)
         return cls(targets, classes), inputs
 
     async def deliver(self, response: InferenceResponse) -> InferenceResponse:
@@ -150,23 +153,40 @@ class PlacedRequest(msgspec.Struct, eq=False, frozen=True):
 
 
 def _place_views(
-    request: InferenceRequest, placement: Placement, lease: Lease, core: InferenceCore
+    request: InferenceRequest, references: Mapping[int, MemoryReference], lease: Lease, core: InferenceCore
 ) -> Mapping[int, MemoryReference]:
     """Take the inputs that lie on a device from there; returns those that are to be copied. Strings are: their lengths
     are among their bytes."""
     views: dict[int, DeviceTensor] = {}
-    for position, at in placement.inputs.items():
+    for position, at in references.items():
         tensor = request.inputs[position]
         if tensor.datatype is not DataType.BYTES:
             view = lease.view(at.region, at.offset, at.byte_size)
             if view is not None:
                 views[position] = device_tensor(tensor.name, tensor.datatype, tensor.shape, view)
     if not views or not core.takes_device_tensors(request.model_name, request.model_version):
-        return placement.inputs
+        return references
     request.has_device_inputs = True
     for position, tensor in views.items():
         request.inputs[position] = tensor
-    return {position: at for position, at in placement.inputs.items() if position not in views}
+    return {position: at for position, at in references.items() if position not in views}
+
+
+def _share(
+    request: InferenceRequest, references: Mapping[int, MemoryReference], lease: Lease
+) -> Mapping[int, MemoryReference]:
+    """Leave the inputs in system memory where they are; returns those that are to be copied, strings among them."""
+    copied: dict[int, MemoryReference] = {}
+    for position, at in references.items():
+        tensor = request.inputs[position]
+        source = None
+        if tensor.datatype is not DataType.BYTES:
+            source = lease.shared(at.region, at.offset, at.byte_size)
+        if source is None:
+            copied[position] = at
+        else:
+            request.inputs[position] = shared_tensor(tensor.name, tensor.datatype, tensor.shape, source)
+    return copied
 
 
 def _read_inputs(request: InferenceRequest, references: Mapping[int, MemoryReference], lease: Lease) -> None:

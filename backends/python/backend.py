@@ -51,6 +51,7 @@ class PythonBackend(Backend):
     prefers_gpu = True
     can_be_decoupled = True
     can_overlap = True
+    takes_shared_tensors = True
     settings_from = ("python",)
     # Those of a Python-based backend (see `based`); else a model has its program among its own files.
     program: ClassVar[Path | None] = None

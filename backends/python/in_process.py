@@ -34,6 +34,8 @@ logger = logging.getLogger("trioton.backends.python")
 
 # How long a thread may take to end when it is told to; then it is left alone.
 _END_SECONDS = 2.0
+# And then to free what its model held: to look through all that the server has may take long on a busy machine.
+_COLLECT_SECONDS = 8.0
 _UTILITIES = ("triton_python_backend_utils", "c_python_backend_utils")
 
 
@@ -150,7 +152,9 @@ class InProcessWorker:
         self._name = name
         self._ended = trio.Event()
         self._end_text = ""
+        self._has_served = False
         self._is_closed = False
+        self._is_given_up = False
         self._token = trio.lowlevel.current_trio_token()
         self._control = control.dup()
         self._connection = connect(self._control)
@@ -165,9 +169,15 @@ class InProcessWorker:
         self._end_text = session.end_text or "ended"
         self.session = None
         del session
+        self._has_served = True
         gc.collect()  # what the model held is not to wait for the server's next collection
         with suppress(trio.RunFinishedError):  # the server has not waited for it
-            self._token.run_sync_soon(self._ended.set)
+            self._token.run_sync_soon(self._note_end)
+
+    def _note_end(self) -> None:
+        self._ended.set()
+        if self._is_given_up:
+            self._model.leave()
 
     def resident_bytes(self) -> int | None:
         return None  # it cannot be told from the server
@@ -198,11 +208,15 @@ class InProcessWorker:
             return
         self._is_closed = True
         self.kill()
-        with trio.move_on_after(_END_SECONDS, shield=True) as ending:
+        with trio.move_on_after(_END_SECONDS, shield=True):
             await self._ended.wait()
-        if ending.cancelled_caught:
+        if self._has_served:
+            with trio.move_on_after(_COLLECT_SECONDS, shield=True):
+                await self._ended.wait()
+        if self._ended.is_set():
+            self._model.leave()
+        else:
+            self._is_given_up = True
             logger.error(
                 "%s: its thread does not end; what it holds stays until the server ends, or the model does", self._name
             )
-        else:
-            self._model.leave()

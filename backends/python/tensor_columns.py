@@ -19,6 +19,7 @@ from backends.python.worker.trioton_worker.frames import aligned, pack
 from protocol.datatypes import DataType
 from protocol.errors import Internal
 from protocol.messages import Buffer, Tensor
+from protocol.shared_tensor import SharedTensor
 
 # Copied by numpy, which frees the interpreter's lock meanwhile.
 _LARGE = 1 << 20
@@ -36,13 +37,14 @@ class TensorColumn(msgspec.Struct, eq=False):
     """The tensors of one frame to a worker, their bytes still where they are; `size` bytes when they are together.
 
     `runs` are its column, `forms` the texts of its forms, and `parts` follow each other there, each something whose
-    length is its size in bytes.
+    length is its size in bytes; tensors among them, if it `has_shared`, are still to be read.
     """
 
     size: int = 0
     runs: list[int] = []
     forms: list[bytes] = []
-    parts: list[Buffer] = []
+    parts: list[Buffer | SharedTensor] = []
+    has_shared: bool = False
 
     def add_padded(self, tensors: Sequence[Tensor], form: Form) -> None:
         """Add tensors between which there is something, or whose sizes the form does not say."""
@@ -54,13 +56,13 @@ class TensorColumn(msgspec.Struct, eq=False):
                 self.runs.append(size)
                 self.size += aligned(size)
                 padding = padding_of(size)
-            self.parts.append(tensor.data)
+            self.parts.append(tensor if isinstance(tensor, SharedTensor) else tensor.data)
             if padding:
                 self.parts.append(padding)
 
     def flatten(self) -> None:
         """Have parts whose length is their size, also where something is a view of another form. Raises Internal."""
-        self.parts = [_flat(part) for part in self.parts]
+        self.parts = [part if isinstance(part, SharedTensor) else _flat(part) for part in self.parts]
         if sum(map(len, self.parts)) != self.size:
             raise Internal("a tensor has not as many bytes as its datatype and shape need")
 
@@ -68,7 +70,9 @@ class TensorColumn(msgspec.Struct, eq=False):
         position = 0
         for part in self.parts:
             end = position + len(part)
-            if len(part) > _LARGE:
+            if isinstance(part, SharedTensor):
+                part.read_into(memory[position:end])
+            elif len(part) > _LARGE:
                 np.copyto(np.frombuffer(memory[position:end], np.uint8), np.frombuffer(part, np.uint8))
             else:
                 memory[position:end] = part
@@ -83,7 +87,10 @@ class TensorColumn(msgspec.Struct, eq=False):
         text = msgspec.json.encode(head) if head else b""
         if is_elsewhere:
             return EncodedFrame(pack(kind, text, column, forms), (), 0)
-        return EncodedFrame(pack(kind, text, column, forms, self.size), self.parts, self.size)
+        parts: Sequence[Any] = self.parts
+        if self.has_shared:
+            parts = [part.data if isinstance(part, SharedTensor) else part for part in parts]
+        return EncodedFrame(pack(kind, text, column, forms, self.size), parts, self.size)
 
 
 def column_of(groups: Iterable[Sequence[Tensor]], known: Forms) -> TensorColumn:
@@ -98,10 +105,14 @@ def column_of(groups: Iterable[Sequence[Tensor]], known: Forms) -> TensorColumn:
     count_at = 0
     for tensors in groups:
         key: list[TensorKey] = []
-        own: list[Buffer] = []
+        own: list[Buffer | SharedTensor] = []
         for tensor in tensors:  # a comprehension for each would be two calls more for every request
             key.append((tensor.name, tensor.datatype, tensor.shape))
-            own.append(tensor.data)
+            if isinstance(tensor, SharedTensor):
+                own.append(tensor)
+                column.has_shared = True
+            else:
+                own.append(tensor.data)
         if key != last:
             form = known.by_key[tuple(key)]
             column.forms.append(form.data)

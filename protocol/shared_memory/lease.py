@@ -8,12 +8,15 @@ from __future__ import annotations
 from types import TracebackType
 
 import msgspec
+import numpy as np
 
 from protocol.device_tensor import DeviceBuffer, DeviceTensor
 from protocol.errors import InvalidArgument
 from protocol.messages import Buffer, Tensor
 from protocol.shared_memory.cuda import ClientDeviceMemory
 from protocol.shared_memory.regions import Region, Regions
+from protocol.shared_memory.system import Segment
+from protocol.shared_tensor import SharedBytes
 
 MAX_SIZE = 2**64 - 1  # Triton counts bytes in 64 bits
 
@@ -74,6 +77,23 @@ class Lease(msgspec.Struct, eq=False):
         address = memory.address + used.base + offset
         return DeviceBuffer(memory.device, address, byte_size, _Use(self._regions, region))
 
+    def shared(self, region: str, offset: int, byte_size: int) -> SharedBytes | None:
+        """The bytes where they are, if that is in system memory; else None. They keep their region by themselves, also
+        after the lease's end, and count as read until then.
+
+        Raises:
+            as `read`; also where the client has truncated the region already.
+        """
+        used = self._place(region, offset, byte_size)
+        memory = used.memory
+        if not isinstance(memory, Segment):
+            return None
+        position = used.base + offset
+        memory.check_holds(position, byte_size)
+        self._regions.reserve_bytes(byte_size, self._bytes)
+        self._bytes += byte_size
+        return _Shared(memory, position, byte_size, _Use(self._regions, region))
+
     def output(self, region: str, offset: int, byte_size: int) -> OutputTarget:
         """Where an output is to be written when it is there.
 
@@ -107,6 +127,23 @@ class _Use:
 
     def __del__(self) -> None:
         self._regions.release(self._region)
+
+
+class _Shared(msgspec.Struct, eq=False, frozen=True):
+    """Implements `protocol.shared_tensor.SharedBytes`."""
+
+    _segment: Segment
+    _position: int
+    byte_size: int
+    _use: _Use
+
+    def read(self) -> Buffer:
+        memory = np.empty(self.byte_size, np.uint8).data
+        self._segment.read_into(self._position, memory)
+        return memory.toreadonly()
+
+    def read_into(self, memory: memoryview) -> None:
+        self._segment.read_into(self._position, memory)
 
 
 class OutputTarget(msgspec.Struct, eq=False, frozen=True):

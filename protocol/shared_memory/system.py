@@ -3,7 +3,7 @@
 Nothing is mapped. A client can truncate its segment whenever it likes, and touching a mapped page beyond the end is
 SIGBUS, which ends the process; `preadv` then only comes back short, and `pwritev` is safe too. The price, for 600 kB
 on one core of a 2-core x86-64 machine: 33 us for a read (0.3 us for a view of a mapping, 14 us for a copy out of one)
-and 42 us for a write (13 us for a copy into a mapping). In return the data of a running request cannot change.
+and 42 us for a write (13 us for a copy into a mapping). In return the data of a request cannot change once it is read.
 Source: Triton's system shared memory extension.
 """
 
@@ -69,7 +69,7 @@ def descriptor_limit() -> int:
 class Segment:
     """An open segment, for one region. Its file lives until `close`, also when the client unlinks it.
 
-    `read` and `write` check anew what the segment holds. They raise InvalidArgument where it has become too small for
+    `read` and `write` see anew what the segment holds. They raise InvalidArgument where it has become too small for
     what was registered, and Unavailable where memory for the copy or room in the file system is lacking.
     """
 
@@ -79,26 +79,41 @@ class Segment:
         self._key = key
 
     def read(self, position: int, size: int) -> Buffer:
-        done = 0
         try:
             buffer = np.empty(size, np.uint8).data
-            while done < size:  # one call gives 2 GiB at most
-                count = os.preadv(self._descriptor, [buffer[done:]], position + done)
-                if count == 0:
-                    raise self._truncated(position, size)
-                done += count
+            if self._fill(buffer, position) < size:
+                raise self._truncated(position, size)
         except (OSError, MemoryError) as error:
             raise Unavailable(
                 f"unable to read {size} bytes of shared memory region '{self._region}': {_reason(error)}"
             ) from None
         return buffer.toreadonly()
 
+    def read_into(self, position: int, memory: memoryview) -> None:
+        """Fill it all, with zeros for what is not there any more, or cannot be read. Raises nothing."""
+        try:
+            done = self._fill(memory, position)
+        except OSError:
+            done = 0
+        if done < len(memory):
+            np.frombuffer(memory, np.uint8)[done:] = 0
+
+    def _fill(self, memory: memoryview, position: int) -> int:
+        """As much as there is, as the result says."""
+        done, size = 0, len(memory)
+        while done < size:  # one call gives 2 GiB at most
+            count = os.preadv(self._descriptor, [memory[done:] if done else memory], position + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
     def write(self, position: int, data: Buffer) -> None:
         """A segment that was truncated is not written to, and so does not grow again, unless its client truncates it
         between this check and the write: then it takes back what it once had, at the client's cost."""
         view = memoryview(data)
         size = view.nbytes
-        self._check_holds(position, size)
+        self.check_holds(position, size)
         if not size:
             return
         view = view.cast("B")
@@ -117,7 +132,7 @@ class Segment:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _check_holds(self, position: int, size: int) -> None:
+    def check_holds(self, position: int, size: int) -> None:
         if os.fstat(self._descriptor).st_size < position + size:
             raise self._truncated(position, size)
 

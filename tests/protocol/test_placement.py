@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from protocol import placement as placement_module
 from protocol.core import InferenceCore
 from protocol.datatypes import DataType
 from protocol.device_tensor import DeviceTensor, device_tensor
-from protocol.errors import InvalidArgument, NotFound
+from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor, decode_bytes_elements
 from protocol.placement import MemoryReference, PlacedRequest, Placement
 from protocol.shared_memory.table import SharedMemoryTable
+from protocol.shared_tensor import SharedTensor
 from tests.fake_cupy import HANDLE, SIZE, FakeRuntime
 from tests.protocol.shared_memory.conftest import ClientSegment
 
@@ -28,9 +30,13 @@ class Core:
 
     batches: bool = False
     on_gpu: bool = False
+    shares: bool = False
 
     def takes_device_tensors(self, name: str, version: int) -> bool:
         return self.on_gpu
+
+    def takes_shared_tensors(self, name: str, version: int) -> bool:
+        return self.shares
 
     def is_batching(self, name: str, version: int) -> bool:
         if name != "m":
@@ -214,3 +220,86 @@ async def test_what_is_on_a_device_stays_there(
         response = await placed.deliver(response_of(device_tensor("y", DataType.UINT8, (4,), view)))
         assert bytes(response.outputs[0].data) == b""
         assert bytes(cupy_runtime.memory)[30:38] == bytes([30, 31, 40, 41, 42, 43, 36, 37])
+
+
+SHARING = cast(InferenceCore, Core(shares=True))
+
+
+async def test_inputs_that_the_model_reads_where_they_are(table: SharedMemoryTable, cupy_runtime: FakeRuntime) -> None:
+    """Strings are copied at once, since their lengths are looked at; and what is in memory of a device."""
+    table.register_cuda("c", HANDLE, 0, SIZE)
+    with region(table, bytes(range(64))) as segment:
+        request = InferenceRequest(
+            "m", [placeholder("a", 4), Tensor("s", DataType.BYTES, (1,), b""), placeholder("d", 4), placeholder("e", 1)]
+        )
+        request.inputs[3].data = b"!"
+        placement = Placement(
+            {0: MemoryReference("r", 8, 4), 1: MemoryReference("r", 0, 4), 2: MemoryReference("c", 4, 4)}
+        )
+        with table.lease() as lease:
+            await PlacedRequest.fetch(request, placement, lease, SHARING)
+        shared = request.inputs[0]
+        assert isinstance(shared, SharedTensor)
+        assert [isinstance(tensor, SharedTensor) for tensor in request.inputs[1:]] == [False] * 3
+        assert (shared.byte_size, len(shared)) == (4, 4)
+        memory = memoryview(bytearray(4))
+        shared.read_into(memory)
+        assert bytes(memory) == bytes(range(8, 12))
+        segment.write(8, b"new!")
+        other = shared.under("b", (2, 2))
+        assert (other.name, other.as_numpy().tolist()) == ("b", [list(b"ne"), list(b"w!")])
+        segment.write(8, b"gone")
+        other.read_into(memory)
+        assert bytes(memory) == b"new!", "what was read once counts"
+        assert bytes(shared.data) == bytes(shared.under("c", (4,)).data) == b"gone"
+        assert [bytes(tensor.data) for tensor in request.inputs[1:]] == [bytes(range(4)), bytes(range(4, 8)), b"!"]
+
+
+@pytest.mark.parametrize("left", [0, 8, 10])
+async def test_what_a_client_takes_away_meanwhile_is_zero(table: SharedMemoryTable, left: int) -> None:
+    """Of its own request and no other; what it has taken away before is an error."""
+    with region(table, b"\xff" * 64) as segment, table.lease() as lease:
+        request = InferenceRequest("m", [placeholder("a", 4)])
+        placement = Placement({0: MemoryReference("r", 8, 4)})
+        await PlacedRequest.fetch(request, placement, lease, SHARING)
+        segment.truncate(left)
+        memory = memoryview(bytearray(b"abcd"))
+        assert isinstance(request.inputs[0], SharedTensor)
+        request.inputs[0].read_into(memory)
+        assert bytes(memory) == bytes(request.inputs[0].data) == (b"\xff" * max(0, left - 8)).ljust(4, b"\0")
+        with pytest.raises(InvalidArgument, match=f"was truncated: 4 bytes at offset 8 .* holds {left} bytes"):
+            await PlacedRequest.fetch(InferenceRequest("m", [placeholder("a", 4)]), placement, lease, SHARING)
+
+
+async def test_what_cannot_be_read_is_zero(table: SharedMemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    with region(table, b"\xff" * 64), table.lease() as lease:
+        request = InferenceRequest("m", [placeholder("a", 4)])
+        await PlacedRequest.fetch(request, Placement({0: MemoryReference("r", 8, 4)}), lease, SHARING)
+        monkeypatch.setattr(os, "preadv", refuse)
+        assert bytes(request.inputs[0].data) == bytes(4)
+
+
+async def test_an_input_that_waits_keeps_its_region(table: SharedMemoryTable) -> None:
+    """Also when its client has gone, and the region is unregistered."""
+    with region(table, bytes(range(64))):
+        request = InferenceRequest("m", [placeholder("a", 4)])
+        with table.lease() as lease:
+            await PlacedRequest.fetch(request, Placement({0: MemoryReference("r", 8, 4)}), lease, SHARING)
+        table.unregister_system("r")
+        assert [one.name for one in table.system_status()] == ["r"]
+        assert bytes(request.inputs[0].data) == bytes(range(8, 12))
+        request.inputs.clear()
+        assert table.system_status() == ()
+
+
+async def test_inputs_that_are_not_read_yet_count() -> None:
+    table = SharedMemoryTable(allow_registration=True, max_bytes_in_use=7)
+    with region(table, bytes(64)), table.lease() as lease:
+        placement = Placement({0: MemoryReference("r", 0, 4)})
+        await PlacedRequest.fetch(InferenceRequest("m", [placeholder("a", 4)]), placement, lease, SHARING)
+        with table.lease() as other, pytest.raises(Unavailable, match="hold 4 of at most 7 bytes"):
+            await PlacedRequest.fetch(InferenceRequest("m", [placeholder("a", 4)]), placement, other, SHARING)
+    table.close()

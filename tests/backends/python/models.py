@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from backends.interface import BatchResult, InstanceSpec, ModelSource
 from backends.python import PythonBackend
-from protocol.datatypes import DataType
+from protocol.datatypes import DataType, from_numpy_dtype
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from protocol.shared_tensor import SharedTensor, shared_tensor
 from repository.model_config import (
     InstanceKind,
     ModelConfig,
@@ -141,6 +142,26 @@ async def running(instance: PythonBackend) -> AsyncIterator[PythonBackend]:
     finally:
         with trio.CancelScope(shield=True):
             await instance.unload()
+
+
+class ClientMemory:
+    """A client's shared memory that holds an array. Implements `protocol.shared_tensor.SharedBytes`."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        self.byte_size = array.nbytes
+
+    def read(self) -> bytes:
+        return self._array.tobytes()
+
+    def read_into(self, memory: memoryview) -> None:
+        memory[:] = self.read()
+
+    @classmethod
+    def tensor(cls, name: str, array: NDArray[Any]) -> SharedTensor:
+        datatype = from_numpy_dtype(array.dtype)
+        assert datatype is not None
+        return shared_tensor(name, datatype, array.shape, cls(array))
 
 
 def request(

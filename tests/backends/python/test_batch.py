@@ -30,6 +30,8 @@ from backends.python.worker.trioton_worker.frames import ALIGNMENT, ERROR, EXECU
 from protocol.datatypes import DataType
 from protocol.errors import Internal
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor
+from protocol.shared_tensor import shared_tensor
+from tests.backends.python.models import ClientMemory
 
 OUTPUTS = frozenset({"OUT"})
 REQUEST = InferenceRequest("m", [], id="7")
@@ -102,6 +104,21 @@ def test_a_tensor_over_any_buffer_can_be_sent() -> None:
                 column.copy_to(memory)
                 sent = bytes(memory)
             assert sent[:16] == data.tobytes()
+
+
+def test_a_tensor_in_a_clients_memory_can_be_sent() -> None:
+    """Read into the segment, or into the frame."""
+    numbers = np.arange(4, dtype=np.int32)
+    tensors = [Tensor("A", DataType.UINT8, (3,), b"abc"), ClientMemory.tensor("B", numbers)]
+    column = column_of([tensors], Forms())
+    expected = b"abc".ljust(ALIGNMENT, b"\0") + numbers.tobytes().ljust(ALIGNMENT, b"\0")
+    memory = memoryview(bytearray(2 * ALIGNMENT))
+    column.copy_to(memory)
+    assert bytes(memory) == b"".join(column.frame(EXECUTE, {}).body) == expected
+    flat = column_of([[*tensors, Tensor("C", DataType.INT32, (1, 1), np.zeros((1, 1), np.int32).data)]], Forms())
+    flat.copy_to(memoryview(bytearray(3 * ALIGNMENT)))
+    with pytest.raises(Internal, match="not as many bytes"):
+        column_of([[shared_tensor("B", DataType.INT32, (5,), ClientMemory(numbers))]], Forms())
 
 
 @pytest.mark.parametrize("data", [bytes(8), bytes(20), np.array(1, np.int32).data])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import weakref
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,17 @@ from protocol.errors import Internal, InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
 from repository.model_config import ModelOutput
 from tests.backends.python import models
-from tests.backends.python.models import CONFIG, DECOUPLED, IDENTITY, executing, infer, output, request, running
+from tests.backends.python.models import (
+    CONFIG,
+    DECOUPLED,
+    IDENTITY,
+    ClientMemory,
+    executing,
+    infer,
+    output,
+    request,
+    running,
+)
 from tests.backends.python.test_services import Server, answered, made
 
 USE = "; use in_process"
@@ -175,6 +186,7 @@ async def test_what_the_model_logs_does_not_wait_for_its_reader(
     assert not [each for each in caplog.records if each.name == "trioton.model.m"]
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("size", [4, 1 << 16])
 @pytest.mark.parametrize(
     "kept",
@@ -188,7 +200,7 @@ async def test_what_the_model_logs_does_not_wait_for_its_reader(
         "self.kept = np.zeros_like(array); responses = [answer(self.kept[:, :])]",
     ],
 )
-async def test_a_model_may_write_to_what_it_has_returned(tmp_path: Path, size: int, kept: str) -> None:
+async def test_a_model_may_write_to_what_it_has_returned(tmp_path: Path, size: int, kept: str, is_shared: bool) -> None:
     model = executing(f"""
         [r] = requests
         if hasattr(self, "kept"):
@@ -202,6 +214,8 @@ async def test_a_model_may_write_to_what_it_has_returned(tmp_path: Path, size: i
     """)
     async with running(in_loop(tmp_path, model)) as instance:
         zeros = request(np.zeros((1, size), np.float32))
+        if is_shared:
+            zeros.inputs[0] = ClientMemory.tensor("IN", zeros.inputs[0].as_numpy())
         [first] = await infer(instance, zeros)
         await infer(instance, request())
         assert (output(first) == 0).all()
@@ -209,18 +223,30 @@ async def test_a_model_may_write_to_what_it_has_returned(tmp_path: Path, size: i
 
 
 def test_only_what_nobody_else_has_is_handed_on_without_a_copy() -> None:
-    tensors = [Tensor("OUT", DataType.FP32, (5000,), b"") for _ in range(3)]
-    held = np.ones(5000, np.float32)
-    settle([(tensors[0], np.ones(5000, np.float32)), (tensors[1], held), (tensors[2], held[:])])
-    assert [type(tensor.data) for tensor in tensors] == [memoryview, bytes, bytes]
+    tensors = [Tensor("OUT", DataType.FP32, (5000,), b"") for _ in range(7)]
+    held, foreign = np.ones(5000, np.float32), bytearray(np.ones(5000, np.float32).tobytes())
+    watched = np.ones(5001, np.float32)
+    watcher = weakref.ref(watched)
+    arrays = [np.ones(5000, np.float32), held, held[:], np.ones(6000, np.float32)[1000:]]
+    arrays += [np.frombuffer(foreign, np.float32)[:], np.frombuffer(memoryview(foreign), np.float32)[:], watched[1:]]
+    del watched
+    settle(list(zip(tensors, [arrays.pop(0) for _ in tensors], strict=True)))
+    kinds = [type(tensor.data) for tensor in tensors]
+    assert kinds == [memoryview, bytes, bytes, memoryview, bytes, bytes, bytes]
+    assert watcher() is None
     assert all((tensor.as_numpy() == 1).all() for tensor in tensors)
 
 
-async def test_a_large_input_that_is_returned_is_copied_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_large_input_that_is_returned_is_copied_once(tmp_path: Path, is_shared: bool) -> None:
     """On its way in: the model's copy is then the output's."""
     async with running(in_loop(tmp_path, executing(IDENTITY))) as instance:
         for size, kind in ((1 << 16, memoryview), (4, bytes)):
-            [response] = await infer(instance, request(np.ones((1, size), np.float32)))
+            ones = np.ones((1, size), np.float32)
+            asked = request(ones)
+            if is_shared:
+                asked.inputs[0] = ClientMemory.tensor("IN", ones)
+            [response] = await infer(instance, asked)
             assert (output(response) == 1).all()
             assert type(response.outputs[0].data) is kind  # type: ignore[union-attr]  # seen above
 

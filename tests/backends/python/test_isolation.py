@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -286,7 +287,8 @@ async def test_a_hanging_model_is_killed(tmp_path: Path, mode: str, monkeypatch:
 async def test_a_hanging_thread_in_the_server_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The loop goes on meanwhile; when the model returns at last, its thread ends."""
+    """The loop goes on meanwhile; when the model returns at last, its thread ends, and its modules are forgotten."""
+    path = list(sys.path)
     monkeypatch.setattr("backends.python.link.FINALIZE_SECONDS", 0.2)
     monkeypatch.setattr("backends.python.in_process._END_SECONDS", 0.2)
     started, go, gone = tmp_path / "started", tmp_path / "go", tmp_path / "gone"
@@ -303,8 +305,23 @@ async def test_a_hanging_thread_in_the_server_is_given_up(
         await until(started.exists)
         nursery.cancel_scope.cancel()
     assert "m_0: its thread does not end" in caplog.text
+    assert sys.path != path
     go.touch()
     await until(gone.exists)
+    await until(lambda: sys.path == path)
+
+
+async def test_a_thread_that_frees_what_it_held_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To look through all that a large server has takes long on a busy machine."""
+    monkeypatch.setattr("backends.python.in_process._END_SECONDS", 0.01)
+    monkeypatch.setattr("backends.python.in_process.gc.collect", lambda: time.sleep(0.2))
+    path = list(sys.path)
+    async with running(instance_of(source_of(tmp_path, executing(IDENTITY), "in_process"))) as instance:
+        await infer(instance, request())
+    assert sys.path == path
+    assert "does not end" not in caplog.text
 
 
 async def test_two_models_in_the_server_have_each_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

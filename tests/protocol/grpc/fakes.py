@@ -209,6 +209,9 @@ class FakeCore:
     def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
         return False
 
+    def takes_shared_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return False
+
     def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
         return bool(self.model_config(name, version)["max_batch_size"])
 

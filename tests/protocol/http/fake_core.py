@@ -132,6 +132,9 @@ class FakeCore:
     def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
         return False
 
+    def takes_shared_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return False
+
     def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
         self._check(name, version)
         return self.max_batch_size > 0

@@ -35,6 +35,11 @@ class ClientSegment:
     def contents(self) -> bytes:
         return self.path.read_bytes()
 
+    def write(self, position: int, data: bytes) -> None:
+        with self.path.open("r+b") as file:
+            file.seek(position)
+            file.write(data)
+
     def truncate(self, size: int) -> None:
         os.truncate(self.path, size)
 
