@@ -31,7 +31,7 @@ class InFlight:
         Raises:
             Cancelled: `cancel` has stopped it.
         """
-        key = _key(request)
+        key = request.model_name, request.id
         with trio.CancelScope() as scope:
             self._requests.setdefault(key, {})[scope] = version
             try:
@@ -42,10 +42,12 @@ class InFlight:
 
     def add(self, submission: Submission) -> None:
         """A request that no task waits for; until it is removed."""
-        self._requests.setdefault(_key(submission.request), {})[submission] = submission.accepted[1]
+        request = submission.request
+        self._requests.setdefault((request.model_name, request.id), {})[submission] = submission.accepted[1]
 
     def remove(self, submission: Submission) -> None:
-        self._remove(_key(submission.request), submission)
+        request = submission.request
+        self._remove((request.model_name, request.id), submission)
 
     def _remove(self, key: tuple[str, str], request: trio.CancelScope | Submission) -> None:
         requests = self._requests[key]
@@ -67,7 +69,3 @@ class InFlight:
 
     def __len__(self) -> int:
         return sum(map(len, self._requests.values()))
-
-
-def _key(request: InferenceRequest) -> tuple[str, str]:
-    return request.model_name, request.id

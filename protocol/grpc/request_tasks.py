@@ -26,18 +26,13 @@ class RequestTasks(Generic[T]):
     def __init__(self, nursery: trio.Nursery, run: Callable[[T], Awaitable[None]]) -> None:
         self._nursery = nursery
         self._run = run
-        self._waiting: deque[T] = deque()  # never more than there are tasks on their way to them
+        self.waiting: deque[T] = deque()  # for a task; never more than there are tasks on their way to them
         self._idle = WaitingTasks()
         self._is_over = False
 
-    @property
-    def have_all_begun(self) -> bool:
-        """Whether no request waits for its task."""
-        return not self._waiting
-
     def start(self, request: T) -> None:
         """Run it in a task. It begins when those before have come to their first checkpoint."""
-        self._waiting.append(request)
+        self.waiting.append(request)
         if not self._idle.wake_one():
             self._nursery.start_soon(self._serve)
 
@@ -48,8 +43,8 @@ class RequestTasks(Generic[T]):
 
     async def _serve(self) -> None:
         while True:
-            if self._waiting:
-                await self._run(self._waiting.popleft())
+            if self.waiting:
+                await self._run(self.waiting.popleft())
             elif self._is_over or len(self._idle.waiting) >= MAX_IDLE:
                 return
             else:

@@ -163,14 +163,13 @@ class Stream(StreamIterator[Any]):
         if self._is_server_streaming:  # a unary response leaves with its trailers
             self._output.flush()
 
-    def send_at_once(self, message: Any, answers: Answers) -> bool:
-        """As `send_message`, but that the response leaves when all answers that are there have been delivered. False,
-        and nothing is done, where that takes more than to encode it, or the client has gone."""
+    def send_at_once(self, message: Message, answers: Answers) -> bool:
+        """As `send_message` of an encoded one, but that it leaves when all answers that are there have been delivered.
+        False, and nothing is done, where that takes more, or the client has gone."""
         if self._response_encoding is not None or self.is_closed:
             return False
         headers = () if self.has_sent_headers else RESPONSE_HEADERS
-        parts = frame(self._codec.encode(message, self._reply_type))
-        if not self._output.send_at_once(self.id, headers, parts, answers):
+        if not self._output.send_at_once(self.id, headers, frame(message), answers):
             return False
         self.has_sent_headers = True
         return True

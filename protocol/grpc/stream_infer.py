@@ -146,7 +146,7 @@ class StreamInfer:
                 return
             if data is None:
                 return
-            request = await self._prepare(data, waiting, can_submit=self._submits and tasks.have_all_begun)
+            request = await self._prepare(data, waiting, can_submit=self._submits and not tasks.waiting)
             if not request.is_decoupled:
                 self._answers.expect(request)
             if request.submitted is None:
@@ -190,12 +190,7 @@ class StreamInfer:
     def _submit_at_once(self, data: memoryview, memory: int) -> bool:
         """As `_read` does for a plain request. Implements `Stream.offer`."""
         assert self._tasks is not None
-        if (
-            not self._left
-            or self._stream.is_draining
-            or self._services.trace.is_sampling
-            or not self._tasks.have_all_begun
-        ):
+        if not self._left or self._stream.is_draining or self._services.trace.is_sampling or self._tasks.waiting:
             return False
         request = _Request(self._delivered, stream=self, memory=memory)
         try:
