@@ -72,7 +72,6 @@ class SegmentPool:
         self._settings = settings
         self._slots = slots
         self._in_slots: dict[int, Segment] = {}
-        self._unsent: list[Segment] = []
 
     def segment_of(self, size: int) -> Segment | None:
         """One of at least so many bytes that is not lent; None where that would be beyond the limit.
