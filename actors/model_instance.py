@@ -132,6 +132,7 @@ class ModelInstance:
         while (message := await place.receive()) is not None:
             place.is_busy = True
             await self._take(place, message, place.free)
+            del message  # a place that waits for the next one keeps no tensors, and no client's shared memory
 
     def _after_batch(self, place: Place) -> None:
         if self._has_died and self._serving is not None:
@@ -250,6 +251,7 @@ class ModelInstance:
             result = error
         finally:
             self._end(running, result)
+            del result  # its traceback knows this frame: a circle, which would keep all tensors until it is collected
 
     def _note_begun(self, running: RunningBatch, started: int | None = None) -> None:
         if running.traces:

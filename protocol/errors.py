@@ -128,3 +128,9 @@ KINDS: dict[str, type[ServerError]] = {
         Restricted,
     )
 }
+
+
+def told(error: ServerError) -> None:
+    """An answer has been made of it. Its traceback goes: of the frames that it holds some hold the error, and the
+    request, whose tensors would stay until that circle is collected."""
+    error.__traceback__ = None

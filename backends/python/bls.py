@@ -32,7 +32,7 @@ from backends.python.worker.trioton_worker.frames import (
     beyond_limit,
 )
 from backends.services import CallRefused, Execution, ModelCaller, ModelNotReady
-from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported
+from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported, told
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.server_settings import Trace
 from protocol.wakeup import WaitingTasks
@@ -133,6 +133,7 @@ class BlsCalls:
         while True:
             cancelled = await self._work_until_cancelled()
             await self._send(RETURN, cancelled, Cancelled(f"the call of model '{cancelled.head.model}' was cancelled"))
+            del cancelled
 
     async def _work_until_cancelled(self) -> _Call:
         """Run calls, each until the worker has its answer; one that is cancelled is returned, not answered yet. All are
@@ -149,6 +150,7 @@ class BlsCalls:
                         break
                     done, call = call, None
                     await self._send(RETURN, done, outcome)
+                    del done, outcome  # a task that waits for the next one keeps no tensors
         except BaseException:  # nobody attends to the worker any more, or not yet again
             if call is not None:
                 self._link.channel.post(encode(RETURN, _error(call, Internal("the call was given up"))))
@@ -248,6 +250,7 @@ def _child_trace(head: InferHead, batch: RunningBatch | None) -> Trace | None:
 
 
 def _error(call: _Call, error: ServerError) -> dict[str, Any]:
+    told(error)
     code = ERROR_KINDS.index(error.kind) if error.kind in ERROR_KINDS else _INTERNAL
     return {"call": call.head.call, "error": [code, error.message]}
 

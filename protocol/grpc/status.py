@@ -8,7 +8,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.metadata import encode_grpc_message
 
-from protocol.errors import ServerError
+from protocol.errors import ServerError, told
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,11 @@ MAX_STATUS_MESSAGE = 4096
 def status_of(error: Exception, where: str) -> tuple[Status, str]:
     """The status and text for an error; one that is not ours is a defect, logged with its traceback.
 
-    `where` names the call for the log.
+    `where` names the call for the log. That ends the error: it loses its traceback (`protocol.errors.told`).
     """
     match error:
         case ServerError():
+            told(error)
             return _STATUS_OF_KIND.get(error.kind, Status.UNKNOWN), error.message
         case GRPCError():
             return error.status, error.message or error.status.name

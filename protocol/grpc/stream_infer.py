@@ -151,6 +151,7 @@ class StreamInfer:
                 self._answers.expect(request)
             if request.submitted is None:
                 tasks.start(request)
+            del data, request  # a stream that waits for the next one keeps no tensors, and no client's shared memory
 
     async def _prepare(self, data: memoryview, waiting_ns: int, *, can_submit: bool) -> _Request:
         """Everything up to the core, and to give it a plain request. Not in a task of the request, since it must not

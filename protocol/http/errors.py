@@ -19,6 +19,7 @@ from protocol.errors import (
     Unauthenticated,
     Unavailable,
     Unsupported,
+    told,
 )
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 
@@ -121,6 +122,8 @@ def status_of(error: ServerError) -> int:
 
 
 def error_reply(error: ServerError) -> Reply:
+    """What its client is told. That ends the error: it loses its traceback (`protocol.errors.told`)."""
+    told(error)
     # A lone surrogate (from a file name, from a model's own text) has no UTF-8 form.
     text = error.message.encode("utf-8", "replace").decode()
     headers: Headers = JSON_CONTENT
