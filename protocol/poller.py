@@ -1,49 +1,166 @@
-"""The sockets of an edge whose clients are waited for, all in sight of one task.
+"""Sockets that are waited for by a call each, in place of Trio's own wait: of clients between two requests, of workers.
 
-    kernel -> [poller] -> a connection's call
+    kernel -> [poller] -> a connection's call, or a worker's
 
-To wait by Trio's own means is a task and some system calls for each socket and each request. Here the system tells in
-one go which sockets have something, and their connections are called one after the other.
+To wait by Trio's own means is a task that wakes, a turn of the loop and some system calls each time. Here that wait is
+one of those that are waited for: when no task can run, Trio tells its instruments how long it is about to sleep, and
+this one sleeps in its place, on the sockets in sight and on whatever Trio waits for. Trio goes on as soon as there is
+anything for it: a socket of a task, a deadline, a signal, another thread, a task that a call has woken.
 """
 
 from __future__ import annotations
 
 import selectors
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
+# After so many, workers and Trio have their turn, whatever clients send.
+_MOST_LOOKS = 8
 
-class Poller:
-    """`run` is its one task. While a socket is in sight its owner keeps it open. `at_end` is called when all that have
-    something have been called."""
+_THE_POLLER: trio.lowlevel.RunVar[Poller] = trio.lowlevel.RunVar("poller")
 
-    def __init__(self, at_end: Callable[[], None] = lambda: None) -> None:
-        self._at_end = at_end
+
+def the_poller() -> Poller:
+    """That of this run of Trio; made when it is first asked for, since a thread can sleep in one place only."""
+    try:
+        return _THE_POLLER.get()
+    except LookupError:
+        made = Poller()
+        _THE_POLLER.set(made)
+        return made
+
+
+class Poller(trio.abc.Instrument):
+    """While a socket is in sight its owner keeps it open."""
+
+    def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._is_closed = False
+        self._calls: dict[int, Callable[[], None]] = {}
+        self._later_calls: dict[int, Callable[[], None]] = {}
+        self._asked_last: list[Callable[[], None]] = []
+        self._last_calls: tuple[Callable[[], None], ...] = ()  # each of them once
+        self._token = trio.lowlevel.current_trio_token()
+        self._has_woken = False  # a task, since Trio was about to sleep
+        self._trio = _descriptor_of_loop()
+        if self._trio is None:
+            trio.lowlevel.spawn_system_task(self._wait_by_trio)
+        else:
+            self._selector.register(self._trio, selectors.EVENT_READ)
+            trio.lowlevel.add_instrument(self)
 
-    def add(self, watched: socket.socket, call: Callable[[], None]) -> None:
-        """Call when there is something to read, the end of the stream included, each turn of the loop again until it is
-        read. The call must not wait, and raises nothing."""
-        self._selector.register(watched, selectors.EVENT_READ, call)
+    def add(self, watched: socket.socket, call: Callable[[], None], *, later: bool = False) -> None:
+        """Call when there is something to read, the end of the stream included, again and again until it is read. The
+        call must not wait, since no task runs meanwhile, and raises nothing; a defect that it raises ends the run.
+
+        With `later` it is called when all others have been called that have something: a worker that has ended its
+        batch gets the next one with all requests that have come.
+        """
+        self._selector.register(watched, selectors.EVENT_READ)
+        (self._later_calls if later else self._calls)[watched.fileno()] = call
 
     def remove(self, watched: socket.socket) -> None:
-        if not self._is_closed:
-            self._selector.unregister(watched)
+        """It is not called any more. It may be closed already."""
+        descriptor = self._selector.unregister(watched).fd
+        if self._calls.pop(descriptor, None) is None:
+            del self._later_calls[descriptor]
 
-    async def run(self) -> None:
-        selector = self._selector
-        assert hasattr(selector, "fileno"), "this system's selector cannot be waited for"
-        descriptor: int = selector.fileno()
+    @contextmanager
+    def calling_last(self, call: Callable[[], None]) -> Iterator[None]:
+        """Call, as long as this lasts, whenever all have been called that had something: their burst is over."""
+        self._asked_last.append(call)
+        self._last_calls = tuple(dict.fromkeys(self._asked_last))
+        try:
+            yield
+        finally:
+            self._asked_last.remove(call)
+            self._last_calls = tuple(dict.fromkeys(self._asked_last))
+
+    # What Trio tells its instruments.
+
+    def before_io_wait(self, timeout: float) -> None:
+        if not (self._calls or self._later_calls):
+            return
+        self._has_woken = False
+        end = time.perf_counter() + timeout
+        try:
+            while not self._look(timeout) and timeout:
+                timeout = max(0.0, end - time.perf_counter())
+                if self._has_woken or not timeout:
+                    self._keep_trio_awake()
+                    return
+        except Exception as error:  # Trio would only log it, and nobody would hear the sockets any more
+            trio.lowlevel.remove_instrument(self)
+            self._token.run_sync_soon(_raise, error)
+
+    def _keep_trio_awake(self) -> None:
+        """It would go on to sleep for as long as it has said. So it should if that was no deadline, but the time after
+        which it takes itself for idle (`wait_all_tasks_blocked`)."""
+        if self._has_woken or trio.lowlevel.current_statistics().seconds_to_next_deadline <= 0:
+            self._token.run_sync_soon(_nothing, idempotent=True)
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        self._has_woken = True
+
+    def after_run(self) -> None:
+        self._selector.close()
+
+    def _look(self, timeout: float) -> bool:
+        """Wait until there is something, and call. Whether there is something for Trio."""
+        calls, later_calls = self._calls, self._later_calls
+        has_called = False
+        for _ in range(_MOST_LOOKS):
+            later: list[int] = []
+            count = 0
+            for key, _ in self._selector.select(timeout):
+                if (call := calls.get(key.fd)) is not None:
+                    call()
+                    count += 1
+                else:  # also where its owner looks away since another was called
+                    later.append(key.fd)
+            has_called = has_called or count > 0
+            if count in (0, len(calls)):
+                break
+            timeout = 0  # what has come while others were read can share their batch
+        is_for_trio = False
+        for descriptor in later:
+            if (call := later_calls.get(descriptor)) is not None:
+                call()
+                has_called = True
+            elif descriptor == self._trio:
+                is_for_trio = True
+        if has_called:
+            for call in self._last_calls:
+                call()
+        return is_for_trio
+
+    async def _wait_by_trio(self) -> None:
+        assert hasattr(self._selector, "fileno"), "this system's selector cannot be waited for"
         try:
             while True:
-                await trio.lowlevel.wait_readable(descriptor)
-                for key, _ in selector.select(0):
-                    key.data()
-                self._at_end()
+                await trio.lowlevel.wait_readable(self._selector.fileno())
+                self._look(0)
         finally:
-            self._is_closed = True
-            trio.lowlevel.notify_closing(descriptor)
-            selector.close()
+            self._selector.close()
+
+
+def _descriptor_of_loop() -> int | None:
+    """Is readable when there is something for Trio. There is no public way to it, so a Trio that keeps it elsewhere is
+    got along with: sockets then cost a task's turn."""
+    try:
+        manager = trio._core._run.GLOBAL_RUN_CONTEXT.runner.io_manager
+    except AttributeError:
+        return None
+    found = getattr(manager, "_epoll", None) or getattr(manager, "_kqueue", None)
+    return None if found is None else found.fileno()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _raise(error: Exception) -> None:
+    raise error

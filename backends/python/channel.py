@@ -16,6 +16,8 @@ import trio
 
 from backends.python.wire import BrokenFrame, Frame, FrameReader
 from protocol.messages import Buffer
+from protocol.poller import Poller, the_poller
+from protocol.wakeup import Wakeup
 
 _READ_SIZE = 1 << 20
 _SMALLEST_READ = 65536
@@ -55,6 +57,9 @@ class Channel:
         self._given = 0
         self._progress = trio.lowlevel.ParkingLot()
         self._has_more = trio.lowlevel.ParkingLot()
+        self._ended = Wakeup()
+        self._poller: Poller | None = None  # while it has the socket in sight
+        self._defect: Exception | None = None
         self.is_closed = False
         self.problem = ""
 
@@ -112,12 +117,17 @@ class Channel:
         """Take what the worker sends until it has closed its end, or sends what no worker sends."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_rest)
-            with suppress(trio.ClosedResourceError):  # closed meanwhile, and marked so
+            if not self.is_closed:
+                self._poller = the_poller()
+                self._poller.add(self._socket, self._read, later=True)
+            try:
                 while not self.is_closed:
-                    # Also where more is there: a worker that sends without end must not stop the others.
-                    await trio.lowlevel.wait_readable(self._socket)
-                    self._read()
+                    await self._ended.wait()
+            finally:
+                self._look_away()
             nursery.cancel_scope.cancel()
+        if self._defect is not None:
+            raise self._defect
 
     def hang_up(self) -> None:
         """Have `run` end once what has arrived is read. For a worker that is gone, but whose socket some process that
@@ -145,8 +155,15 @@ class Channel:
         if not self.is_closed:
             self.is_closed = True
             self.problem = problem
+            self._look_away()
             self._outbox.clear()
             self._progress.unpark_all()
+            self._ended.wake()
+
+    def _look_away(self) -> None:
+        if self._poller is not None:
+            self._poller.remove(self._socket)
+            self._poller = None
 
     def _give(self, outgoing: _Outgoing) -> None:
         self._check()
@@ -201,7 +218,8 @@ class Channel:
         return self._socket.sendmsg(buffers, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
     def _read(self) -> None:
-        """Read once and take the frames that are whole then."""
+        """Read once and take the frames that are whole then. Called by the poller, and again where more is there: a
+        worker that sends without end must not stop the others."""
         reader = self._reader
         missing = reader.missing
         try:
@@ -220,3 +238,6 @@ class Channel:
                 frame = reader.next_frame() if reader.missing <= 0 else None
         except BrokenFrame as error:
             self._end(str(error))
+        except Exception as error:  # a defect, which `run` raises
+            self._defect = error
+            self._end()

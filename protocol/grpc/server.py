@@ -21,7 +21,7 @@ from protocol.grpc.handlers import grpc_handlers
 from protocol.grpc.request_forms import RequestForms
 from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings, Keepalive
 from protocol.listening import open_listeners
-from protocol.poller import Poller
+from protocol.poller import the_poller
 from protocol.services import EdgeServices
 from protocol.tls import agreed_protocol, server_stream
 
@@ -47,8 +47,7 @@ async def serve_grpc(
     server = _Server(services, settings)
     listeners = await open_listeners(settings.host, settings.port, reuse_port=settings.reuse_port)
     async with trio.open_nursery() as answering:
-        answering.start_soon(server.answers.run)
-        answering.start_soon(server.poller.run)
+        answering.start_soon(server.answer)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 serve = functools.partial(trio.serve_listeners, handler_nursery=connections)
@@ -68,21 +67,26 @@ class _Server:
         self._settings = settings
         self._counts = services.limits
         forms = RequestForms()
-        self.answers = Answers()
-        self.poller = Poller(services.core.give_out)
+        self._answers = Answers()
+        self._poller = the_poller()
         self._shared = Shared(
-            grpc_handlers(services, settings, forms, self.answers),
+            grpc_handlers(services, settings, forms, self._answers),
             settings.limits,
             services.limits,
             services.memory,
             threads=trio.CapacityLimiter(os.cpu_count() or 1),
-            direct=DirectInfer.of(services, settings, forms, self.answers),
+            direct=DirectInfer.of(services, settings, forms, self._answers),
             give_out=services.core.give_out,
-            poller=self.poller,
+            poller=self._poller,
         )
         self._count = 0
         self._connections: set[Connection] = set()
         self._is_draining = False
+
+    async def answer(self) -> None:
+        """As long as connections are to be called."""
+        with self._poller.calling_last(self._shared.give_out):
+            await self._answers.run()
 
     async def serve_connection(self, stream: trio.SocketStream) -> None:
         """One client. A defect here costs this connection only."""

@@ -13,8 +13,6 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-import trio
-
 from protocol.answers import Answers, Awaited
 from protocol.errors import ServerError
 from protocol.http.app import HttpApp, internal_reply
@@ -30,7 +28,7 @@ from protocol.http.infer_codec import (
 from protocol.http.infer_handler import encode, encode_at_once, infer
 from protocol.http.reply import Reply
 from protocol.messages import InferenceResponse
-from protocol.poller import Poller
+from protocol.poller import the_poller
 
 logger = logging.getLogger(__name__)
 
@@ -67,19 +65,18 @@ class DirectRequest(Awaited, kw_only=True):
 
 
 class DirectInference:
-    """Of one edge, whose `poller` and `answers` run as long as it serves."""
+    """Of one edge, and runs as long as it serves."""
 
     def __init__(self, app: HttpApp) -> None:
         self._app = app
         self._services = app.services
-        self.poller = Poller(app.services.core.give_out)
+        self.poller = the_poller()
         self._answers: Answers = Answers()
 
     async def run(self) -> None:
-        """The tasks that call connections."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.poller.run)
-            nursery.start_soon(self._answers.run)
+        """As long as connections are to be called."""
+        with self.poller.calling_last(self._services.core.give_out):
+            await self._answers.run()
 
     def head(self, head: Head, data: bytes) -> DirectHead | None:
         """None where its requests are not plain inference."""
