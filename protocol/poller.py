@@ -10,14 +10,18 @@ anything for it: a socket of a task, a deadline, a signal, another thread, a tas
 
 from __future__ import annotations
 
+import select
 import selectors
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import trio
 
+_READABLE = selectors.EVENT_READ  # as `select.EPOLLIN`
+_MOST_AT_ONCE = 256  # sockets of one look
 # After so many, workers and Trio have their turn, whatever clients send.
 _MOST_LOOKS = 8
 
@@ -35,10 +39,12 @@ def the_poller() -> Poller:
 
 
 class Poller(trio.abc.Instrument):
-    """While a socket is in sight its owner keeps it open."""
+    """Whoever adds a socket removes it, at the latest soon after it was closed."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._system = select.epoll() if sys.platform == "linux" else _Selected()
+        self._descriptors: dict[socket.socket, int] = {}
+        self._watched: dict[int, socket.socket] = {}
         self._calls: dict[int, Callable[[], None]] = {}
         self._later_calls: dict[int, Callable[[], None]] = {}
         self._asked_last: list[Callable[[], None]] = []
@@ -49,7 +55,7 @@ class Poller(trio.abc.Instrument):
         if self._trio is None:
             trio.lowlevel.spawn_system_task(self._wait_by_trio)
         else:
-            self._selector.register(self._trio, selectors.EVENT_READ)
+            self._system.register(self._trio, _READABLE)
             trio.lowlevel.add_instrument(self)
 
     def add(self, watched: socket.socket, call: Callable[[], None], *, later: bool = False) -> None:
@@ -59,14 +65,24 @@ class Poller(trio.abc.Instrument):
         With `later` it is called when all others have been called that have something: a worker that has ended its
         batch gets the next one with all requests that have come.
         """
-        self._selector.register(watched, selectors.EVENT_READ)
-        (self._later_calls if later else self._calls)[watched.fileno()] = call
+        descriptor = watched.fileno()
+        self._system.register(descriptor, _READABLE)
+        self._calls.pop(descriptor, None)  # of one that was closed and is not removed yet
+        self._later_calls.pop(descriptor, None)
+        self._descriptors[watched] = descriptor
+        self._watched[descriptor] = watched
+        (self._later_calls if later else self._calls)[descriptor] = call
 
     def remove(self, watched: socket.socket) -> None:
-        """It is not called any more. It may be closed already."""
-        descriptor = self._selector.unregister(watched).fd
-        if self._calls.pop(descriptor, None) is None:
-            del self._later_calls[descriptor]
+        """It is not called any more. It may have been closed just before."""
+        descriptor = self._descriptors.pop(watched)
+        if self._watched.get(descriptor) is not watched:  # closed, and the system has given its number to another one
+            return
+        del self._watched[descriptor]
+        self._calls.pop(descriptor, None)
+        self._later_calls.pop(descriptor, None)
+        with suppress(OSError):  # closed, and so forgotten by the system
+            self._system.unregister(descriptor)
 
     @contextmanager
     def calling_last(self, call: Callable[[], None]) -> Iterator[None]:
@@ -93,7 +109,8 @@ class Poller(trio.abc.Instrument):
                     self._keep_trio_awake()
                     return
         except Exception as error:  # Trio would only log it, and nobody would hear the sockets any more
-            trio.lowlevel.remove_instrument(self)
+            self._calls.clear()
+            self._later_calls.clear()
             self._token.run_sync_soon(_raise, error)
 
     def _keep_trio_awake(self) -> None:
@@ -106,7 +123,7 @@ class Poller(trio.abc.Instrument):
         self._has_woken = True
 
     def after_run(self) -> None:
-        self._selector.close()
+        self._system.close()
 
     def _look(self, timeout: float) -> bool:
         """Wait until there is something, and call. Whether there is something for Trio."""
@@ -115,12 +132,12 @@ class Poller(trio.abc.Instrument):
         for _ in range(_MOST_LOOKS):
             later: list[int] = []
             count = 0
-            for key, _ in self._selector.select(timeout):
-                if (call := calls.get(key.fd)) is not None:
+            for descriptor, _ in self._system.poll(timeout, _MOST_AT_ONCE):
+                if (call := calls.get(descriptor)) is not None:
                     call()
                     count += 1
                 else:  # also where its owner looks away since another was called
-                    later.append(key.fd)
+                    later.append(descriptor)
             has_called = has_called or count > 0
             if count in (0, len(calls)):
                 break
@@ -138,13 +155,38 @@ class Poller(trio.abc.Instrument):
         return is_for_trio
 
     async def _wait_by_trio(self) -> None:
-        assert hasattr(self._selector, "fileno"), "this system's selector cannot be waited for"
         try:
             while True:
-                await trio.lowlevel.wait_readable(self._selector.fileno())
+                await trio.lowlevel.wait_readable(self._system.fileno())
                 self._look(0)
         finally:
-            self._selector.close()
+            self._system.close()
+
+
+class _Selected:
+    """What is used of `select.epoll`, where there is none. Not seen running."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def register(self, descriptor: int, events: int) -> None:
+        with suppress(KeyError):  # of a socket that was closed before it was removed
+            self._selector.unregister(descriptor)
+        self._selector.register(descriptor, events)
+
+    def unregister(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+
+    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
+        return [(key.fd, events) for key, events in self._selector.select(timeout)]
+
+    def fileno(self) -> int:
+        assert hasattr(self._selector, "fileno"), "this system's selector cannot be waited for"
+        descriptor: int = self._selector.fileno()
+        return descriptor
+
+    def close(self) -> None:
+        self._selector.close()
 
 
 def _descriptor_of_loop() -> int | None:

@@ -167,10 +167,6 @@ class Calls:
             response = error_response(Unavailable(SHUTTING_DOWN), head.method)
             self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
 
-    def end_burst(self) -> None:
-        """All events of a read are there."""
-        self._out.acknowledge_taken()
-
     def on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is not None:

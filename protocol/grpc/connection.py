@@ -232,8 +232,7 @@ class Connection:
     def _end_burst(self) -> None:
         """All that was read at one time has been taken."""
         if not (self._is_lost or self._has_failed):
-            self._calls.end_burst()
-            self._out.answer_peer()
+            self._out.end_burst()
 
     def _room(self) -> memoryview | None:
         """Where the rest of a large DATA frame belongs, if that is what comes next."""

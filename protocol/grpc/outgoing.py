@@ -106,8 +106,11 @@ class Outgoing:
         if self._h2.output:
             self._writer.put_last(self._h2.data_to_send())
 
-    def answer_peer(self) -> None:
-        """Write what answers the peer's own frames."""
+    def end_burst(self) -> None:
+        """All that came at one time has been taken: give windows back, and write what answers the peer's own frames."""
+        if self.taken > self._portion:  # what is not told is so little that the peer has most of the window
+            taken, self.taken = self.taken, 0
+            self._h2.give_back(taken)
         if not self._h2.output:
             return
         before = self._writer.backlog
@@ -135,13 +138,6 @@ class Outgoing:
 
     def acknowledge_stream(self, stream_id: int, size: int) -> None:
         self._h2.give_back_to_stream(size, stream_id)
-
-    def acknowledge_taken(self) -> None:
-        """At the end of a burst, before its frames leave. What is not told is so little that the peer has most of the
-        window."""
-        if self.taken > self._portion:
-            taken, self.taken = self.taken, 0
-            self._h2.give_back(taken)
 
     def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -169,6 +170,21 @@ async def test_who_looks_away_is_not_called_any_more() -> None:
 
 
 @pytest.mark.usefixtures("way")
+async def test_one_that_is_closed_gives_its_number_to_another(pair: Pair) -> None:
+    first, _ = pair
+    number = first.fileno()
+    the_poller().add(first, echo(first))
+    first.close()
+    second, other = socket.socketpair()
+    with second, other:
+        assert second.fileno() == number
+        the_poller().add(second, echo(second), later=True)
+        the_poller().remove(first)
+        await trio.to_thread.run_sync(ask, other, 3)
+        the_poller().remove(second)
+
+
+@pytest.mark.usefixtures("way")
 async def test_workers_are_called_when_what_comes_meanwhile_has_been_read() -> None:
     pairs = [socket.socketpair() for _ in range(3)]
     said: list[str] = []
@@ -235,8 +251,10 @@ def test_a_defect_in_a_call_ends_the_run(way: str) -> None:
             other.sendall(b"x")
             await trio.sleep_forever()
 
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(trio.TrioInternalError) as found:
         trio.run(main)
+    assert os.listdir("/proc/self/fd") == before
     assert isinstance(found.value.__cause__, BaseExceptionGroup)
     _, others = found.value.__cause__.split(ZeroDivisionError)
     assert others is None

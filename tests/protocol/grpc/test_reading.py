@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.grpc.calls import Calls
+from protocol.grpc.outgoing import Outgoing
 from tests.protocol.grpc.caller import SERVICE
 from tests.protocol.grpc.client import Client
 from tests.protocol.grpc.served import Served, serving, wire_request
@@ -33,7 +33,7 @@ async def test_a_defect_costs_its_connection_only(
     async with serving() as server, connected(server) as first, connected(server) as second:
         assert (await second.call(INFER, wire_request().SerializeToString())).status == 0
         with monkeypatch.context() as patched:
-            patched.setattr(Calls, "end_burst", lambda self: 1 / 0)
+            patched.setattr(Outgoing, "end_burst", lambda self: 1 / 0)
             await first.start_call(INFER, wire_request("forever").SerializeToString())
             await first.read_to_end()
             await trio.testing.wait_all_tasks_blocked()
