@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import trio.testing
 
 from protocol import poller
 from protocol.poller import the_poller
+from tests.descriptors import open_descriptors
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -251,10 +251,10 @@ def test_a_defect_in_a_call_ends_the_run(way: str) -> None:
             other.sendall(b"x")
             await trio.sleep_forever()
 
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     with pytest.raises(trio.TrioInternalError) as found:
         trio.run(main)
-    assert os.listdir("/proc/self/fd") == before
+    assert not open_descriptors() - before
     assert isinstance(found.value.__cause__, BaseExceptionGroup)
     _, others = found.value.__cause__.split(ZeroDivisionError)
     assert others is None

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import trio
 
 from protocol.poller import the_poller
+from tests import descriptors
 from tests.marked_processes import is_marked
 
 
-def open_descriptors() -> int:
+def open_descriptors() -> set[tuple[int, str]]:
     """Of this process. The poller's own stays until the run ends, and so it is there from the first call."""
     if trio.lowlevel.in_trio_run():
         the_poller()
-    return len(os.listdir("/proc/self/fd"))
+    return descriptors.open_descriptors()
 
 
 def children() -> list[int]:

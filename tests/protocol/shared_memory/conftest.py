@@ -16,6 +16,7 @@ from protocol.datatypes import DataType
 from protocol.errors import ServerError
 from protocol.messages import Buffer, Tensor
 from protocol.shared_memory.table import SharedMemoryTable
+from tests import descriptors
 
 MakeSegment = Callable[[bytes], "ClientSegment"]
 T = TypeVar("T")
@@ -85,14 +86,6 @@ def attempt(call: Callable[[], T]) -> T | ServerError:
         return error
 
 
-def open_descriptors() -> set[str]:
-    """The process's descriptors of segments, by number and file."""
-    found = set()
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            target = os.readlink(entry)
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
-        if target.startswith("/dev/shm/"):
-            found.add(f"{entry.name} {target}")
-    return found
+def open_descriptors() -> set[tuple[int, str]]:
+    """Those of segments."""
+    return {one for one in descriptors.open_descriptors() if one[1].startswith("/dev/shm/")}

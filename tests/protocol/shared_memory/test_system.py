@@ -173,7 +173,7 @@ def test_a_descriptor_is_not_inherited(client: ClientSegment) -> None:
     before = open_descriptors()
     segment = open_segment("r", client.key, 0, 8)
     (entry,) = open_descriptors() - before
-    assert not os.get_inheritable(int(entry.split()[0]))
+    assert not os.get_inheritable(entry[0])
     segment.close()
     assert open_descriptors() == before
 
