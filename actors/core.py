@@ -319,8 +319,11 @@ class ServerCore:
 
     def _find(self, name: str, version: int) -> Model:
         """A model that serves; while the server stops and its models go, that is the reason and not their absence."""
+        manager = self._manager
+        if manager is None:
+            raise self._not_running()
         try:
-            return self._running().find(name, version)
+            return manager.table.find(name, version)
         except NotFound:
             self._refuse_if_stopping()
             raise

@@ -100,7 +100,12 @@ class SchedulerLoop(abc.ABC):
         if self._has_ended:
             raise stopped_accepting()
         if isinstance(message, BatchDone):
-            self._end_batch(message)
+            now = self._now()
+            items, replies = self._finish(message, now)
+            self._wake_at = self._give_out(now)
+            if self._is_draining or self._wake_at != math.inf:
+                self._tell_task()
+            self._answer(items, replies)
         else:
             self._handle(message)
             self._tell_task()
@@ -134,14 +139,6 @@ class SchedulerLoop(abc.ABC):
             with trio.move_on_at(self._wake_at):
                 await self._news.wait()
         self._has_news = False
-
-    def _end_batch(self, done: BatchDone) -> None:
-        now = self._now()
-        items, replies = self._finish(done, now)
-        self._wake_at = self._give_out(now)
-        if self._is_draining or self._wake_at != math.inf:
-            self._tell_task()
-        self._answer(items, replies)
 
     def _answer(self, items: Sequence[QueuedRequest], replies: Sequence[Reply]) -> None:
         if self.ordered is not None:

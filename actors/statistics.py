@@ -69,17 +69,6 @@ class _ComputeSums:
     requests_infer_ns: int = 0
     requests_output_ns: int = 0
 
-    def add(self, timing: BatchTiming, requests: int) -> None:
-        given, computed, taken = timing.compute_input_ns, timing.compute_infer_ns, timing.compute_output_ns
-        self.executions += 1
-        self.input_ns += given
-        self.infer_ns += computed
-        self.output_ns += taken
-        self.requests += requests
-        self.requests_input_ns += given * requests
-        self.requests_infer_ns += computed * requests
-        self.requests_output_ns += taken * requests
-
     def frozen(self) -> tuple[StatisticDuration, StatisticDuration, StatisticDuration]:
         """Input, infer and output of executions."""
         return (
@@ -173,7 +162,15 @@ class VersionStatistics:
         by_size = self._by_batch_size.get(batch_size)
         if by_size is None:
             by_size = self._by_batch_size[batch_size] = _ComputeSums()
-        by_size.add(timing, requests)
+        given, computed, taken = timing.compute_input_ns, timing.compute_infer_ns, timing.compute_output_ns
+        by_size.executions += 1
+        by_size.input_ns += given
+        by_size.infer_ns += computed
+        by_size.output_ns += taken
+        by_size.requests += requests
+        by_size.requests_input_ns += given * requests
+        by_size.requests_infer_ns += computed * requests
+        by_size.requests_output_ns += taken * requests
         if requests:
             for spread in self._spreads:
                 spread.count_execution(timing, requests)

@@ -88,9 +88,10 @@ class PlacedRequest(msgspec.Struct, eq=False, frozen=True):
     ) -> PlacedRequest | None:
         """As `fetch`; None where that takes a thread, and the request is of no more use then."""
         placed, copied = cls._prepare(request, placement, lease, core)
-        if _copying_takes_thread(copied):
-            return None
-        _read_inputs(request, copied, lease)
+        if copied:
+            if _copying_takes_thread(copied):
+                return None
+            _read_inputs(request, copied, lease)
         return placed
 
     @classmethod

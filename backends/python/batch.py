@@ -134,13 +134,15 @@ def decode_responses(
     if is_shared:
         if outputs is None:
             raise BrokenFrame("its answer is in shared memory that it does not have")
-        memory, is_lent = outputs
+        memory, is_lent = outputs.view, outputs.is_lent
     parameters: dict[int, dict[str, ParameterValue]] = {}
     errors: dict[int, tuple[int, str]] = {}
     if head is not _NOTHING:
         parameters = dict(head.parameters)
-        errors = {index: (code, message) for index, code, message in head.errors}
-        if not all(0 <= index < len(requests) for index in (*parameters, *errors)):
+        if head.errors:
+            errors = {index: (code, message) for index, code, message in head.errors}
+        named = (*parameters, *errors)
+        if named and not all(0 <= index < len(requests) for index in named):
             raise BrokenFrame(f"it answers more than {len(requests)} requests")
     numbers = executed.numbers
     reader = TensorReader(numbers, executed.frame.forms, forms, memory, _BEFORE_RUNS, is_shared, is_lent)

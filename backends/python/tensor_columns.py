@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -160,7 +160,7 @@ def frame_tensors(frame: Frame, forms: Forms) -> list[Tensor] | None:
     return tensors
 
 
-class SharedMemory(NamedTuple):
+class SharedMemory(msgspec.Struct, eq=False, frozen=True):
     """What the server sees of a segment. Where it is not lent, the next batch writes over it."""
 
     view: memoryview
@@ -235,7 +235,7 @@ class TensorReader(msgspec.Struct, eq=False):
         is_lent = self.is_lent
         if self.inputs is not None and start in self.placed:
             place = self.placed[start]
-            memory, is_lent = self.inputs
+            memory, is_lent = self.inputs.view, self.inputs.is_lent
             if not 0 <= place <= len(memory) - size:
                 raise BrokenFrame(f"its output '{found.name}' of {size} bytes lies at {place} among the inputs")
             data = memory[place : place + size]

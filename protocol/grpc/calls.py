@@ -8,6 +8,7 @@ A call runs in a task, whose scope its deadline, its RST_STREAM and the loss of 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_r
 from protocol.grpc.http2 import events
 from protocol.grpc.http2.request_headers import Headers
 from protocol.grpc.incoming import Incoming
+from protocol.grpc.keepalive import Lifetime
 from protocol.grpc.outgoing import Outgoing
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_head import RequestHead, read_head
@@ -66,25 +68,29 @@ class Owner(Protocol):
     def count_reset(self) -> None:
         """As `count_control_frame`, of a call that the peer has reset."""
 
-    def note_calls(self, *, has_calls: bool) -> None:
-        """The first call has begun, or the last one has ended."""
+    def note_last_end(self) -> None:
+        """The last call has ended, and there may be no other."""
 
     def note_deadline(self) -> None:
         """`direct.next_deadline` is nearer than before."""
 
 
 class Calls:
-    """Attributes:
+    """Notes in `lifetime` since when there are none.
+
+    Attributes:
     memory: counts the messages of all of them.
     direct: those that need no task.
     is_draining: the server stops: no call is begun.
     refuses: the connection ends, and its peer has had the time to hear of it.
     """
 
-    def __init__(self, shared: Shared, out: Outgoing, owner: Owner) -> None:
+    def __init__(self, shared: Shared, out: Outgoing, lifetime: Lifetime, owner: Owner) -> None:
         self._shared = shared
         self._limits = shared.limits
         self._out = out
+        self._lifetime = lifetime
+        self._now = trio.lowlevel.current_clock().current_time
         self._owner = owner
         self.memory = ReceiveMemory(shared.limits.max_receive_memory, shared.memory, shared.threads)
         self._streams: dict[int, Stream] = {}
@@ -137,7 +143,7 @@ class Calls:
                 self._out.acknowledge(event.stream_id, event.flow_controlled_length)
             return
         if not count:
-            self._owner.note_calls(has_calls=True)
+            self._lifetime.idle_since = math.inf
         data = event.data
         if head.is_direct and data is not None and direct.begin(event, data):
             return
@@ -237,7 +243,9 @@ class Calls:
     def note_end(self) -> None:
         """Implements `direct_calls.Owner`."""
         if not (self._streams or self.direct.arriving or self.direct.begun):
-            self._owner.note_calls(has_calls=False)
+            self._lifetime.idle_since = self._now()
+            if self.is_draining or self.refuses:
+                self._owner.note_last_end()
 
     def note_deadline(self) -> None:
         """Implements `direct_calls.Owner`."""

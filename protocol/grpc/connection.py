@@ -71,8 +71,9 @@ class Connection:
             send_timeout=limits.send_timeout,
             connection_window=limits.connection_window,
         )
-        self._calls = Calls(shared, self._out, self)
-        self._clock = trio.lowlevel.current_clock()
+        self._lifetime = Lifetime(limits, trio.current_time(), age_factor=random.uniform(0.9, 1.1))
+        self._calls = Calls(shared, self._out, self._lifetime, self)
+        self._now = trio.lowlevel.current_clock().current_time
         self._is_retiring = False  # this connection ends, and its peer opens a new one
         self._is_lost = False  # the peer is gone, or cannot be written to
         self._has_failed = False  # the peer broke the protocol, and a GOAWAY says so
@@ -82,7 +83,6 @@ class Connection:
         self._looked_away = Wakeup()
         self._defect: Exception | None = None
         self._time_changed = Wakeup()
-        self._lifetime = Lifetime(limits, trio.current_time(), age_factor=random.uniform(0.9, 1.1))
         self._pings = PingPolice(limits.keepalive)
         self._resets = FloodGuard(limits.max_stream_resets)
         self._control_frames = FloodGuard(limits.max_control_frames)
@@ -219,7 +219,7 @@ class Connection:
         if not data:
             self._is_lost = True
             return
-        self._lifetime.on_received(self._clock.current_time())
+        self._lifetime.on_received(self._now())
         try:
             for event in self._h2.receive_data(data):
                 self._on_event[type(event)](event)
@@ -314,11 +314,9 @@ class Connection:
             with trio.move_on_at(min(self._lifetime.wake_at(now), self._calls.direct.next_deadline)):
                 await self._time_changed.wait()
 
-    def note_calls(self, *, has_calls: bool) -> None:
+    def note_last_end(self) -> None:
         """Implements `calls.Owner`."""
-        self._lifetime.idle_since = math.inf if has_calls else self._clock.current_time()
-        if not has_calls:
-            self._end_if_done()
+        self._reading.cancel()
 
     def note_deadline(self) -> None:
         """Implements `calls.Owner`."""
