@@ -50,7 +50,8 @@ class Poller(trio.abc.Instrument):
         self._asked_last: list[Callable[[], None]] = []
         self._last_calls: tuple[Callable[[], None], ...] = ()  # each of them once
         self._token = trio.lowlevel.current_trio_token()
-        self._has_woken = False  # a task, since Trio was about to sleep
+        self._has_called = False  # since Trio was about to sleep
+        self._has_woken = False  # a task, since then
         self._trio = _descriptor_of_loop()
         if self._trio is None:
             trio.lowlevel.spawn_system_task(self._wait_by_trio)
@@ -60,7 +61,8 @@ class Poller(trio.abc.Instrument):
 
     def add(self, watched: socket.socket, call: Callable[[], None], *, later: bool = False) -> None:
         """Call when there is something to read, the end of the stream included, again and again until it is read. The
-        call must not wait, since no task runs meanwhile, and raises nothing; a defect that it raises ends the run.
+        call must not wait, since no task runs meanwhile, and raises nothing; a defect that it raises ends the run. It
+        may move a deadline away, but brings none nearer unless it wakes a task too: Trio may be asleep already.
 
         With `later` it is called when all others have been called that have something: a worker that has ended its
         batch gets the next one with all requests that have come.
@@ -100,10 +102,14 @@ class Poller(trio.abc.Instrument):
     def before_io_wait(self, timeout: float) -> None:
         if not (self._calls or self._later_calls):
             return
-        self._has_woken = False
+        self._has_called = self._has_woken = False
         end = time.perf_counter() + timeout
         try:
-            while not self._look(timeout) and timeout:
+            while True:
+                is_for_trio = self._look(timeout)
+                # A call that wakes a task may have closed a socket that it waited for, and so what was there for Trio.
+                if not timeout or (is_for_trio and not self._has_woken):
+                    return
                 timeout = max(0.0, end - time.perf_counter())
                 if self._has_woken or not timeout:
                     self._keep_trio_awake()
@@ -114,9 +120,11 @@ class Poller(trio.abc.Instrument):
             self._token.run_sync_soon(_raise, error)
 
     def _keep_trio_awake(self) -> None:
-        """It would go on to sleep for as long as it has said. So it should if that was no deadline, but the time after
-        which it takes itself for idle (`wait_all_tasks_blocked`)."""
-        if self._has_woken or trio.lowlevel.current_statistics().seconds_to_next_deadline <= 0:
+        """It would go on to sleep for as long as it has said, hearing none of these sockets. So it should if that was
+        no deadline, but the time after which it takes itself for idle (`wait_all_tasks_blocked`). After a call, that it
+        is not idle, and a deadline may have been moved away."""
+        is_due = self._has_woken or self._has_called
+        if is_due or trio.lowlevel.current_statistics().seconds_to_next_deadline <= 0:
             self._token.run_sync_soon(_nothing, idempotent=True)
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
@@ -150,6 +158,7 @@ class Poller(trio.abc.Instrument):
             elif descriptor == self._trio:
                 is_for_trio = True
         if has_called:
+            self._has_called = True
             for call in self._last_calls:
                 call()
         return is_for_trio

@@ -85,6 +85,7 @@ class Server:
     log: Path
     ports: tuple[int, int, int] = (0, 0, 0)
     process: subprocess.Popen[bytes] | None = None
+    ready_seconds: float = READY_SECONDS
 
     def address(self, port: Port) -> str:
         return f"{HOST}:{self.ports[0] if port == 'http' else self.ports[1]}"
@@ -105,8 +106,8 @@ class Server:
             )
         while not is_ready(self.ports[0]):
             took = time.monotonic() - started
-            if not self.is_running() or took > READY_SECONDS:
-                ended = self.end_description() or f"was not ready within {READY_SECONDS:.0f} s"
+            if not self.is_running() or took > self.ready_seconds:
+                ended = self.end_description() or f"was not ready within {self.ready_seconds:.0f} s"
                 self.stop()
                 raise PeerError(f"{self.peer.name} {ended}. Its log ends with:\n{log_tail(self.log)}")
             time.sleep(POLL_SECONDS)

@@ -80,9 +80,9 @@ def test_python_s_settings_do_not_reach_a_server(tmp_path: Path, monkeypatch: py
     assert "PYTHONDONTWRITEBYTECODE" not in names
 
 
-def test_a_server_that_is_never_ready_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "READY_SECONDS", 0.1)
+def test_a_server_that_is_never_ready_is_ended(tmp_path: Path) -> None:
     one = server(tmp_path, "import time; time.sleep(600)")
+    one.ready_seconds = 0.1
     with pytest.raises(PeerError, match="not ready within"):
         one.start()
     assert one.process is None

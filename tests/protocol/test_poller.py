@@ -118,6 +118,53 @@ async def test_trio_does_not_sleep_on_behind_a_deadline(pair: Pair) -> None:
     the_poller().remove(pair[0])
 
 
+async def test_nor_behind_one_that_a_call_has_moved_away(pair: Pair) -> None:
+    """Nothing is due then any more, and all the sockets would go unheard."""
+    watched, other = pair
+
+    def call() -> None:
+        watched.recv(100)
+        moved.deadline = trio.current_time() + 3600
+
+    the_poller().add(watched, call)
+    with trio.CancelScope(deadline=trio.current_time() + 0.01) as moved:
+        other.sendall(b"x")
+        the_poller().before_io_wait(0.02)
+        assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 1
+        await trio.lowlevel.cancel_shielded_checkpoint()
+    the_poller().remove(watched)
+
+
+async def test_trio_is_kept_awake_where_a_call_takes_away_what_was_there_for_it(pair: Pair) -> None:
+    """A socket that a task waits for can be written to, until the call closes it."""
+    watched, other = pair
+    waited, left = socket.socketpair()
+    waited.setblocking(False)
+    closed = trio.Event()
+
+    def call() -> None:
+        watched.recv(100)
+        trio.lowlevel.notify_closing(waited)
+        waited.close()
+
+    async def wait() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await trio.lowlevel.wait_readable(waited)
+        closed.set()
+
+    the_poller().add(watched, call)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        left.sendall(b"x")
+        other.sendall(b"x")
+        the_poller().before_io_wait(3600)  # as Trio does, which then would sleep
+        assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 1
+    assert closed.is_set()
+    the_poller().remove(watched)
+    left.close()
+
+
 @pytest.mark.usefixtures("way")
 async def test_a_task_that_a_call_wakes_runs_at_once(pair: Pair) -> None:
     watched, other = pair

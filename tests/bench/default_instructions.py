@@ -1,0 +1,191 @@
+"""What the metrics and logs that are on by default cost a request, in instructions of the processor:
+`python -m tests.bench.default_instructions`. Needs valgrind (`apt-get install valgrind`).
+
+Times of two servers differ by more than these cost, but the same requests take nearly the same instructions each time.
+Counted are those of the server's process, with the model in it and one request in flight: with the defaults, without
+each, and without all. What the server does by itself meanwhile is counted before, and taken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import tritonclient.grpc
+import tritonclient.http
+
+from tests.bench.default_cost import OFF
+from tests.bench.goals import DEFAULT_COST_LIMIT, at_most
+from tests.bench.peers import Peer, PeerError, Server, in_process, our_server
+from tests.bench.prepare import DEFAULT_FOLDER
+from tests.bench.rows import Port
+from tests.bench.table import table
+
+WARMING_REQUESTS = 200
+IDLE_SECONDS = 5.0
+READY_SECONDS = 180.0
+TURNS = 3
+PORTS: tuple[Port, ...] = ("http", "grpc")
+
+# What is left out of the defaults; the last leaves out all.
+WITHOUT = (
+    ("histograms", ("--metrics-config=histogram_latencies=false",)),
+    ("metrics", tuple(flag for flag in OFF if "metrics" in flag)),
+    ("logs", tuple(flag for flag in OFF if "log" in flag)),
+    ("metrics and logs", OFF),
+)
+
+
+class CountFailed(Exception):
+    """valgrind is not there, or has not written what it counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionCost:
+    """Instructions of a request, with the defaults and without something that is one of them."""
+
+    port: Port
+    without: str
+    defaults: float
+    rest: float
+
+    @property
+    def percent(self) -> float:
+        return 100 * (self.defaults / self.rest - 1)
+
+
+def counted(peer: Peer, file: Path) -> Peer:
+    """The same server, whose instructions are counted. No worker can be started under valgrind (it lacks `pidfd_open`),
+    so no model is asked for its configuration."""
+    tool = ("valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={file}")
+    return replace(peer, command=(*tool, *peer.command, "--disable-auto-complete-config"))
+
+
+class Counter:
+    """What one process has counted into `file`, dump by dump."""
+
+    def __init__(self, pid: int, file: Path) -> None:
+        self._pid = pid
+        self._file = file
+
+    def begin(self) -> None:
+        self._control("--instr=on")
+
+    def during(self, work: Callable[[], object]) -> int:
+        """Raises CountFailed."""
+        self._control("--zero")
+        known = self._dumps()
+        work()
+        self._control("--dump")
+        new = self._dumps() - known
+        if len(new) != 1:
+            raise CountFailed(f"valgrind has written {len(new)} files of what it counted, expected one")
+        return total(new.pop().read_text())
+
+    def _dumps(self) -> set[Path]:
+        return set(self._file.parent.glob(f"{self._file.name}.*"))
+
+    def _control(self, option: str) -> None:
+        subprocess.run(["callgrind_control", option, str(self._pid)], check=True, capture_output=True)
+
+
+def total(dump: str) -> int:
+    """Of all functions. Raises CountFailed."""
+    found = re.search(r"^(?:summary|totals): (\d+)", dump, re.MULTILINE)
+    if found is None:
+        raise CountFailed("what valgrind has written says no total")
+    return int(found[1])
+
+
+@contextmanager
+def asking(server: Server, port: Port) -> Iterator[Callable[[int], None]]:
+    """Gives a call that sends so many requests, one after the other."""
+    module = tritonclient.http if port == "http" else tritonclient.grpc
+    inputs = []
+    for name in ("INPUT0", "INPUT1"):
+        tensor = module.InferInput(name, [1, 16], "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 16), np.float32))
+        inputs.append(tensor)
+    with module.InferenceServerClient(server.address(port)) as client:
+
+        def ask(times: int) -> None:
+            for _ in range(times):
+                client.infer("add_sub", inputs)
+
+        yield ask
+
+
+def count(peer: Peer, requests: int, folder: Path = DEFAULT_FOLDER) -> dict[Port, float]:
+    """Instructions of a request. Raises PeerError, CountFailed, OSError."""
+    folder.mkdir(exist_ok=True)
+    file, log = folder / "instructions", folder / "instructions.log"
+    for each in folder.glob(f"{file.name}.*"):
+        each.unlink()
+    server = Server(counted(peer, file), log, ready_seconds=READY_SECONDS)
+    found: dict[Port, float] = {}
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        server.start()
+        assert server.process is not None
+        counter = Counter(server.process.pid, file)
+        calls = {port: stack.enter_context(asking(server, port)) for port in PORTS}
+        counter.begin()
+        for ask in calls.values():
+            ask(WARMING_REQUESTS)
+        idle = counter.during(lambda: time.sleep(IDLE_SECONDS)) / IDLE_SECONDS
+        for port, ask in calls.items():
+            turns = []
+            for _ in range(TURNS):
+                began = time.monotonic()
+                counted_in_all = counter.during(lambda ask=ask: ask(requests))  # type: ignore[misc]
+                turns.append((counted_in_all - idle * (time.monotonic() - began)) / requests)
+            found[port] = min(turns)
+    return found
+
+
+def measure(requests: int, folder: Path = DEFAULT_FOLDER) -> list[InstructionCost]:
+    """Raises as `count`."""
+    peer = in_process(our_server(), folder)
+    defaults = count(peer, requests, folder)
+    costs = []
+    for name, flags in WITHOUT:
+        rest = count(replace(peer, command=(*peer.command, *flags)), requests, folder)
+        costs += [InstructionCost(port, name, defaults[port], rest[port]) for port in PORTS]
+    return sorted(costs, key=lambda cost: PORTS.index(cost.port))
+
+
+def report(costs: Sequence[InstructionCost]) -> str:
+    header = ["protocol", "without", "instructions, defaults", "without it", "cost %", "goal"]
+    lines = []
+    for cost in costs:
+        figures = [f"{cost.defaults:,.0f}", f"{cost.rest:,.0f}", f"{cost.percent:.1f}"]
+        lines.append([cost.port, cost.without, *figures, at_most(cost.percent, DEFAULT_COST_LIMIT)])
+    return table(header, lines, text_columns=2)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.default_instructions",
+        description="Count the instructions that the metrics and logs of the defaults cost.",
+    )
+    parser.add_argument("--requests", type=int, default=500, help="of each turn (default %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        if shutil.which("callgrind_control") is None:
+            raise CountFailed("valgrind is not there: apt-get install valgrind")
+        print(report(measure(options.requests)))
+    except (PeerError, CountFailed, OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
