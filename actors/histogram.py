@@ -30,10 +30,11 @@ class HistogramSnapshot:
 class Histogram:
     """Counts observations by upper bounds, in whatever unit the bounds are."""
 
-    __slots__ = ("_bounds", "_counts", "_total")
+    __slots__ = ("_bounds", "_bounds_array", "_counts", "_total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
+        self._bounds_array = np.array(self._bounds)
         self._counts = [0] * (len(self._bounds) + 1)
         self._total = 0.0
 
@@ -44,7 +45,7 @@ class Histogram:
 
     def observe_all(self, values: NDArray[np.float64], counts: NDArray[np.float64] | None = None) -> None:
         """Count each value once, or as often as `counts` says. Made for hundreds of them."""
-        buckets = np.bincount(np.searchsorted(self._bounds, values), counts, len(self._counts))
+        buckets = np.bincount(self._bounds_array.searchsorted(values), counts, len(self._counts))
         self._counts = [before + int(more) for before, more in zip(self._counts, buckets.tolist(), strict=True)]
         self._total += float(values.sum() if counts is None else values @ counts)
 

@@ -6,12 +6,12 @@ Triton has in milliseconds.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actors.histogram import DURATION_BOUNDS_US, FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
 from actors.sliding_window import SlidingWindow, SummarySnapshot
@@ -26,10 +26,6 @@ KEPT = 1024
 Durations: TypeAlias = Sequence[float]
 
 
-def _numbers() -> array[float]:
-    return array("d")
-
-
 def _durations() -> Histogram:
     return Histogram(DURATION_BOUNDS_US)
 
@@ -38,8 +34,8 @@ def _durations() -> Histogram:
 class LatencyHistograms:
     """Of successful requests; the histograms are in the metrics' names.
 
-    An observation is a number in an array: finding its bucket costs several times as much, unless it is done for
-    hundreds together, and objects that are kept would make work for the garbage collector.
+    An observation is a number in a list: finding its bucket costs several times as much, unless it is done for hundreds
+    together. Anything that holds others, kept as long, would make work for the garbage collector; numbers do not.
     """
 
     request: Histogram = field(default_factory=_durations)
@@ -48,9 +44,9 @@ class LatencyHistograms:
     compute_infer: Histogram = field(default_factory=_durations)
     compute_output: Histogram = field(default_factory=_durations)
     first_response: Histogram = field(default_factory=lambda: Histogram(FIRST_RESPONSE_BOUNDS_MS))
-    _replies: array[float] = field(default_factory=_numbers, init=False)
+    _replies: list[float] = field(default_factory=list, init=False)
     # Of each batch: input, infer and output nanoseconds, and how many requests count them as theirs.
-    _executions: array[float] = field(default_factory=_numbers, init=False)
+    _executions: list[float] = field(default_factory=list, init=False)
 
     def count_replies(self, durations: Durations) -> None:
         self._replies.extend(durations)
@@ -80,8 +76,7 @@ class LatencyHistograms:
     def _sort_replies(self) -> None:
         if not self._replies:
             return
-        queued, taken = np.array(self._replies).reshape(-1, 2).T
-        self._replies = _numbers()
+        queued, taken = _taken_from(self._replies).reshape(-1, 2).T
         self.queue.observe_all(queued * 1e6)
         self.request.observe_all(taken * 1e6)
         self.first_response.observe_all(taken * 1e3)
@@ -89,8 +84,7 @@ class LatencyHistograms:
     def _sort_executions(self) -> None:
         if not self._executions:
             return
-        computed_input, computed, computed_output, requests = np.array(self._executions).reshape(-1, 4).T
-        self._executions = _numbers()
+        computed_input, computed, computed_output, requests = _taken_from(self._executions).reshape(-1, 4).T
         self.compute_input.observe_all(computed_input / 1e3, requests)
         self.compute_infer.observe_all(computed / 1e3, requests)
         self.compute_output.observe_all(computed_output / 1e3, requests)
@@ -132,6 +126,12 @@ class LatencySummaries:
 
     def frozen(self) -> dict[str, SummarySnapshot]:
         return {name: getattr(self, name).frozen() for name in self.__slots__}
+
+
+def _taken_from(numbers: list[float]) -> NDArray[np.float64]:
+    taken = np.fromiter(numbers, np.float64, len(numbers))
+    numbers.clear()
+    return taken
 
 
 def latency_histograms(config: ModelConfig) -> LatencyHistograms:
