@@ -18,6 +18,7 @@ from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor, decode_bytes_elements
 from protocol.placement import MemoryReference, PlacedRequest, Placement
+from protocol.shared_memory import system
 from protocol.shared_memory.table import SharedMemoryTable
 from protocol.shared_tensor import SharedTensor
 from tests.fake_cupy import HANDLE, SIZE, FakeRuntime
@@ -272,6 +273,8 @@ async def test_what_a_client_takes_away_meanwhile_is_zero(table: SharedMemoryTab
 
 
 async def test_what_cannot_be_read_is_zero(table: SharedMemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "mapped", lambda *_: None)
+
     def refuse(*_: object) -> int:
         raise OSError(5, "Input/output error")
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidArgument, Unavailable
+from protocol.shared_memory import system
 from protocol.shared_memory.system import Segment, open_segment, segment_name
 from tests.protocol.shared_memory.conftest import ClientSegment, MakeSegment, attempt, open_descriptors
 
@@ -26,11 +27,51 @@ def client(make_segment: MakeSegment) -> ClientSegment:
     return make_segment(CONTENTS)
 
 
+@pytest.fixture(params=["mapped", "by its descriptor"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How bytes are moved: the second way is that of segments that cannot be mapped."""
+    if request.param != "mapped":
+        monkeypatch.setattr(system, "mapped", lambda *_: None)
+    return str(request.param)
+
+
 @pytest.fixture
-def segment(client: ClientSegment) -> Iterator[Segment]:
+def segment(client: ClientSegment, way: str) -> Iterator[Segment]:
     segment = open_segment("r", client.key, 0, len(CONTENTS))
     yield segment
     segment.close()
+
+
+@pytest.fixture
+def unmapped(client: ClientSegment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Segment]:
+    monkeypatch.setattr(system, "mapped", lambda *_: None)
+    segment = open_segment("r", client.key, 0, len(CONTENTS))
+    yield segment
+    segment.close()
+
+
+@pytest.fixture
+def mapped(client: ClientSegment) -> Iterator[Segment]:
+    segment = open_segment("r", client.key, 0, len(CONTENTS))
+    yield segment
+    segment.close()
+
+
+@pytest.fixture
+def truncated_after_a_look(client: ClientSegment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Tells how far the client truncates its segment as soon as its size was looked at."""
+    fstat = os.fstat
+
+    def to(left: int) -> None:
+        def look(descriptor: int) -> os.stat_result:
+            status = fstat(descriptor)
+            client.truncate(left)
+            return status
+
+        monkeypatch.setattr(os, "fstat", look)
+
+    yield to
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
@@ -226,14 +267,14 @@ def test_an_unlinked_segment_is_still_there(client: ClientSegment, segment: Segm
 
 
 def test_calls_that_come_back_short_go_on(
-    segment: Segment, client: ClientSegment, monkeypatch: pytest.MonkeyPatch
+    unmapped: Segment, client: ClientSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they do beyond 2 GiB, or when a signal arrives."""
     preadv, pwritev = os.preadv, os.pwritev
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: preadv(fd, [buffers[0][:7]], at))
     monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: pwritev(fd, [buffers[0][:7]], at))
-    assert bytes(segment.read(3, 100)) == CONTENTS[3:103]
-    segment.write(3, b"\xff" * 100)
+    assert bytes(unmapped.read(3, 100)) == CONTENTS[3:103]
+    unmapped.write(3, b"\xff" * 100)
     monkeypatch.undo()
     assert client.contents == CONTENTS[:3] + b"\xff" * 100 + CONTENTS[103:]
 
@@ -258,7 +299,7 @@ def test_a_truncated_segment_is_an_error(client: ClientSegment, segment: Segment
 
 @pytest.mark.parametrize("left", [0, 4, 104])
 def test_truncated_in_the_midst_of_a_read(
-    client: ClientSegment, segment: Segment, monkeypatch: pytest.MonkeyPatch, left: int
+    client: ClientSegment, unmapped: Segment, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     preadv = os.preadv
 
@@ -269,27 +310,50 @@ def test_truncated_in_the_midst_of_a_read(
 
     monkeypatch.setattr(os, "preadv", some_then_truncate)
     with pytest.raises(InvalidArgument, match=f"was truncated: 8 bytes at offset 100 .* holds {left} bytes"):
-        segment.read(100, 8)
+        unmapped.read(100, 8)
+
+
+@pytest.mark.parametrize("left", [0, 4096, 8192])
+def test_truncated_between_the_check_and_the_copy(
+    mapped: Segment, client: ClientSegment, truncated_after_a_look: Callable[[int], None], left: int
+) -> None:
+    truncated_after_a_look(left)
+    text = f"was truncated: 8000 bytes at offset 5000 .* holds {left} bytes"
+    with pytest.raises(InvalidArgument, match=text):
+        mapped.read(5000, 8000)
+    with pytest.raises(InvalidArgument, match=text):
+        mapped.write(5000, b"\xff" * 8000)
+    assert len(client.contents) == left
+
+
+def test_a_segment_that_grows_again_is_used_again(
+    mapped: Segment,
+    client: ClientSegment,
+    truncated_after_a_look: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    truncated_after_a_look(0)
+    with pytest.raises(InvalidArgument, match="was truncated"):
+        mapped.read(0, 8)
+    monkeypatch.undo()
+    client.path.write_bytes(CONTENTS)
+    assert bytes(mapped.read(0, len(CONTENTS))) == CONTENTS
+    mapped.write(0, b"\xff" * 8)
+    assert client.contents == b"\xff" * 8 + CONTENTS[8:]
 
 
 @pytest.mark.parametrize("left", [0, 99, 107])
 def test_truncated_between_the_check_and_the_write(
-    client: ClientSegment, segment: Segment, monkeypatch: pytest.MonkeyPatch, left: int
+    client: ClientSegment, unmapped: Segment, truncated_after_a_look: Callable[[int], None], left: int
 ) -> None:
     """It takes back what it once had, at its client's cost."""
-    fstat = os.fstat
-
-    def then_truncate(descriptor: int) -> os.stat_result:
-        status = fstat(descriptor)
-        client.truncate(left)
-        return status
-
-    monkeypatch.setattr(os, "fstat", then_truncate)
-    segment.write(100, b"\xff" * 8)
+    truncated_after_a_look(left)
+    unmapped.write(100, b"\xff" * 8)
     assert client.contents == CONTENTS[:left][:100].ljust(100, b"\0") + b"\xff" * 8
 
 
-def test_a_segment_truncated_again_and_again(client: ClientSegment, segment: Segment) -> None:
+@pytest.mark.usefixtures("way")
+def test_a_segment_truncated_again_and_again(client: ClientSegment) -> None:
     """Whenever it happens, the answer is all bytes or an error, and the process lives."""
     is_over = threading.Event()
 
@@ -302,17 +366,20 @@ def test_a_segment_truncated_again_and_again(client: ClientSegment, segment: Seg
     thread.start()
     try:
         for _ in range(300):
-            for result in (
-                attempt(lambda: len(segment.read(0, len(CONTENTS)))),
-                attempt(lambda: segment.write(0, CONTENTS)),
-            ):
-                assert result in (len(CONTENTS), None) or isinstance(result, InvalidArgument)
+            segment = attempt(lambda: open_segment("r", client.key, 0, len(CONTENTS)))
+            if isinstance(segment, Segment):
+                for result in (
+                    attempt(lambda segment=segment: len(segment.read(0, len(CONTENTS)))),  # type: ignore[misc]
+                    attempt(lambda segment=segment: segment.write(0, CONTENTS)),  # type: ignore[misc]
+                ):
+                    assert result in (len(CONTENTS), None) or isinstance(result, InvalidArgument)
+                segment.close()
     finally:
         is_over.set()
         thread.join()
 
 
-def test_a_full_file_system_is_not_now(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_file_system_is_not_now(unmapped: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -320,7 +387,7 @@ def test_a_full_file_system_is_not_now(segment: Segment, monkeypatch: pytest.Mon
     with pytest.raises(
         Unavailable, match="unable to write 3 bytes to shared memory region 'r': No space left on device"
     ):
-        segment.write(0, b"abc")
+        unmapped.write(0, b"abc")
 
 
 def test_no_memory_for_the_copy_is_not_now(client: ClientSegment) -> None:

@@ -1,0 +1,163 @@
+"""Clients' segments, mapped, so that bytes move at the speed of memory, and safe from what clients do to them.
+
+A client can truncate its segment whenever it likes. Touching a page that is not there any more is SIGBUS, which ends a
+process, and no check beforehand can exclude it. Here it does not end it: the handler puts memory of nobody in the place
+of the whole mapping, the copy goes on with that, and whoever has copied looks afterwards whether the mapping is lost.
+Source: mmap(2), sigaction(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import signal
+import sys
+import threading
+
+import numpy as np
+
+_MACHINES = ("x86_64", "aarch64")  # whose layout of `sigaction` and `siginfo_t` is the one below
+_CODE, _FAULT_ADDRESS = 8, 16  # where `siginfo_t` has them
+_SA_SIGINFO = 4
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_FAILED = ctypes.c_void_p(-1).value
+
+_Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _Action(ctypes.Structure):
+    """`struct sigaction`."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+class Mapping:
+    """A part of a segment, as long as it is not closed. Once the handler has taken its place it is lost for good, and
+    what was copied meanwhile is worth nothing. Positions are those in the segment.
+
+    Any number of threads may copy at a time; none may when it is closed.
+    """
+
+    def __init__(self, address: int, start: int, size: int) -> None:
+        self._start = start
+        self._size = size
+        self.address = address
+        self.is_lost = False
+        self._bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+    def read_into(self, memory: memoryview, position: int) -> bool:
+        """Whether it was all there."""
+        if self.is_lost:
+            return False
+        start = position - self._start
+        np.frombuffer(memory, np.uint8)[:] = self._bytes[start : start + len(memory)]
+        return not self.is_lost
+
+    def write(self, position: int, data: memoryview) -> bool:
+        """Whether it was all there."""
+        if self.is_lost:
+            return False
+        start = position - self._start
+        self._bytes[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        return not self.is_lost
+
+    def close(self) -> None:
+        _GUARDED.pop(self.address, None)
+        _system().munmap(self.address, self._size)
+
+    def holds(self, address: int) -> bool:
+        return self.address <= address < self.address + self._size
+
+    def lose(self) -> bool:
+        """Put memory of nobody in its place. Whether there is any."""
+        self.is_lost = True
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
+        replaced: int | None = _system().mmap(self.address, self._size, _READ_WRITE, flags, -1, 0)
+        return replaced != _FAILED
+
+
+# Of this process, by their addresses: a signal has one handler.
+_GUARDED: dict[int, Mapping] = {}
+
+
+def mapped(descriptor: int, position: int, size: int) -> Mapping | None:
+    """So many bytes of a segment, which need not be there. None where the system cannot map them, or faults not be
+    survived."""
+    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        return None
+    start = position - position % mmap.ALLOCATIONGRANULARITY
+    size += position - start
+    if size > sys.maxsize or not _guard():
+        return None
+    address = _system().mmap(None, size, _READ_WRITE, mmap.MAP_SHARED, descriptor, start)
+    if address == _FAILED:
+        return None
+    made = _GUARDED[address] = Mapping(address, start, size)
+    return made
+
+
+class _System:
+    """The C library's calls. They are quick, and keep the interpreter."""
+
+    def __init__(self) -> None:
+        library = ctypes.PyDLL(None)
+        self.mmap = library.mmap
+        self.mmap.restype = ctypes.c_void_p
+        numbers = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+        self.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *numbers)
+        self.munmap = library.munmap
+        self.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        self.sigaction = library.sigaction
+        self.sigaction.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+_SYSTEM: list[_System] = []
+
+
+def _system() -> _System:
+    if not _SYSTEM:
+        _SYSTEM.append(_System())
+    return _SYSTEM[0]
+
+
+# What was done about SIGBUS before, which gets the faults of others. It may be set up again by whoever was asked then
+# (`faulthandler` does so), so it is asked once.
+_BEFORE = _Action()
+_STRANGE: list[int] = []
+
+
+def _on_fault(number: int, information: int, context: int) -> None:
+    """Runs in the thread that has touched what is not there, in the midst of its copy. That goes on, or fails anew,
+    when this returns."""
+    address = ctypes.c_size_t.from_address(information + _FAULT_ADDRESS).value
+    for mapping in list(_GUARDED.values()):
+        if mapping.holds(address) and mapping.lose():
+            return
+    _system().sigaction(number, ctypes.byref(_Action() if _STRANGE else _BEFORE), None)
+    _STRANGE.append(address)
+    if ctypes.c_int.from_address(information + _CODE).value <= 0:  # sent by a process, and gone with this call
+        signal.pthread_kill(threading.get_ident(), number)
+
+
+_HANDLER = _Handler(_on_fault)
+
+
+def _guard() -> bool:
+    """Whether faults get to the handler. Whatever else was set up for them since the last time is kept for the faults
+    of others."""
+    current = _Action()
+    handler = ctypes.cast(_HANDLER, ctypes.c_void_p).value
+    if _system().sigaction(signal.SIGBUS, None, ctypes.byref(current)) != 0:
+        return False
+    if current.handler == handler:
+        return True
+    ctypes.memmove(ctypes.byref(_BEFORE), ctypes.byref(current), ctypes.sizeof(_Action))
+    ours = _Action(handler=handler, flags=_SA_SIGINFO)
+    return bool(_system().sigaction(signal.SIGBUS, ctypes.byref(ours), None) == 0)
