@@ -45,6 +45,12 @@ class Place(Inbox[Execute]):
         elif self._messages or not self._begin(self, message):
             super().send_nowait(message)
 
+    def leave(self, message: Execute) -> None:
+        """To the task, though it seemed to be begun."""
+        self.is_busy = False
+        self._messages.appendleft(message)
+        self.wake()
+
     def go_on(self) -> None:
         """Its batch has ended; begin what has come meanwhile."""
         self.is_busy = False

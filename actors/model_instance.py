@@ -38,6 +38,8 @@ from repository.warmup_data import WarmupSample
 logger = logging.getLogger("trioton.model_instance")
 
 _NO_TIME = BatchTiming(0, 0, 0)
+# Batches that run within a call follow one another for so long, before all else has its turn.
+AT_ONCE_SECONDS = 0.0005
 
 
 @dataclass(eq=False, slots=True)
@@ -68,6 +70,9 @@ class ModelInstance:
     _has_died: bool = field(default=False, init=False)
     _is_stopping: bool = field(default=False, init=False)
     _is_reporting: bool = field(default=False, init=False)
+    # What was given within the report of a batch that ran at once, and until when such a one may follow it.
+    _following: tuple[Place, Execute] | None = field(default=None, init=False)
+    _follows_until: float = field(default=0.0, init=False)
     _now: Callable[[], float] = field(default=trio.current_time, init=False)  # as `scheduler_loop`'s
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -128,10 +133,11 @@ class ModelInstance:
                 self._open_place(self._hearing)
 
     async def _hear(self, place: Place) -> None:
-        """Run the batches that come to a place and that the backend cannot begin by a call, until it is closed."""
+        """Run the batches that come to a place and that could not be begun by a call, until it is closed."""
         while (message := await place.receive()) is not None:
-            place.is_busy = True
-            await self._take(place, message, place.free)
+            if not (self.backend.runs_at_once and self._begin(place, message)):
+                place.is_busy = True
+                await self._take(place, message, place.free)
             del message  # a place that waits for the next one keeps no tensors, and no client's shared memory
 
     def _after_batch(self, place: Place) -> None:
@@ -193,14 +199,14 @@ class ModelInstance:
         """Have the backend begin a batch by a call, if that is possible."""
         if self.limit is not None or self.is_decoupled or self._is_stopping:
             return False
+        backend = self.backend
+        if backend.runs_at_once:
+            return self._run_at_once(place, message)
         running = running_batch(place, message, self._now())
         if not running.batch:
             return False
-        backend = self.backend
-        free = place.free if backend.can_overlap else None
-        if backend.runs_at_once:
-            return self._run_at_once(running, free)
         now = time.monotonic_ns()
+        free = place.free if backend.can_overlap else None
         if not backend.begin(running.requests, partial(self._end_begun, running), free):
             return False
         place.is_busy = True
@@ -211,20 +217,44 @@ class ModelInstance:
                 self._tell_cancelled(running.batch, item)
         return True
 
-    def _run_at_once(self, running: RunningBatch, free: Callable[[], None] | None) -> bool:
-        """With its end too, unless that comes later. In a turn of its own the place's task runs what is given within
-        the report of another batch, whose callers would wait for this one's end, and what a scheduler of sequences
-        gives, which must not be told of an end while it does."""
-        if self._is_reporting or running.message.keeps_rows:
+    def _run_at_once(self, place: Place, message: Execute) -> bool:
+        """With its end too, unless that comes later, and with those that follow. What is given within the report of
+        another batch, whose callers would wait for this one's end, runs after it. What takes too long is left to the
+        place's task, and so to a turn of its own, and so is what a scheduler of sequences gives, which must not be told
+        of an end while it does."""
+        if message.keeps_rows:
             return False
-        running.place.is_busy = True
+        if self._is_reporting:
+            if self._following is not None or time.perf_counter() >= self._follows_until:
+                return False
+            place.is_busy = True
+            self._following = place, message
+            return True
+        self._follows_until = time.perf_counter() + AT_ONCE_SECONDS
+        try:
+            if not self._start_at_once(place, message):
+                return False
+            while self._following is not None:
+                (place, message), self._following = self._following, None
+                if not self._start_at_once(place, message):
+                    place.leave(message)
+        finally:
+            self._follows_until = 0.0
+        return True
+
+    def _start_at_once(self, place: Place, message: Execute) -> bool:
+        running = running_batch(place, message, self._now())
+        if not running.batch:
+            return False
+        place.is_busy = True
         self._begun.add(running)
         self._note_begun(running)
+        free = place.free if self.backend.can_overlap else None
         if self.backend.begin(running.requests, partial(self._end_begun, running), free):
             return True
         self._begun.discard(running)
         self._executing -= 1
-        running.place.is_busy = False
+        place.is_busy = False
         return False
 
     def _end_begun(self, running: RunningBatch, result: BatchResult | Exception) -> None:

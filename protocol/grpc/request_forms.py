@@ -59,7 +59,7 @@ ReadRequest: TypeAlias = WireRequest | FormedRequest
 class RequestForm:
     """Made of a request that is right."""
 
-    __slots__ = ("_decoded", "_has_id", "_head", "_inputs", "_raw", "_raw_size", "_tail", "names")
+    __slots__ = ("_decoded", "_gaps", "_has_id", "_head", "_inputs", "_raw", "_raw_size", "_tail", "names")
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class RequestForm:
         self._inputs = [(tensor.name, tensor.datatype, tensor.shape) for tensor in decoded.request.inputs]
         for tensor in decoded.request.inputs:
             tensor.data = b""
+        self._gaps = [b""] * len(self._inputs)  # for a request that has no data itself
         self._head = head  # up to the id's length, where there is one
         self._has_id = tail is not None
         self._tail = tail or b""
@@ -113,7 +114,7 @@ class RequestForm:
         decoded = self._decoded
         known, placement = decoded.request, decoded.placement
         if placement is not None and placement.inputs:
-            raw = self._with_gaps(raw, placement.inputs)
+            raw = self._with_gaps(raw, placement.inputs) if raw else self._gaps
         inputs: list[Tensor] = []
         for (name, datatype, shape), data in zip(self._inputs, raw, strict=True):
             inputs.append(Tensor(name, datatype, shape, data))

@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from actors import model_instance
 from actors.messages import Abandon, Drain, SchedulerAddress, Submit
 from backends.interface import BatchResult, InstanceDied
 from protocol.errors import Internal, InvalidArgument, Unavailable
@@ -115,6 +116,43 @@ async def test_what_waits_is_run_after_the_callers_before_are_answered(
     await wait_all_tasks_blocked()
     assert ids_of(callers) == [str(n) for n in range(400)]
     assert ended == list(range(0, 400, 4))
+
+
+@pytest.mark.parametrize(("seconds", "has_run_all"), [(3600.0, True), (0.0, False)])
+async def test_batches_follow_one_another_for_a_while(
+    autojump_clock: MockClock,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    has_run_all: bool,
+) -> None:
+    """Then all else has its turn, and the task of the instance goes on."""
+    monkeypatch.setattr(model_instance, "AT_ONCE_SECONDS", seconds)
+    backend = at_once()
+    address = await start(nursery, scheduler(), backend)
+    await wait_all_tasks_blocked()
+    callers = submit(address, *map(str, range(12)))
+    await trio.lowlevel.checkpoint()
+    await trio.lowlevel.checkpoint()
+    assert (len(backend.batches) == 3) is has_run_all
+    await wait_all_tasks_blocked()
+    assert ids_of(callers) == [str(n) for n in range(12)]
+    assert backend.batches == [[str(n) for n in range(first, first + 4)] for first in (0, 4, 8)]
+
+
+async def test_a_batch_that_would_follow_and_of_which_nobody_is_left(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    def leave(backend: FakeBackend, requests: Sequence[InferenceRequest]) -> None:
+        for caller in callers[4:8]:
+            caller.item.cancel()
+
+    backend = at_once(leave)
+    address = await start(nursery, scheduler(), backend)
+    callers = submit(address, *map(str, range(9)))
+    await wait_all_tasks_blocked()
+    assert backend.batches == [["0", "1", "2", "3"], ["8"]]
+    assert ids_of([*callers[:4], *callers[8:]]) == ["0", "1", "2", "3", "8"]
 
 
 async def test_late_answers_keep_the_instance_busy_unless_it_is_freed(
