@@ -72,6 +72,7 @@ class SegmentPool:
         self._settings = settings
         self._slots = slots
         self._in_slots: dict[int, Segment] = {}
+        self._room = settings.shm_limit_byte_size  # that none of them takes
 
     def segment_of(self, size: int) -> Segment | None:
         """One of at least so many bytes that is not lent; None where that would be beyond the limit.
@@ -92,7 +93,7 @@ class SegmentPool:
         for slot in self._slots:
             if slot != segment.slot:
                 other = self._in_slots.get(slot)
-                if (self._room_beside(slot) >= segment.size) if other is None else not other.is_lent:
+                if (self._room >= segment.size) if other is None else not other.is_lent:
                     return SharedMemory(segment.lend(), is_lent=True)
         return SharedMemory(segment.view, is_lent=False)
 
@@ -100,6 +101,7 @@ class SegmentPool:
         """Never write to it again."""
         if self._in_slots.get(segment.slot) is segment:
             del self._in_slots[segment.slot]
+            self._room += segment.size
             segment.close()
 
     def take_unsent(self) -> list[Segment]:
@@ -113,16 +115,11 @@ class SegmentPool:
         for segment in list(self._in_slots.values()):
             self.drop(segment)
 
-    def _room_beside(self, slot: int) -> int:
-        """What the limit leaves to the segment in a slot."""
-        others = [segment.size for segment in self._in_slots.values() if segment.slot != slot]
-        return self._settings.shm_limit_byte_size - sum(others)
-
     def _made(self, slot: int, size: int) -> Segment | None:
         """A new one in the slot, larger than the one that was there."""
         settings = self._settings
-        room = self._room_beside(slot)
         before = self._in_slots.get(slot)
+        room = self._room + (before.size if before is not None else 0)
         if size > room:
             return None
         wanted = max(size, settings.shm_default_byte_size, 2 * before.size if before is not None else 0)
@@ -130,6 +127,7 @@ class SegmentPool:
         if before is not None:
             self.drop(before)
         made = self._in_slots[slot] = Segment(min(wanted, room), slot)
+        self._room -= made.size
         return made
 
 
