@@ -12,8 +12,9 @@ from pathlib import Path
 
 import trio
 
-from tests.bench import batching_efficiency, default_cost, ensemble_overhead, report
+from tests.bench import batching_efficiency, default_cost, default_instructions, ensemble_overhead, report
 from tests.bench.contest import Failure, Outcome, Results, Turn, hold, turns
+from tests.bench.default_instructions import CountFailed
 from tests.bench.entrants import TITLES, Entrant, start
 from tests.bench.load import LoadGenerator
 from tests.bench.machine import this_machine
@@ -137,8 +138,11 @@ def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
     """What our defaults cost, our server beside the bare library, and a step of an ensemble beside the bare model."""
     print("  the defaults, batching efficiency, and the overhead of ensembles", flush=True)
     try:
-        defaults = default_cost.report(default_cost.measure(load, 2 * rounds))
-    except (LoadFailed, PeerError) as error:
+        if default_instructions.is_possible():
+            defaults = default_instructions.report(default_instructions.measure())
+        else:
+            defaults = default_cost.report(default_cost.measure(load, 2 * rounds))
+    except (LoadFailed, PeerError, CountFailed) as error:
         defaults = f"failed: {error}"
     try:
         efficiency = batching_efficiency.report(batching_efficiency.measure(load, our_server(), rounds=min(rounds, 3)))

@@ -34,6 +34,7 @@ WARMING_REQUESTS = 200
 IDLE_SECONDS = 5.0
 READY_SECONDS = 180.0
 TURNS = 3
+REQUESTS = 500
 PORTS: tuple[Port, ...] = ("http", "grpc")
 
 # What is left out of the defaults; the last leaves out all.
@@ -46,7 +47,7 @@ WITHOUT = (
 
 
 class CountFailed(Exception):
-    """valgrind is not there, or has not written what it counted."""
+    """valgrind is not there, or has not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,10 @@ class Counter:
         return set(self._file.parent.glob(f"{self._file.name}.*"))
 
     def _control(self, option: str) -> None:
-        subprocess.run(["callgrind_control", option, str(self._pid)], check=True, capture_output=True)
+        try:
+            subprocess.run(["callgrind_control", option, str(self._pid)], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise CountFailed(f"callgrind_control {option}: {error}") from None
 
 
 def total(dump: str) -> int:
@@ -125,7 +129,7 @@ def asking(server: Server, port: Port) -> Iterator[Callable[[int], None]]:
 
 
 def count(peer: Peer, requests: int, folder: Path = DEFAULT_FOLDER) -> dict[Port, float]:
-    """Instructions of a request. Raises PeerError, CountFailed, OSError."""
+    """Instructions of a request. Raises PeerError, CountFailed."""
     folder.mkdir(exist_ok=True)
     file, log = folder / "instructions", folder / "instructions.log"
     for each in folder.glob(f"{file.name}.*"):
@@ -152,7 +156,11 @@ def count(peer: Peer, requests: int, folder: Path = DEFAULT_FOLDER) -> dict[Port
     return found
 
 
-def measure(requests: int, folder: Path = DEFAULT_FOLDER) -> list[InstructionCost]:
+def is_possible() -> bool:
+    return shutil.which("callgrind_control") is not None
+
+
+def measure(requests: int = REQUESTS, folder: Path = DEFAULT_FOLDER) -> list[InstructionCost]:
     """Raises as `count`."""
     peer = in_process(our_server(), folder)
     defaults = count(peer, requests, folder)
@@ -177,13 +185,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m tests.bench.default_instructions",
         description="Count the instructions that the metrics and logs of the defaults cost.",
     )
-    parser.add_argument("--requests", type=int, default=500, help="of each turn (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="of each turn (default %(default)s)")
     options = parser.parse_args(arguments)
     try:
-        if shutil.which("callgrind_control") is None:
+        if not is_possible():
             raise CountFailed("valgrind is not there: apt-get install valgrind")
         print(report(measure(options.requests)))
-    except (PeerError, CountFailed, OSError, subprocess.CalledProcessError) as error:
+    except (PeerError, CountFailed) as error:
         sys.exit(f"error: {error}")
 
 
