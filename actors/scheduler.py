@@ -122,7 +122,6 @@ class Scheduler(SchedulerLoop):
         instance = done.instance
         is_ahead = self._ahead.get(instance) is done.given  # an instance that is stopped ends its batches in any order
         (self._ahead if is_ahead else self._running).pop(instance, None)
-        self.statistics.count_batch(done, now=now)
         if self.tuning is not None:
             self.tuning.completed(done.batch, started=done.started, now=now)
         if instance in self._ahead:
@@ -132,6 +131,9 @@ class Scheduler(SchedulerLoop):
         if not done.is_alive:
             self._retire(instance)
         return ((), ()) if done.replies is None else (done.batch, done.replies)
+
+    def _count(self, done: BatchDone, now: float) -> None:
+        self.statistics.count_batch(done, now=now)
 
     def _rest(self, instance: InstanceAddress) -> None:
         """It can take a batch, or has run its last one."""

@@ -5,10 +5,11 @@ what can run, is the scheduler's own: `actors.scheduler`, or `actors.sequence.ba
 
 A message is noted by a call, within `SchedulerAddress.tell`. The task wakes once for all that was told since it slept,
 so that requests of a burst share a batch; who knows where its burst ends says so (`SchedulerAddress.give_out`), and the
-task sleeps on. The end of a batch does not wait for it either: in that one call the batch is counted, its instance is
-given the next one, and then, while that computes, the scheduler answers. Nobody else answers a request that it holds,
-and what is answered has been counted. A caller that is answered may tell the scheduler something before `tell` returns,
-so answers come last in whatever is done.
+task sleeps on. The end of a batch does not wait for it either: in that one call its instance is given the next one,
+then, while that computes, the scheduler answers, and counts the batch while answers are on their way. Nobody else
+answers a request that it holds, and whoever asks for what was counted finds it there: nothing else runs meanwhile. A
+caller that is answered may tell the scheduler something before `tell` returns, so answers come last in what changes its
+state.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class SchedulerLoop(abc.ABC):
             if self._is_draining or self._wake_at != math.inf:
                 self._tell_task()
             self._answer(items, replies)
+            self._count(message, now)
         else:
             self._handle(message)
             self._tell_task()
@@ -156,7 +158,11 @@ class SchedulerLoop(abc.ABC):
 
     @abc.abstractmethod
     def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
-        """Count a batch, and what its instance can do next. Gives the requests that are to be answered, and how."""
+        """Note what its instance can do next. Gives the requests that are to be answered, and how."""
+
+    @abc.abstractmethod
+    def _count(self, done: BatchDone, now: float) -> None:
+        """Count a batch, whose requests are answered, as far as `_finish` has not."""
 
     @abc.abstractmethod
     def _handle(self, message: SchedulerMessage) -> None:

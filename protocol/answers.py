@@ -28,13 +28,14 @@ class Answers:
     """Of one edge. `run` is its one task, for what comes one by one; who gives many says where they begin and end, and
     has them delivered by that."""
 
-    __slots__ = ("_arrived", "_bursts", "_last", "_ready")
+    __slots__ = ("_arrived", "_bursts", "_last", "_ready", "left")
 
     def __init__(self) -> None:
         self._ready: list[Answered] = []
         self._last: list[Callable[[], None]] = []
         self._arrived = Wakeup()
         self._bursts = 0  # in each other: what is delivered may bring more
+        self.left = 0  # to be delivered behind the one that is
 
     def put(self, answered: Answered) -> None:
         """Deliver it at the end of the burst, or else by the task."""
@@ -67,7 +68,9 @@ class Answers:
     def _deliver(self) -> None:
         while self._ready:
             ready, self._ready = self._ready, []
+            self.left = len(ready)
             for answered in ready:
+                self.left -= 1
                 answered.deliver()
         last, self._last = self._last, []
         for call in last:

@@ -175,6 +175,9 @@ class SequenceBatcher(SchedulerLoop):
         given = [reply for step, reply in zip(rows, done.replies, strict=True) if step is not None]
         return self._finish_replies(done, _real(rows), given, now)
 
+    def _count(self, done: BatchDone, now: float) -> None:
+        """Its rows were counted one by one."""
+
     def _finish_replies(
         self, done: BatchDone, steps: Sequence[Step], given: Sequence[Reply], now: float
     ) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:

@@ -152,22 +152,26 @@ class DirectCalls:
 
     def answer(self, call: DirectCall) -> None:
         """Implements `direct_infer.Asking`."""
-        assert self._infer is not None
+        infer = self._infer
+        assert infer is not None
         if self.begun.pop(call.id, None) is None:  # given up
             return
         try:
-            message = self._infer.end(call)
+            message = infer.encode(call)
         except Exception as error:
             self._out.end_stream(call.id, error_response(error, call.head.method), peer_has_ended=True)
-            self._out.write_after(self._infer.answers)
+            self._out.write_after(infer.answers)
         else:
             if message is None:
-                stream = self._finish_in_task(call, partial(self._infer.send, call))
-                stream.on_close = partial(self._infer.close, call)
+                call.let_go().end()
+                stream = self._finish_in_task(call, partial(infer.send, call))
+                stream.on_close = partial(infer.close, call)
                 return
-            if not self._out.send_response(call.id, message, self._infer.answers):  # its client has to make room first
+            if not self._out.send_response(call.id, message, infer.answers):  # its client has to make room first
+                infer.close(call)
                 self._finish_in_task(call, partial(_send, message))
                 return
+        infer.close(call)  # while the answer is on its way, if it was the last one
         if not self.begun:
             self._owner.note_end()
 

@@ -98,31 +98,19 @@ class DirectInfer:
         call.placed = PlacedRequest.fetch_at_once(request, placement, call.lease, services.core)
         return call.placed is not None
 
-    def end(self, call: DirectCall) -> list[Buffer] | None:
-        """The response message, in its parts; None where it takes a task, for `send`, and has to be closed. Raises what
-        went wrong."""
-        submitted, call.submitted = call.submitted, None  # as `let_go` does
-        assert submitted is not None
-        submitted.end()
+    def encode(self, call: DirectCall) -> list[Buffer] | None:
+        """The response message, in its parts; None where it takes a task, for `send`. Raises what went wrong."""
         reply = call.reply
-        try:
-            if isinstance(reply, InferenceResponse):
-                if call.placed is not None:
-                    reply = call.placed.deliver_at_once(reply)
-                if reply is None:
-                    return None
-                message = encode_response(reply)
-            else:
-                assert reply is not None
-                raise reply
-        except BaseException:
-            self.close(call)
-            raise
-        self.close(call)
-        return message
+        if isinstance(reply, InferenceResponse):
+            if call.placed is not None:
+                reply = call.placed.deliver_at_once(reply)
+            return None if reply is None else encode_response(reply)
+        assert reply is not None
+        raise reply
 
     async def send(self, call: DirectCall, stream: Stream) -> None:
-        """Answer in a task after all. `close` has to be called when that has ended, or will not be."""
+        """Answer in a task after all, which the submission does not wait for. `close` has to be called when that has
+        ended, or will not be."""
         assert call.placed is not None
         assert isinstance(call.reply, InferenceResponse)
         await stream.send_message(encode_response(await call.placed.deliver(call.reply)))
@@ -133,7 +121,10 @@ class DirectInfer:
         self.close(call)
 
     def close(self, call: DirectCall) -> None:
-        """Let go what it holds."""
+        """Let go what it holds: it is answered, or given up."""
+        submitted, call.submitted = call.submitted, None  # as `let_go` does
+        if submitted is not None:
+            submitted.end()
         call.asking.memory.give(call.size)
         if call.lease is not None:
             call.lease.__exit__(None, None, None)

@@ -215,7 +215,7 @@ class Outgoing:
     def _note_answered(self, size: int, answers: Answers) -> None:
         self.has_sent_data = True
         self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
-        if size > _WRITTEN_ABOVE:
+        if size > _WRITTEN_ABOVE or not answers.left:
             self.write()
         elif not self._writes_soon:
             self._writes_soon = True

@@ -138,10 +138,8 @@ class DirectInference:
         memory.held += size
         return request
 
-    def end(self, request: DirectRequest) -> Reply | None:
+    def reply(self, request: DirectRequest) -> Reply | None:
         """Its answer, now that it is there; None where that has to be encoded by `encode`."""
-        request.let_go().end()
-        self._services.memory.held -= request.size
         reply = request.reply
         if isinstance(reply, InferenceResponse):
             try:
@@ -153,6 +151,11 @@ class DirectInference:
                 return internal_reply(error)
         assert reply is not None
         return error_reply(reply)
+
+    def close(self, request: DirectRequest) -> None:
+        """It is answered, or what is left of that needs nothing that it holds."""
+        request.let_go().end()
+        self._services.memory.held -= request.size
 
     async def encode(self, request: DirectRequest) -> Reply:
         """The answer of one that has ended, where it takes a thread."""

@@ -98,8 +98,9 @@ class Rest:
         if request is not self._request or self._direct is None:
             return  # given up
         self._request = None
-        reply = self._direct.end(request)
+        reply = self._direct.reply(request)
         left = () if reply is None else self._send(reply)
+        self._direct.close(request)  # while the answer is on its way
         if reply is None or left:
             self.unfinished = Unfinished(request, left)
             self._wake()
