@@ -14,6 +14,7 @@ import platform
 import signal
 import sys
 import threading
+from functools import cache
 
 import numpy as np
 
@@ -118,31 +119,25 @@ class _System:
         self.sigaction.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
-_SYSTEM: list[_System] = []
-
-
+@cache
 def _system() -> _System:
-    if not _SYSTEM:
-        _SYSTEM.append(_System())
-    return _SYSTEM[0]
+    return _System()
 
 
-# What was done about SIGBUS before, which gets the faults of others. It may be set up again by whoever was asked then
-# (`faulthandler` does so), so it is asked once.
+# What was done about SIGBUS before, which gets the faults of others.
 _BEFORE = _Action()
-_STRANGE: list[int] = []
 
 
 def _on_fault(number: int, information: int, context: int) -> None:
     """Runs in the thread that has touched what is not there, in the midst of its copy. That goes on, or fails anew,
     when this returns."""
+    is_sent = ctypes.c_int.from_address(information + _CODE).value <= 0  # by a process
     address = ctypes.c_size_t.from_address(information + _FAULT_ADDRESS).value
-    for mapping in list(_GUARDED.values()):
-        if mapping.holds(address) and mapping.lose():
-            return
-    _system().sigaction(number, ctypes.byref(_Action() if _STRANGE else _BEFORE), None)
-    _STRANGE.append(address)
-    if ctypes.c_int.from_address(information + _CODE).value <= 0:  # sent by a process, and gone with this call
+    if not is_sent and any(mapping.holds(address) and mapping.lose() for mapping in list(_GUARDED.values())):
+        return
+    _system().sigaction(number, ctypes.byref(_BEFORE), None)
+    _BEFORE.handler = None  # who is asked now may set up again what was there before, as `faulthandler` does: not twice
+    if is_sent:  # it does not come anew
         signal.pthread_kill(threading.get_ident(), number)
 
 
