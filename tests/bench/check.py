@@ -52,7 +52,7 @@ def _over_grpc(server: Server) -> None:
         _ask_plainly(server, "grpc", tritonclient.grpc, client)
         answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
         client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("add_sub", _small(tritonclient.grpc))
+        client.async_stream_infer("add_sub", small_inputs(tritonclient.grpc))
         try:
             result, error = answers.get(timeout=TIMEOUT_SECONDS)
         except queue.Empty:
@@ -67,7 +67,7 @@ def _over_grpc(server: Server) -> None:
 
 def _ask_plainly(server: Server, port: Port, flavour: Any, client: Any) -> None:
     for _ in range(REPEATS):
-        _expect_sums(server, port, client.infer("add_sub", _small(flavour)))
+        _expect_sums(server, port, client.infer("add_sub", small_inputs(flavour)))
         answer = client.infer("large", [_input(flavour, "INPUT", LARGE)])
         _expect(server, port, "large", answer.as_numpy("OUTPUT"), LARGE)
 
@@ -91,7 +91,8 @@ def _ask_through_shared_memory(server: Server, client: Any) -> None:
         shared_memory.destroy_shared_memory_region(region)
 
 
-def _small(flavour: Any) -> list[Any]:
+def small_inputs(flavour: Any) -> list[Any]:
+    """Of `add_sub`, for `tritonclient.http` or `tritonclient.grpc`."""
     return [_input(flavour, "INPUT0", LEFT), _input(flavour, "INPUT1", RIGHT)]
 
 

@@ -19,10 +19,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import tritonclient.grpc
 import tritonclient.http
 
+from tests.bench.check import small_inputs
 from tests.bench.default_cost import OFF
 from tests.bench.goals import DEFAULT_COST_LIMIT, at_most
 from tests.bench.peers import Peer, PeerError, Server, in_process, our_server
@@ -113,13 +113,9 @@ def total(dump: str) -> int:
 @contextmanager
 def asking(server: Server, port: Port) -> Iterator[Callable[[int], None]]:
     """Gives a call that sends so many requests, one after the other."""
-    module = tritonclient.http if port == "http" else tritonclient.grpc
-    inputs = []
-    for name in ("INPUT0", "INPUT1"):
-        tensor = module.InferInput(name, [1, 16], "FP32")
-        tensor.set_data_from_numpy(np.zeros((1, 16), np.float32))
-        inputs.append(tensor)
-    with module.InferenceServerClient(server.address(port)) as client:
+    flavour = tritonclient.http if port == "http" else tritonclient.grpc
+    inputs = small_inputs(flavour)
+    with flavour.InferenceServerClient(server.address(port)) as client:
 
         def ask(times: int) -> None:
             for _ in range(times):
@@ -131,7 +127,7 @@ def asking(server: Server, port: Port) -> Iterator[Callable[[int], None]]:
 def count(peer: Peer, requests: int, folder: Path = DEFAULT_FOLDER) -> dict[Port, float]:
     """Instructions of a request. Raises PeerError, CountFailed."""
     folder.mkdir(exist_ok=True)
-    file, log = folder / "instructions", folder / "instructions.log"
+    file, log = folder / "instructions", folder / "default-instructions.log"
     for each in folder.glob(f"{file.name}.*"):
         each.unlink()
     server = Server(counted(peer, file), log, ready_seconds=READY_SECONDS)
