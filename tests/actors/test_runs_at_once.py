@@ -172,6 +172,22 @@ async def test_late_answers_keep_the_instance_busy_unless_it_is_freed(
         assert backend.batches == [[first], ["next"]]
 
 
+async def test_late_answers_of_what_the_task_has_begun_keep_the_instance_busy_too(
+    autojump_clock: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_instance, "AT_ONCE_SECONDS", 0.0)
+    backend = at_once()
+    address = await start(nursery, scheduler(), backend)
+    callers = submit(address, "0", "1", "2", "3", "late")
+    await wait_all_tasks_blocked()
+    callers += submit(address, "next")
+    await wait_all_tasks_blocked()
+    assert backend.batches == [["0", "1", "2", "3"], ["late"]]
+    await trio.sleep(2)
+    assert backend.batches[2:] == [["next"]]
+    assert ids_of(callers) == ["0", "1", "2", "3", "late", "next"]
+
+
 @pytest.mark.parametrize(
     ("error", "kind"), [(InvalidArgument("no"), "InvalidArgument"), (ValueError("no"), "Internal")]
 )
