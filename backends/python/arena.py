@@ -27,7 +27,7 @@ logger = logging.getLogger("trioton.backends.python")
 class Segment:
     """Memory that both sides have mapped; both know it by its slot. `view` is the server's."""
 
-    __slots__ = ("_lent", "_map", "descriptor", "is_sent", "size", "slot", "view")
+    __slots__ = ("_lent", "_map", "_memory", "descriptor", "is_sent", "size", "slot", "view")
 
     def __init__(self, size: int, slot: int) -> None:
         self.size = size
@@ -43,6 +43,8 @@ class Segment:
             os.close(self.descriptor)
             raise
         self.view = memoryview(self._map)
+        self._memory = np.frombuffer(self._map, np.uint8)
+        self._memory.flags.writeable = False
 
     @property
     def is_lent(self) -> bool:
@@ -52,25 +54,27 @@ class Segment:
         """All of it, to be read. It `is_lent` while anybody holds this or a part of it."""
         memory = None if self._lent is None else self._lent()
         if memory is None:
-            memory = np.frombuffer(self._map, np.uint8)  # what is cut from it holds this, which can be asked for
+            memory = self._memory[:]  # what is cut from it holds this, which can be asked for
             self._lent = weakref.ref(memory)
-        return memory.data.toreadonly()
+        return memory.data
 
     def close(self) -> None:
         """Unmap; what the worker still has mapped stays until it lets go, and what is lent until nobody holds it."""
         self.view.release()
+        del self._memory
         with suppress(BufferError):
             self._map.close()
         os.close(self.descriptor)
 
 
 class SegmentPool:
-    """The segments of one direction: each batch has one, by its slot, and the others are lent or wait. Together they
+    """The two segments of one direction: each batch has one, by its slot, and the other is lent or waits. Together they
     have `shm_limit_byte_size` bytes at most."""
 
     def __init__(self, settings: PythonSettings, slots: range) -> None:
         self._settings = settings
         self._slots = slots
+        self._both = sum(slots)
         self._in_slots: dict[int, Segment] = {}
         self._room = settings.shm_limit_byte_size  # that none of them takes
 
@@ -90,11 +94,9 @@ class SegmentPool:
 
     def show(self, segment: Segment) -> SharedMemory:
         """What it holds, lent where there is another one for the next batch."""
-        for slot in self._slots:
-            if slot != segment.slot:
-                other = self._in_slots.get(slot)
-                if (self._room >= segment.size) if other is None else not other.is_lent:
-                    return SharedMemory(segment.lend(), is_lent=True)
+        other = self._in_slots.get(self._both - segment.slot)
+        if (self._room >= segment.size) if other is None else not other.is_lent:
+            return SharedMemory(segment.lend(), is_lent=True)
         return SharedMemory(segment.view, is_lent=False)
 
     def drop(self, segment: Segment) -> None:

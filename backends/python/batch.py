@@ -6,7 +6,7 @@ Flow: requests → [batch] → EXECUTE frame; EXECUTED frame → [batch] → res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -28,9 +28,11 @@ from protocol.errors import KINDS, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue
 
 _START_FLAG, _END_FLAG = 1, 2
-# The column of EXECUTED in front of its runs: the batch, whether inputs are kept, the bytes of outputs in the segment.
-_BEFORE_RUNS = 3
+# The column of EXECUTED in front of places and runs: the batch, whether inputs are kept, the bytes of outputs in the
+# segment, how many of them have places.
+_BEFORE_PLACES = 4
 _NOTHING = ExecutedHead()
+_NOWHERE: Mapping[int, int] = {}
 
 Outcome: TypeAlias = InferenceResponse | ServerError
 
@@ -44,13 +46,15 @@ def encode_batch(
     about_batch: dict[str, Any],
     input_slot: int = NO_SLOT,
     output_slot: int = NO_SLOT,
+    wants_rousing: bool = False,
 ) -> EncodedFrame:
     """The EXECUTE frame of a batch. `about_batch` is what its head is to say besides the requests; the inputs are not
-    in it if they are in a segment, of whose slot it tells."""
+    in it if they are in a segment, of whose slot it tells. `wants_rousing` if the server is likely to sleep until it is
+    answered."""
     about = about_requests(requests, all_outputs)
     if about:
         about_batch["requests"] = about
-    before = (number, input_slot, output_slot)
+    before = (number, input_slot, output_slot, wants_rousing)
     return inputs.frame(EXECUTE, about_batch, before=before, is_elsewhere=input_slot != NO_SLOT)
 
 
@@ -90,24 +94,31 @@ def _about(request: InferenceRequest, *, is_all: bool) -> dict[str, Any]:
 
 
 class Executed(msgspec.Struct, eq=False):
-    """An EXECUTED frame, its tensors not looked at yet: `shared` bytes of them are in the outputs' segment. `numbers`
-    are its column."""
+    """An EXECUTED frame, its tensors not looked at yet: `shared` bytes of them are in the outputs' segment, but for
+    those that are `placed`: where each would begin there, and where it does in that of the inputs. `numbers` are its
+    column, whose runs begin at `runs_at`."""
 
     batch: int
     is_kept: bool
     shared: int
+    placed: Mapping[int, int]
     head: ExecutedHead
     numbers: Sequence[int]
+    runs_at: int
     frame: Frame
 
 
 def decode_executed(frame: Frame) -> Executed:
     """Raises BrokenFrame."""
     numbers: list[int] = frame.column.cast("q").tolist()
-    if len(numbers) < _BEFORE_RUNS:
+    runs_at = _BEFORE_PLACES + 2 * numbers[3] if len(numbers) >= _BEFORE_PLACES else -1
+    if not _BEFORE_PLACES <= runs_at <= len(numbers):
         raise BrokenFrame(f"its answer has {len(numbers)} numbers, too few for what they announce")
+    placed: Mapping[int, int] = _NOWHERE
+    if runs_at > _BEFORE_PLACES:
+        placed = dict(zip(numbers[_BEFORE_PLACES:runs_at:2], numbers[_BEFORE_PLACES + 1 : runs_at : 2], strict=True))
     head = decode_head(frame, ExecutedHead) if len(frame.head) else _NOTHING
-    return Executed(numbers[0], numbers[1] != 0, numbers[2], head, numbers, frame)
+    return Executed(numbers[0], numbers[1] != 0, numbers[2], placed, head, numbers, runs_at, frame)
 
 
 def decode_responses(
@@ -145,9 +156,9 @@ def decode_responses(
         if named and not all(0 <= index < len(requests) for index in named):
             raise BrokenFrame(f"it answers more than {len(requests)} requests")
     numbers = executed.numbers
-    reader = TensorReader(numbers, executed.frame.forms, forms, memory, _BEFORE_RUNS, is_shared, is_lent)
-    if head.placed and not executed.is_kept:
-        reader.note_placed(dict(head.placed), inputs)
+    reader = TensorReader(numbers, executed.frame.forms, forms, memory, executed.runs_at, is_shared, is_lent)
+    if executed.placed and not executed.is_kept:
+        reader.note_placed(executed.placed, inputs)
     answers: list[Outcome | None] = []
     while reader.position < len(numbers):
         length, count = reader.next_run()

@@ -65,7 +65,7 @@ class BatchAnswers:
             batch.computed = time.perf_counter_ns()
             if found.head.failure is not None:
                 self._fail(batch, found, found.head.failure)
-            elif found.shared <= BLOCKING_SIZE:
+            elif max(found.shared, batch.input_size if found.placed else 0) <= BLOCKING_SIZE:
                 self._answered(batch, found, self._decode(batch, found))
             else:
                 self._link.spawn(self._decode_apart, batch, found)
@@ -130,7 +130,7 @@ class BatchAnswers:
             model_name=source.name,
             model_version=source.version,
             outputs=None if batch.outputs is None or not found.shared else arena.outputs.show(batch.outputs),
-            inputs=None if batch.inputs is None or not found.head.placed else arena.inputs.show(batch.inputs),
+            inputs=None if batch.inputs is None or not found.placed else arena.inputs.show(batch.inputs),
         )
 
     def _end_execution(self, batch: RunningBatch, found: Executed) -> None:

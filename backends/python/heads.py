@@ -37,13 +37,11 @@ class LogHead(Head):
 
 
 class ExecutedHead(Head):
-    """Mostly nothing. `rescheduled` is for decoupled models alone. `placed` is for outputs that are among the inputs:
-    where each would begin in the segment of outputs, and where it does in that of the inputs."""
+    """Mostly nothing. `rescheduled` is for decoupled models alone."""
 
     errors: list[tuple[int, int, str]] = []
     parameters: list[tuple[int, dict[str, ParameterValue]]] = []
     wanted: int = 0
-    placed: list[tuple[int, int]] = []
     rescheduled: list[int] = []
     failure: FailedHead | None = None
 

@@ -190,7 +190,7 @@ class TensorReader(msgspec.Struct, eq=False):
 
     def note_placed(self, placed: Mapping[int, int], inputs: SharedMemory | None) -> None:
         """Tensors that would begin at the one place in the memory begin at the other in that of the inputs."""
-        if inputs is None or not self.is_shared:
+        if inputs is None:
             raise BrokenFrame("it left outputs in shared memory that it does not have")
         self.placed = placed
         self.inputs = inputs
@@ -215,7 +215,7 @@ class TensorReader(msgspec.Struct, eq=False):
         memory, start, size = self.memory, self.offset, form.size
         self.offset = start + count * size
         if self.offset > len(memory):
-            raise self._beyond(form.tensors[0], count * size)
+            raise self._beyond(form.tensors[0], start, count * size)
         run = []
         for _ in range(count):
             tensors = []
@@ -226,27 +226,31 @@ class TensorReader(msgspec.Struct, eq=False):
         return run
 
     def _read_tensor(self, found: FormTensor) -> Tensor:
+        name, datatype, shape, begin, end, _padding = found
+        is_text = datatype is DataType.BYTES
         start = self.offset
-        size = self._next_size(found) if found.datatype is DataType.BYTES else found.end - found.start
-        if start + size > len(self.memory):
-            raise self._beyond(found, size)
+        size = self._next_size(found) if is_text else end - begin
         self.offset = aligned(start + size)
-        data: Buffer = self.memory[start : start + size]
-        is_lent = self.is_lent
-        if self.inputs is not None and start in self.placed:
-            place = self.placed[start]
+        place = self.placed.get(start)
+        data: Buffer
+        if place is None:
+            if start + size > len(self.memory):
+                raise self._beyond(found, start, size)
+            data = self.memory[start : start + size]
+            is_lent, is_shared = self.is_lent, self.is_shared
+        else:
+            assert self.inputs is not None
             memory, is_lent = self.inputs.view, self.inputs.is_lent
             if not 0 <= place <= len(memory) - size:
-                raise BrokenFrame(f"its output '{found.name}' of {size} bytes lies at {place} among the inputs")
+                raise BrokenFrame(f"its output '{name}' of {size} bytes lies at {place} among the inputs")
             data = memory[place : place + size]
+            is_shared = True
         # What the worker could change must not be other strings than those that were looked at.
-        if not is_lent or (self.is_shared and found.datatype is DataType.BYTES):
+        if not is_lent or (is_shared and is_text):
             data = np.frombuffer(data, np.uint8).copy().data if size > _LARGE else bytes(data)
-        if found.datatype is DataType.BYTES and not _holds_elements(data, math.prod(found.shape)):
-            raise BrokenFrame(
-                f"its output '{found.name}' of datatype BYTES and shape {list(found.shape)} has {size} bytes"
-            )
-        return Tensor(found.name, found.datatype, found.shape, data)
+        if is_text and not _holds_elements(data, math.prod(shape)):
+            raise BrokenFrame(f"its output '{name}' of datatype BYTES and shape {list(shape)} has {size} bytes")
+        return Tensor(name, datatype, shape, data)
 
     def _next_size(self, found: FormTensor) -> int:
         if self.position == len(self.numbers):
@@ -257,10 +261,10 @@ class TensorReader(msgspec.Struct, eq=False):
             raise BrokenFrame(f"its output '{found.name}' has {size} bytes")
         return size
 
-    def _beyond(self, found: FormTensor, size: int) -> BrokenFrame:
+    def _beyond(self, found: FormTensor, start: int, size: int) -> BrokenFrame:
         return BrokenFrame(
-            f"its output '{found.name}' of shape {list(found.shape)} is at {self.offset}, {size} bytes long, in a "
-            f"memory of {len(self.memory)} bytes"
+            f"its output '{found.name}' of shape {list(found.shape)} is at {start}, {size} bytes long, in a memory of "
+            f"{len(self.memory)} bytes"
         )
 
 

@@ -5,6 +5,7 @@ Edge -> [lease] -> `regions` for the bounds and the counts -> the memory (`syste
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 
 import msgspec
@@ -21,18 +22,37 @@ from protocol.shared_tensor import SharedBytes
 MAX_SIZE = 2**64 - 1  # Triton counts bytes in 64 bits
 
 
-class Lease(msgspec.Struct, eq=False):
+class _Use:
+    """Regions that are kept, and bytes that count as read, until nobody holds this any more."""
+
+    __slots__ = ("_held", "_regions", "byte_size")
+
+    def __init__(self, regions: Regions, held: Mapping[str, Region]) -> None:
+        self._regions = regions
+        self._held = held
+        self.byte_size = 0
+
+    def __del__(self) -> None:
+        self._regions.end_use(self._held.values(), self.byte_size)
+
+
+class Lease:
     """Keeps the regions that it has touched: while it lasts they may be unregistered, but they do not go.
 
-    A context manager; its end gives the regions back and the bytes that it counted, on every path. What `read` gave
-    stays valid after that, an `OutputTarget` does not. One task at a time may use a lease, from any thread: large
-    tensors are better moved in one, and the lease must not end before that thread does.
+    A context manager; its end gives the regions back and the bytes that it counted, on every path: those of `view` and
+    `shared` when these are gone too. What `read` gave stays valid after that, an `OutputTarget` does not. One task at a
+    time may use a lease, from any thread: large tensors are better moved in one, and the lease must not end before that
+    thread does.
     """
 
-    _regions: Regions
-    is_over: bool = False
-    _held: dict[str, Region] = msgspec.field(default_factory=dict)
-    _bytes: int = 0
+    # Nothing else here holds the use, not even for a moment: the traceback of an error would.
+    __slots__ = ("_held", "_regions", "_use", "is_over")
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+        self._held: dict[str, Region] = {}
+        self._use = _Use(regions, self._held)
+        self.is_over = False
 
     def __enter__(self) -> Lease:
         return self
@@ -40,10 +60,9 @@ class Lease(msgspec.Struct, eq=False):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.is_over = True
-        held, self._held = self._held, {}
-        size, self._bytes = self._bytes, 0
-        self._regions.end_use(held.values(), size)
+        if not self.is_over:
+            self.is_over = True
+            del self._use
 
     @property
     def may_be_on_device(self) -> bool:
@@ -59,13 +78,11 @@ class Lease(msgspec.Struct, eq=False):
             PayloadTooLarge, Unavailable: more bytes than the server holds for one request, or for all.
         """
         used = self._place(region, offset, byte_size)
-        self._regions.reserve_bytes(byte_size, self._bytes)
-        self._bytes += byte_size
+        self._reserve(byte_size)
         return used.memory.read(used.base + offset, byte_size)
 
     def view(self, region: str, offset: int, byte_size: int) -> DeviceBuffer | None:
-        """The bytes where they are, if that is on a device; else None. They keep their region by themselves, also
-        after the lease's end. Their client can change them meanwhile.
+        """The bytes where they are, if that is on a device; else None. Their client can change them meanwhile.
 
         Raises:
             NotFound, InvalidArgument: as `read`.
@@ -74,12 +91,10 @@ class Lease(msgspec.Struct, eq=False):
         memory = used.memory
         if not isinstance(memory, ClientDeviceMemory):
             return None
-        address = memory.address + used.base + offset
-        return DeviceBuffer(memory.device, address, byte_size, _Use(self._regions, region))
+        return DeviceBuffer(memory.device, memory.address + used.base + offset, byte_size, self._use)
 
     def shared(self, region: str, offset: int, byte_size: int) -> SharedBytes | None:
-        """The bytes where they are, if that is in system memory; else None. They keep their region by themselves, also
-        after the lease's end, and count as read until then.
+        """The bytes where they are, if that is in system memory; else None.
 
         Raises:
             as `read`; also where the client has truncated the region already.
@@ -90,9 +105,8 @@ class Lease(msgspec.Struct, eq=False):
             return None
         position = used.base + offset
         memory.check_holds(position, byte_size)
-        self._regions.reserve_bytes(byte_size, self._bytes)
-        self._bytes += byte_size
-        return _Shared(memory, position, byte_size, _Use(self._regions, region))
+        self._reserve(byte_size)
+        return _Shared(memory, position, byte_size, self._use)
 
     def output(self, region: str, offset: int, byte_size: int) -> OutputTarget:
         """Where an output is to be written when it is there.
@@ -115,18 +129,9 @@ class Lease(msgspec.Struct, eq=False):
             return region
         raise _outside(region, offset, byte_size)
 
-
-class _Use:
-    """A use of a region that ends when nobody holds it any more."""
-
-    __slots__ = ("_region", "_regions")
-
-    def __init__(self, regions: Regions, name: str) -> None:
-        self._regions = regions
-        self._region = regions.acquire(name)
-
-    def __del__(self) -> None:
-        self._regions.release(self._region)
+    def _reserve(self, byte_size: int) -> None:
+        self._regions.reserve_bytes(byte_size, self._use.byte_size)
+        self._use.byte_size += byte_size
 
 
 class _Shared(msgspec.Struct, eq=False, frozen=True):

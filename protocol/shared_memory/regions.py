@@ -138,7 +138,7 @@ class Regions:
         return [region.record.name for region in idle if not close_memory(region)]
 
     def acquire(self, name: str) -> Region:
-        """Use a region: until `release` it stays, its memory open. One that is leaving may still be used.
+        """Use a region: until `end_use` it stays, its memory open. One that is leaving may still be used.
 
         Raises:
             NotFound: no region has this name.
@@ -149,15 +149,6 @@ class Regions:
                 raise NotFound(f"Unable to find shared memory region: '{shown(name)}'")
             region.users += 1
             return region
-
-    def release(self, region: Region) -> None:
-        with self._lock:
-            region.users -= 1
-            is_last = region.is_leaving and not region.users
-            if is_last:
-                self._forget(region)
-        if is_last:
-            close_memory(region)
 
     def _forget(self, region: Region) -> None:
         del self._regions[region.record.name]
@@ -185,17 +176,17 @@ class Regions:
             self._bytes_in_use += size
 
     def end_use(self, held: Iterable[Region], size: int) -> None:
-        """A lease has ended that held these regions, and `size` bytes."""
-        leaving = []
+        """Who has acquired these regions, and reserved `size` bytes, needs them no more."""
+        gone = []
         with self._lock:
             self._bytes_in_use -= size
             for region in held:
-                if region.is_leaving:
-                    leaving.append(region)
-                else:
-                    region.users -= 1
-        for region in leaving:
-            self.release(region)
+                region.users -= 1
+                if region.is_leaving and not region.users:
+                    self._forget(region)
+                    gone.append(region)
+        for region in gone:
+            close_memory(region)
 
 
 def close_memory(region: Region) -> bool:

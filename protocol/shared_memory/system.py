@@ -94,6 +94,8 @@ class Segment:
 
     def read_into(self, position: int, memory: memoryview) -> None:
         """Fill it all, with zeros for what is not there any more, or cannot be read. Raises nothing."""
+        if self._mapping is not None and self._mapping.read_into(memory, position):
+            return
         try:
             done = self._fill(memory, position)
         except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def received(requests: list[InferenceRequest]) -> list[worker_requests.Inference
         json.loads(head) if head else {},
         np.frombuffer(bytearray(body), np.uint8),
     )
-    batch = worker_session.LiveBatch(unconnected(), *frame.column[:3])
+    batch = worker_session.LiveBatch(unconnected(), *frame.column[:4])
     return worker_batch.received_requests(frame, worker_batch.Segments(), batch, OUTPUTS)
 
 
@@ -142,12 +143,18 @@ def answered(
 
 
 def executed(
-    runs: list[int], forms: bytes, body: bytes = b"", head: ExecutedHead | None = None, *, shared: int = 0
+    runs: list[int],
+    forms: bytes,
+    body: bytes = b"",
+    head: ExecutedHead | None = None,
+    *,
+    shared: int = 0,
+    places: Sequence[int] = (),
 ) -> Executed:
-    numbers = [1, 0, shared, *runs]
-    column = memoryview(array("q", numbers)).cast("B")
-    frame = Frame(EXECUTED, column, memoryview(forms), memoryview(b""), memoryview(body))
-    return Executed(1, False, shared, head or ExecutedHead(), numbers, frame)
+    column = memoryview(array("q", [1, 0, shared, len(places) // 2, *places, *runs])).cast("B")
+    found = decode_executed(Frame(EXECUTED, column, memoryview(forms), memoryview(b""), memoryview(body)))
+    found.head = head or ExecutedHead()
+    return found
 
 
 def decode(
@@ -210,13 +217,13 @@ def test_strings_in_shared_memory_are_those_that_were_looked_at(is_lent: bool) -
 
 
 @pytest.mark.parametrize(
-    ("placed", "expected"),
-    [({}, b"\1"), ({"placed": [(0, 64)]}, b"\2"), ({"placed": [(64, 0)]}, b"\1"), ({"placed": [(0, 120)]}, b"\2")],
+    ("places", "expected"),
+    [([], b"\1"), ([0, 64], b"\2"), ([64, 0], b"\1"), ([0, 120], b"\2"), ([64, 0, 0, 64], b"\2")],
 )
-def test_an_output_may_lie_among_the_inputs(placed: dict[str, Any], expected: bytes) -> None:
+def test_an_output_may_lie_among_the_inputs(places: list[int], expected: bytes) -> None:
     """It is copied, where the next batch writes there. Where the model keeps inputs, it lies in its own segment."""
     outputs, inputs = bytearray(b"\1" * 64), bytearray(b"\2" * 128)
-    found = executed(GOOD, FORM, shared=8, head=ExecutedHead(**placed))
+    found = executed(GOOD, FORM, shared=8, places=places)
     answers = []
     for found.is_kept in (False, True):
         memory = [SharedMemory(memoryview(each), is_lent=False) for each in (outputs, inputs)]
@@ -226,9 +233,9 @@ def test_an_output_may_lie_among_the_inputs(placed: dict[str, Any], expected: by
     assert data == [expected * 8, b"\1" * 8]
 
 
-@pytest.mark.parametrize("place", [-1, -8, 121, 1 << 70])
+@pytest.mark.parametrize("place", [-1, -8, 121, 1 << 62])
 def test_an_output_that_does_not_lie_among_the_inputs_is_refused(place: int) -> None:
-    found = executed(GOOD, FORM, shared=8, head=ExecutedHead(placed=[(0, place)]))
+    found = executed(GOOD, FORM, shared=8, places=[0, place])
     with pytest.raises(BrokenFrame, match="among the inputs"):
         decode(found, [REQUEST], OUTPUT_MEMORY, SharedMemory(memoryview(bytes(128)), is_lent=True))
     with pytest.raises(BrokenFrame, match="shared memory that it does not have"):
@@ -301,10 +308,13 @@ def test_heads_that_do_not_fit_are_refused(head: dict[str, Any], shared: int) ->
         decode(executed(GOOD, FORM, bytes(64), ExecutedHead(**head), shared=shared), [REQUEST])
 
 
-def test_an_answer_says_whose_it_is() -> None:
-    for column in (b"", bytes(16)):
-        with pytest.raises(BrokenFrame):
-            decode_executed(Frame(EXECUTED, memoryview(column), memoryview(b""), memoryview(b""), memoryview(b"")))
+@pytest.mark.parametrize(
+    "numbers", [[], [1, 0, 0], [1, 0, 0, 1], [1, 0, 8, 1, 0], [1, 0, 8, -1, 0, 0], [1, 0, 8, 1 << 62, 0, 0]]
+)
+def test_an_answer_says_whose_it_is_and_where_its_runs_begin(numbers: list[int]) -> None:
+    column = memoryview(array("q", numbers)).cast("B")
+    with pytest.raises(BrokenFrame, match="too few for what they announce"):
+        decode_executed(Frame(EXECUTED, column, memoryview(b""), memoryview(b""), memoryview(b"")))
 
 
 def test_forms_are_known_again_and_forgotten_when_there_are_too_many() -> None:

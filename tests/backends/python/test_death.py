@@ -136,15 +136,16 @@ async def test_a_model_that_prints_and_logs_without_end_stops_nobody(tmp_path: P
 
 LIES = {
     "no frame": "control.sendall(b'x' * 500)",
-    "a broken head": "send(frames.EXECUTED, b'{', [1, 0, 0])",
-    "an unknown field": """send(frames.EXECUTED, b'{"x":1}', [1, 0, 0])""",
+    "a broken head": "send(frames.EXECUTED, b'{', [1, 0, 0, 0])",
+    "an unknown field": """send(frames.EXECUTED, b'{"x":1}', [1, 0, 0, 0])""",
     "no batch": "send(frames.EXECUTED, b'')",
-    "no responses": "send(frames.EXECUTED, b'', [1, 0, 0])",
+    "no responses": "send(frames.EXECUTED, b'', [1, 0, 0, 0])",
     "a wrong kind": """send(frames.DONE, b'{}')""",
     "a length beyond all": "control.sendall(frames.PREFIX.pack(frames.MAGIC, frames.EXECUTED, 0, 0, 0, 1 << 60))",
-    "memory that is not there": """send(frames.EXECUTED, b'', [1, 0, 4, 16, 1], b'[["OUT",11,[1]]]')""",
-    "a body that is not there": """send(frames.EXECUTED, b'', [1, 0, 0, 16, 1], b'[["OUT",11,[1]]]')""",
-    "two answers": """[send(frames.EXECUTED, b'', [1, 0, 0, 2, 1], b'[]') for _ in "12"]""",
+    "memory that is not there": """send(frames.EXECUTED, b'', [1, 0, 4, 0, 16, 1], b'[["OUT",11,[1]]]')""",
+    "a body that is not there": """send(frames.EXECUTED, b'', [1, 0, 0, 0, 16, 1], b'[["OUT",11,[1]]]')""",
+    "places that are not there": "send(frames.EXECUTED, b'', [1, 0, 4, 1])",
+    "two answers": """[send(frames.EXECUTED, b'', [1, 0, 0, 0, 2, 1], b'[]') for _ in "12"]""",
     "a broken log message": """send(frames.LOG, b'{"level":9,"message":"","filename":"","line":0}')""",
     "a closed socket": "control.shutdown(socket.SHUT_WR)",
 }

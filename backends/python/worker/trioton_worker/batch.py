@@ -19,7 +19,7 @@ from .responses import InferenceResponse
 from .session import LiveBatch
 from .tensors import Raw, Tensor
 
-# In an EXECUTED frame, where it says whether the model keeps inputs.
+# In an EXECUTED frame, where it says whether the model keeps inputs, and behind that how many bytes are in the segment.
 _KEPT_AT = PREFIX.size + 8
 
 
@@ -28,17 +28,17 @@ class Segments:
 
     def __init__(self) -> None:
         self._in_slots: dict[int, mmap.mmap] = {}
+        self._begins: dict[int, int] = {}  # their addresses
 
     def take(self, connection: Connection, head: Head) -> None:
         """Replace what the frame brings anew. Arrays that a model holds keep the old memory mapped."""
         for slot in head.get("segments", ()):
-            self._in_slots[slot] = connection.next_segment()
+            segment = self._in_slots[slot] = connection.next_segment()
+            self._begins[slot] = _address(segment)
 
     def input_memory(self, batch: LiveBatch) -> Any:
         """An array over the whole segment, made anew for each batch: it lives as long as a view of it."""
-        memory = np.frombuffer(self._in_slots[batch.inputs], np.uint8)
-        batch.inputs_at = _address(memory)
-        return memory
+        return np.frombuffer(self._in_slots[batch.inputs], np.uint8)
 
     def output_memory(self, batch: LiveBatch, size: int) -> memoryview | None:
         """The segment for the batch's outputs, if it can hold `size` bytes."""
@@ -47,7 +47,7 @@ class Segments:
 
     def place_of(self, batch: LiveBatch, part: Raw) -> int:
         """Where among the inputs it lies; -1 for what lies elsewhere."""
-        place = _address(np.frombuffer(part, np.uint8)) - batch.inputs_at
+        place = _address(part) - self._begins[batch.inputs]
         return place if 0 <= place <= len(self._in_slots[batch.inputs]) - len(part) else -1
 
     def copy_placed(self, batch: LiveBatch) -> None:
@@ -58,8 +58,7 @@ class Segments:
 
 
 def _address(memory: Any) -> int:
-    found: int = memory.__array_interface__["data"][0]
-    return found
+    return np.frombuffer(memory, np.uint8).ctypes.data
 
 
 def received_requests(
@@ -72,7 +71,7 @@ def received_requests(
         memory = segments.input_memory(batch)
         batch.memory = weakref.ref(memory)
     requests: list[InferenceRequest] = []
-    for inputs in read_tensors(frame, batch.session.forms, memory, skipped=3):
+    for inputs in read_tensors(frame, batch.session.forms, memory, skipped=4):
         requests.append(received_request(inputs, batch, len(requests), all_outputs))
     if head:
         batch.cancelled.update(head.get("cancelled", ()))
@@ -206,10 +205,9 @@ class Answer:
                 batch.placed = packing.copy_to(
                     memory, None if batch.memory is None else partial(segments.place_of, batch)
                 )
-                if batch.placed:
-                    self.head["placed"] = [(position, place) for position, place, _ in batch.placed]
-                runs, forms, _, size = packing.parts()
-                return executed(batch, self.head, size, runs, forms)
+                runs, forms, _, batch.shared = packing.parts()
+                is_copied = sum([size for _, _, size in batch.placed]) < batch.shared
+                return executed(batch, self.head, batch.shared if is_copied else 0, runs, forms)
             self.head["wanted"] = packing.size
         runs, forms, body, size = packing.parts()
         return executed(batch, self.head, 0, runs, forms, body, size)
@@ -226,7 +224,8 @@ def executed(
 ) -> bytearray:
     """An EXECUTED frame, whole, but for whether the model keeps inputs; `shared` bytes of outputs are in their
     segment."""
-    column = struct.pack(f"{3 + len(runs)}q", batch.number, 0, shared, *runs)
+    places = [number for position, place, _ in batch.placed for number in (position, place)] if batch.placed else ()
+    column = struct.pack(f"{4 + len(places) + len(runs)}q", batch.number, 0, shared, len(batch.placed), *places, *runs)
     start = pack(EXECUTED, encode_json(head) if head else b"", column, forms, body_size)
     return bytearray().join((start, *body))
 
@@ -236,7 +235,7 @@ def note_kept(frame: bytearray, batch: LiveBatch, segments: Segments) -> None:
     when ours are gone. It may write to them, so no outputs stay there."""
     if batch.memory is not None and batch.memory() is not None:
         segments.copy_placed(batch)
-        struct.pack_into("q", frame, _KEPT_AT, 1)
+        struct.pack_into("2q", frame, _KEPT_AT, 1, batch.shared)
 
 
 def failed_batch(message: str, trace: str = "") -> Head:

@@ -8,7 +8,8 @@
     padding   so that the body begins at a multiple of 16
     body      the tensors' bytes, where they do not cross in shared memory
 
-Either side may send at any time; frames are told apart by their kind, and by the numbers in their heads.
+Either side may send at any time; frames are told apart by their kind, and by the numbers in their heads. A worker's
+MAGIC may come some time before the rest of the frame, so that the server wakes while that is made.
 
     server → worker                                  worker → server
     INITIALIZE  load the model, make the object      DONE or FAILED
@@ -35,10 +36,11 @@ have the same form are a run. A run is in the column: the length of its form's t
 the sizes of its BYTES tensors; others have the size that datatype and dimensions say. The tensors lie in this order in
 the body, or in a shared memory segment, each at the next multiple of ALIGNMENT.
 
-In front of its runs the column of EXECUTE has the batch's number and the slots of its segments: that of its inputs,
-NO_SLOT where they are in the body, and that for its outputs, NO_SLOT where there is none yet, or BESIDE. That of
-EXECUTED has the batch's number, whether the model keeps inputs, and how many bytes of outputs are in their segment, 0
-where they are in the body; in place of the
+In front of its runs the column of EXECUTE has the batch's number, the slots of its segments (that of its inputs,
+NO_SLOT where they are in the body, and that for its outputs, NO_SLOT where there is none yet, or BESIDE), and whether
+the server is likely to sleep until it is answered, so that it is worth to rouse it by the answer's MAGIC. That of
+EXECUTED has the batch's number, whether the model keeps inputs, how many bytes of outputs are in their segment, 0 where
+they are in the body or have all stayed among the inputs, and how many have, with two places each; in place of the
 length of a form it has ERROR where the head's `errors` has the request's own, LATER where its response sender answers,
 RESCHEDULED where it is to run again. For a decoupled model it has no runs. RESPONSE, INFER, STREAM and RETURN have one
 run of one request or response, or none where there is no response.
@@ -54,9 +56,9 @@ slots; its head's `segments` says in which. There are two of each, so that one c
 to: the server sends outputs from where they are, and gives no batch a segment that is still read.
 Where the model keeps inputs after `execute`, the server never writes to that segment again. The worker answers
 `wanted` (bytes) where the outputs did not fit their segment and came in the body. A large output that lies among the
-inputs already, because the model returns what it got, is not copied: `placed` has where it would begin in its segment,
-and where it does in that of the inputs, which the server has read before it writes there again. Where the model keeps
-inputs, and so may write to them, all outputs are in their own segment, whatever `placed` says.
+inputs already, because the model returns what it got, is not copied: the column has where it would begin in its
+segment, and where it does in that of the inputs, which the server has read before it writes there again. Where the
+model keeps inputs, and so may write to them, all outputs are in their own segment, whatever these places say.
 
 Whichever way they cross, the inputs in a worker are never more than the limit that INITIALIZE says in `byte_limit`, nor
 are the outputs of one EXECUTED, or the tensors of one RESPONSE, INFER, STREAM or RETURN.

@@ -25,8 +25,8 @@ class LiveBatch:
     """A batch as long as anything of it is of interest: while it runs, or a request of it is held.
 
     `inputs` and `outputs` are the slots that EXECUTE says; `memory` is what holds the inputs, where that is a shared
-    segment, which begins at the address `inputs_at`. `placed` has the outputs that were left there: where each would be
-    in the segment of outputs, where it is, and its size.
+    segment. `placed` has the outputs that were left there: where each would be in the segment of outputs, where it is,
+    and its size; `shared` bytes there are all outputs. `wants_rousing` if the server sleeps until it is answered.
     `replies` has the open replies of those requests that have a response sender (see `senders`); None while none has.
     """
 
@@ -35,23 +35,32 @@ class LiveBatch:
         "cancelled",
         "has_failed",
         "inputs",
-        "inputs_at",
         "memory",
         "number",
         "outputs",
         "placed",
         "replies",
         "session",
+        "shared",
+        "wants_rousing",
     )
 
-    def __init__(self, session: Session, number: int, inputs: int = NO_SLOT, outputs: int = NO_SLOT) -> None:
+    def __init__(
+        self,
+        session: Session,
+        number: int,
+        inputs: int = NO_SLOT,
+        outputs: int = NO_SLOT,
+        wants_rousing: bool | int = False,
+    ) -> None:
         self.session = session
         self.number = number
         self.inputs = inputs
-        self.inputs_at = 0
         self.outputs = outputs
+        self.wants_rousing = wants_rousing
         self.memory: weakref.ref[Any] | None = None
         self.placed: Sequence[tuple[int, int, int]] = ()
+        self.shared = 0
         self.cancelled: set[int] = set()
         self.has_failed = False
         self.replies: weakref.WeakValueDictionary[int, Any] | None = None
