@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 
 import trio
 
+from protocol.busy_polling import BusyPolling
+
 _READABLE = selectors.EVENT_READ  # as `select.EPOLLIN`
 _MOST_AT_ONCE = 256  # sockets of one look
 # After so many, workers and Trio have their turn, whatever clients send.
@@ -39,10 +41,11 @@ def the_poller() -> Poller:
 
 
 class Poller(trio.abc.Instrument):
-    """Whoever adds a socket removes it, at the latest soon after it was closed."""
+    """Whoever adds a socket removes it, at the latest soon after it was closed. `busy` is how it waits."""
 
     def __init__(self) -> None:
         self._system = select.epoll() if sys.platform == "linux" else _Selected()
+        self.busy = BusyPolling(self._system.poll)
         self._descriptors: dict[socket.socket, int] = {}
         self._watched: dict[int, socket.socket] = {}
         self._calls: dict[int, Callable[[], None]] = {}
@@ -136,11 +139,12 @@ class Poller(trio.abc.Instrument):
     def _look(self, timeout: float) -> bool:
         """Wait until there is something, and call. Whether there is something for Trio."""
         calls, later_calls = self._calls, self._later_calls
+        wait = self.busy.wait if timeout else self._system.poll
         has_called = False
         for _ in range(_MOST_LOOKS):
             later: list[int] = []
             count = 0
-            for descriptor, _ in self._system.poll(timeout, _MOST_AT_ONCE):
+            for descriptor, _ in wait(timeout, _MOST_AT_ONCE):
                 if (call := calls.get(descriptor)) is not None:
                     call()
                     count += 1
@@ -149,7 +153,7 @@ class Poller(trio.abc.Instrument):
             has_called = has_called or count > 0
             if count in (0, len(calls)):
                 break
-            timeout = 0  # what has come while others were read can share their batch
+            wait, timeout = self._system.poll, 0  # what has come while others were read can share their batch
         is_for_trio = False
         for descriptor in later:
             if (call := later_calls.get(descriptor)) is not None:

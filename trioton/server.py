@@ -34,6 +34,7 @@ from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
 from protocol.errors import ServerError
 from protocol.limits import LimitCounter
+from protocol.poller import the_poller
 from protocol.request_memory import RequestMemory
 from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
@@ -126,6 +127,7 @@ class Server:
             ExitTimeoutExpired: see `stop`.
         """
         failure: StartError | None = None
+        the_poller().busy.limit = self.settings.busy_poll_microseconds / 1e6
         with self._scope:
             await self._check_repositories()
             files = await self._read_files()

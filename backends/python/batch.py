@@ -46,15 +46,13 @@ def encode_batch(
     about_batch: dict[str, Any],
     input_slot: int = NO_SLOT,
     output_slot: int = NO_SLOT,
-    wants_rousing: bool = False,
 ) -> EncodedFrame:
     """The EXECUTE frame of a batch. `about_batch` is what its head is to say besides the requests; the inputs are not
-    in it if they are in a segment, of whose slot it tells. `wants_rousing` if the server is likely to sleep until it is
-    answered."""
+    in it if they are in a segment, of whose slot it tells."""
     about = about_requests(requests, all_outputs)
     if about:
         about_batch["requests"] = about
-    before = (number, input_slot, output_slot, wants_rousing)
+    before = (number, input_slot, output_slot)
     return inputs.frame(EXECUTE, about_batch, before=before, is_elsewhere=input_slot != NO_SLOT)
 
 

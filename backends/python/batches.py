@@ -94,8 +94,7 @@ class Batches:
                 self._take_segments(batch)
                 if batch.inputs is not None:
                     inputs.copy_to(batch.inputs.view)
-            # Where nothing has waited for the worker, the server is likely to sleep until this one has ended.
-            self._send(batch, inputs, wants_rousing=self._link.is_process and not self.open.is_ending)
+            self._send(batch, inputs)
         except WorkerGone:
             self.open.close(batch)
             return False
@@ -197,7 +196,7 @@ class Batches:
         if arena.output_size:
             batch.outputs = arena.output_segment()
 
-    def _send(self, batch: RunningBatch, inputs: TensorColumn, *, wants_rousing: bool = False) -> None:
+    def _send(self, batch: RunningBatch, inputs: TensorColumn) -> None:
         link = self._link
         about: dict[str, object] = {}
         descriptors: Sequence[int] = ()
@@ -218,7 +217,6 @@ class Batches:
             about_batch=about,
             input_slot=NO_SLOT if batch.inputs is None else batch.inputs.slot,
             output_slot=output_slot if batch.is_alone else BESIDE,
-            wants_rousing=wants_rousing,
         )
         link.channel.give(encoded.start, encoded.body, encoded.body_size, descriptors)
         batch.sent = time.perf_counter_ns()

@@ -19,7 +19,7 @@ from backends.python.channel import Channel, Handlers, WorkerGone
 from backends.python.forms import Forms
 from backends.python.heads import DoneHead, FailedHead, LogHead, log_level_name
 from backends.python.runner import Runner
-from backends.python.settings import Isolation, PythonSettings
+from backends.python.settings import PythonSettings
 from backends.python.wire import BrokenFrame, Frame, decode_head, encode
 from backends.python.worker.trioton_worker.frames import DONE, FAILED, FINALIZE, LOG
 
@@ -60,8 +60,6 @@ class WorkerLink:
         self.logs = log.isEnabledFor  # whether the model's messages of a level are shown
         self.is_attended = False
         self.channel = Channel(control, self.handlers)
-        # Else a thread, which has the interpreter while it works.
-        self.is_process = settings.isolation not in (Isolation.IN_PROCESS, Isolation.IN_LOOP)
         self._attending = trio.Lock()
         self._tasks: trio.Nursery | None = None
         self._listened = trio.Event()

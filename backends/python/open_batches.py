@@ -15,14 +15,13 @@ from protocol.errors import ServerError
 
 
 class OpenBatches:
-    """`room` is what they leave in the worker. `is_ending` while one of them is told that it has ended."""
+    """`room` is what they leave in the worker."""
 
     def __init__(self, channel: Channel, *, concurrency: int, byte_limit: int) -> None:
         self.by_number: dict[int, RunningBatch] = {}
         self.room = WorkerRoom(channel, self.by_number, concurrency=concurrency, byte_limit=byte_limit)
         self._changed = trio.lowlevel.ParkingLot()
         self._watching = 0
-        self.is_ending = False
 
     def find(self, number: int) -> RunningBatch | None:
         """The batch, if anything of it is still to come."""
@@ -54,9 +53,7 @@ class OpenBatches:
         if result is None:
             return
         if batch.done is not None:
-            self.is_ending = True
             batch.done(result)
-            self.is_ending = False
         elif batch.executed is not None:
             batch.result = result
             batch.executed.set()

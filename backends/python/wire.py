@@ -17,6 +17,8 @@ MOST_BODY_BYTES = 1 << 33
 _MOST_META_BYTES = 1 << 28
 
 _KINDS = range(DONE, CHECKED + 1)
+_PREFIX_SIZE = PREFIX.size
+_read_prefix = PREFIX.unpack_from
 
 T = TypeVar("T")
 
@@ -68,22 +70,24 @@ class FrameReader:
             self._position = 0
             self._later = []
         data, start = self._data, self._position
-        magic, kind, column_size, forms_size, head_size, body_size = PREFIX.unpack_from(data, start)
+        magic, kind, column_size, forms_size, head_size, body_size = _read_prefix(data, start)
         if magic != MAGIC or kind not in _KINDS or column_size % 8:
-            raise BrokenFrame(f"its frame begins with {data[start : start + PREFIX.size]!r}")
-        if column_size + forms_size + head_size > _MOST_META_BYTES or body_size > MOST_BODY_BYTES:
+            raise BrokenFrame(f"its frame begins with {data[start : start + _PREFIX_SIZE]!r}")
+        meta_size = column_size + forms_size + head_size
+        if meta_size > _MOST_META_BYTES or body_size > MOST_BODY_BYTES:
             raise BrokenFrame(f"its frame claims {column_size} + {forms_size} + {head_size} + {body_size} bytes")
-        column_start = start + PREFIX.size
+        column_start = start + _PREFIX_SIZE
         forms_start = column_start + column_size
         head_start = forms_start + forms_size
-        head_end = head_start + head_size
-        body_start = head_end + -(head_end - column_start) % 16
+        head_end = column_start + meta_size
+        body_start = head_end + -meta_size % 16
         end = body_start + body_size
-        if len(data) < end:
-            self.missing = end - len(data)
+        behind = len(data) - end
+        if behind < 0:
+            self.missing = -behind
             return None
         self._position = end
-        self.missing = PREFIX.size - (len(data) - end)
+        self.missing = _PREFIX_SIZE - behind
         view = memoryview(data)
         return Frame(
             kind,

@@ -46,9 +46,10 @@ class Lease:
     """
 
     # Nothing else here holds the use, not even for a moment: the traceback of an error would.
-    __slots__ = ("_held", "_regions", "_use", "is_over")
+    __slots__ = ("_held", "_regions", "_use", "is_over", "may_be_on_device")
 
     def __init__(self, regions: Regions) -> None:
+        self.may_be_on_device = regions.device_count > 0  # whether any region is
         self._regions = regions
         self._held: dict[str, Region] = {}
         self._use = _Use(regions, self._held)
@@ -63,11 +64,6 @@ class Lease:
         if not self.is_over:
             self.is_over = True
             del self._use
-
-    @property
-    def may_be_on_device(self) -> bool:
-        """Whether any region is."""
-        return self._regions.device_count > 0
 
     def read(self, region: str, offset: int, byte_size: int) -> Buffer:
         """A read-only copy of `byte_size` bytes at `offset` in the region.

@@ -129,7 +129,8 @@ class Segment:
         self.check_holds(position, size)
         if not size:
             return
-        view = view.cast("B")
+        if view.format != "B" or view.ndim != 1:
+            view = view.cast("B")
         if self._mapping is not None:
             if self._mapping.write(position, view):
                 return

@@ -66,9 +66,10 @@ class InstructionCost:
 
 def counted(peer: Peer, file: Path) -> Peer:
     """The same server, whose instructions are counted. No worker can be started under valgrind (it lacks `pidfd_open`),
-    so no model is asked for its configuration."""
+    so no model is asked for its configuration. It looks for no requests that are still to come: how often is left to
+    chance."""
     tool = ("valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={file}")
-    return replace(peer, command=(*tool, *peer.command, "--disable-auto-complete-config"))
+    return replace(peer, command=(*tool, *peer.command, "--disable-auto-complete-config", "--busy-poll-microseconds=0"))
 
 
 class Counter:

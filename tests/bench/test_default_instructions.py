@@ -24,7 +24,7 @@ def test_the_same_server_runs_counted() -> None:
     peer = our_server()
     command = counted(peer, Path("f")).command
     assert command[:2] == ("valgrind", "--tool=callgrind")
-    assert command[-1 - len(peer.command) : -1] == peer.command
+    assert command[-2 - len(peer.command) : -2] == peer.command
 
 
 def test_what_is_left_out_is_part_of_all() -> None:

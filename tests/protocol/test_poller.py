@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from protocol import poller
+from protocol.busy_polling import BusyPolling, Events
 from protocol.poller import the_poller
 from tests.descriptors import open_descriptors
 
@@ -26,11 +27,21 @@ def pair() -> Iterator[Pair]:
         yield watched, other
 
 
-@pytest.fixture(params=["in its place", "by Trio"])
+def busy_polling(look: Callable[[float, int], Events]) -> BusyPolling:
+    """One that looks before it sleeps from the start."""
+    made = BusyPolling(look)
+    made.limit = 200e-6
+    made._usual = 0.0
+    return made
+
+
+@pytest.fixture(params=["in its place", "in its place, busily", "by Trio"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """By Trio is how it waits where Trio does not show its own wait."""
     if request.param == "by Trio":
         monkeypatch.setattr(poller, "_descriptor_of_loop", lambda: None)
+    elif request.param == "in its place, busily":
+        monkeypatch.setattr(poller, "BusyPolling", busy_polling)
     return str(request.param)
 
 

@@ -16,6 +16,7 @@ import tritonclient.grpc
 from actors.core import ServerCore
 from protocol.errors import Unavailable
 from protocol.messages import InferenceRequest, Tensor
+from protocol.poller import the_poller
 from tests.e2e.repository import add_add_sub, copy_python_model
 from trioton.server import Server, StartError, address_text, open_server
 from trioton.settings import Settings
@@ -103,6 +104,13 @@ async def test_services_can_be_switched_off(one: Path) -> None:
         assert server.addresses == {}
         response = await server.core.infer(add_sub_request("first"))
         assert response.outputs[0].as_numpy().tolist() == [[2.0] * 16]
+
+
+async def test_how_long_to_look_before_sleeping_can_be_set(one: Path) -> None:
+    async with open_server(settings(one)):
+        assert the_poller().busy.limit == 200e-6
+    async with open_server(settings(one, busy_poll_microseconds=0)):
+        assert the_poller().busy.limit == 0
 
 
 async def test_a_stopping_server_is_not_ready_and_ends(one: Path) -> None:

@@ -155,11 +155,12 @@ class ServerConnection:
         happened = self._events = []
         try:
             frames, failure = self.frames.read(data)
+            takers = self._on_frame
             for kind, flags, stream_id, payload in frames:
                 if self._block is not None:
                     self._on_continuation(kind, flags, stream_id, payload)
                     continue
-                on_frame = self._on_frame.get(kind)
+                on_frame = takers.get(kind)
                 if on_frame is None:
                     happened.append(events.IgnoredFrame(kind))
                 else:

@@ -33,6 +33,7 @@ _SPLIT_ABOVE = 8192
 _HEADER = struct.Struct(">BHBBI")
 # Of the size's upper 8 bits and lower 16, kind, flags, stream.
 pack_header = _HEADER.pack
+unpack_header = _HEADER.unpack_from
 
 Frame: TypeAlias = tuple[int, int, int, Buffer]
 
@@ -54,10 +55,11 @@ class FrameReader:
         under_way: of a DATA frame that is given in pieces its flags, its stream, and how many bytes are to come.
     """
 
-    __slots__ = ("_max_frame_size", "_needed", "_preface", "_rest", "_rest_size", "under_way")
+    __slots__ = ("_any_may_have", "_max_frame_size", "_needed", "_preface", "_rest", "_rest_size", "under_way")
 
     def __init__(self, max_frame_size: int) -> None:
         self._max_frame_size = max_frame_size
+        self._any_may_have = min(max_frame_size, MAX_WHOLE_FRAME)
         self._preface = PREFACE
         self._rest: list[Buffer] = []
         self._rest_size = 0
@@ -89,21 +91,23 @@ class FrameReader:
             position = min(left, end)
             found.append(self._data_piece(flags, stream_id, left, memoryview(data)[:position]))
         while end - position >= HEADER_SIZE:
-            high, low, kind, flags, stream_id = _HEADER.unpack_from(data, position)
+            high, low, kind, flags, stream_id = unpack_header(data, position)
             size = high << 16 | low
-            if size > self._max_frame_size:
-                error = f"Received overlong frame: length {size}, max {self._max_frame_size}"
-                return found, FrameTooLargeError(error)
-            if size > MAX_WHOLE_FRAME and (kind != DATA or flags & IS_PADDED):
-                error = f"Received a frame of kind {kind} of {size} bytes, max {MAX_WHOLE_FRAME}"
-                return found, FrameTooLargeError(error)
+            if size > self._any_may_have:
+                if size > self._max_frame_size:
+                    error = f"Received overlong frame: length {size}, max {self._max_frame_size}"
+                    return found, FrameTooLargeError(error)
+                if kind != DATA or flags & IS_PADDED:
+                    error = f"Received a frame of kind {kind} of {size} bytes, max {MAX_WHOLE_FRAME}"
+                    return found, FrameTooLargeError(error)
             stream_id &= 0x7FFFFFFF
             start = position + HEADER_SIZE
             position = start + size
             if position <= end:
-                # A view keeps alive all that was read.
-                whole = memoryview(data)[start:position] if is_large and 4 * size >= end else data[start:position]
-                found.append((kind, flags, stream_id, whole))
+                if is_large and 4 * size >= end:  # a view keeps alive all that was read
+                    found.append((kind, flags, stream_id, memoryview(data)[start:position]))
+                else:
+                    found.append((kind, flags, stream_id, data[start:position]))
             elif kind == DATA and size > _SPLIT_ABOVE and not flags & IS_PADDED:
                 if start < end:
                     found.append(self._data_piece(flags, stream_id, size, memoryview(data)[start:end]))

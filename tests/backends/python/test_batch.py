@@ -54,7 +54,7 @@ def received(requests: list[InferenceRequest]) -> list[worker_requests.Inference
         json.loads(head) if head else {},
         np.frombuffer(bytearray(body), np.uint8),
     )
-    batch = worker_session.LiveBatch(unconnected(), *frame.column[:4])
+    batch = worker_session.LiveBatch(unconnected(), *frame.column[:3])
     return worker_batch.received_requests(frame, worker_batch.Segments(), batch, OUTPUTS)
 
 

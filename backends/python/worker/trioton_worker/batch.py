@@ -71,7 +71,7 @@ def received_requests(
         memory = segments.input_memory(batch)
         batch.memory = weakref.ref(memory)
     requests: list[InferenceRequest] = []
-    for inputs in read_tensors(frame, batch.session.forms, memory, skipped=4):
+    for inputs in read_tensors(frame, batch.session.forms, memory, skipped=3):
         requests.append(received_request(inputs, batch, len(requests), all_outputs))
     if head:
         batch.cancelled.update(head.get("cancelled", ()))

@@ -51,8 +51,7 @@ _json = _json_encoder()
 _decode_json = json.JSONDecoder().raw_decode
 # As plain numbers: to join two of the socket module's own flags takes as long as to read a small frame.
 _CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-_DO_NOT_WAIT = int(socket.MSG_DONTWAIT)
-_AT_ONCE = _CLOSE_ON_EXEC | _DO_NOT_WAIT
+_AT_ONCE = _CLOSE_ON_EXEC | int(socket.MSG_DONTWAIT)
 
 
 class Frame:
@@ -81,7 +80,6 @@ class Connection:
         self._owner = os.getpid()
         self._sending = threading.Lock()
         self._unsent: deque[bytes] = deque()
-        self._gone_ahead = 0  # bytes of the next frame that are sent
         self._descriptors: deque[int] = deque()
         self._ahead = b""  # received behind the last frame
         self._poll = select.poll()
@@ -191,30 +189,12 @@ class Connection:
             raise OSError("a process that the model has forked cannot speak to the server")
         with self._sending:
             while self._unsent:  # perhaps this thread's own, which come before
-                self._send_whole(self._unsent.popleft())
-            self._send_whole(frame)
+                self._socket.sendall(self._unsent.popleft())
+            self._socket.sendall(frame)
             if rest:
                 self._send_parts(rest)
         if self._unsent:
             self._send_unsent()
-
-    def rouse(self) -> None:
-        """Have the server wake, if it sleeps, for a frame that follows at once: its first bytes, as those of any, go
-        ahead. It wakes while the rest is made. Nothing is done where that cannot be."""
-        if os.getpid() == self._owner and self._sending.acquire(False):
-            try:
-                if not self._gone_ahead:
-                    self._gone_ahead = self._socket.send(MAGIC, _DO_NOT_WAIT)
-            except OSError:  # the server does not read, or has gone
-                pass
-            finally:
-                self._sending.release()
-
-    def _send_whole(self, frame: Buffer) -> None:
-        if self._gone_ahead:
-            frame = memoryview(frame)[self._gone_ahead :]
-            self._gone_ahead = 0
-        self._socket.sendall(frame)
 
     def send_from_anywhere(self, kind: int, head: Head) -> None:
         """Send a small frame, also from a finalizer that runs in the middle of this thread's own `send`: then that one
@@ -228,7 +208,7 @@ class Connection:
             try:
                 with suppress(OSError):  # the server has gone
                     while self._unsent:
-                        self._send_whole(self._unsent.popleft())
+                        self._socket.sendall(self._unsent.popleft())
             finally:
                 self._sending.release()
 

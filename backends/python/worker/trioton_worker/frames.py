@@ -8,8 +8,7 @@
     padding   so that the body begins at a multiple of 16
     body      the tensors' bytes, where they do not cross in shared memory
 
-Either side may send at any time; frames are told apart by their kind, and by the numbers in their heads. A worker's
-MAGIC may come some time before the rest of the frame, so that the server wakes while that is made.
+Either side may send at any time; frames are told apart by their kind, and by the numbers in their heads.
 
     server → worker                                  worker → server
     INITIALIZE  load the model, make the object      DONE or FAILED
@@ -36,9 +35,8 @@ have the same form are a run. A run is in the column: the length of its form's t
 the sizes of its BYTES tensors; others have the size that datatype and dimensions say. The tensors lie in this order in
 the body, or in a shared memory segment, each at the next multiple of ALIGNMENT.
 
-In front of its runs the column of EXECUTE has the batch's number, the slots of its segments (that of its inputs,
-NO_SLOT where they are in the body, and that for its outputs, NO_SLOT where there is none yet, or BESIDE), and whether
-the server is likely to sleep until it is answered, so that it is worth to rouse it by the answer's MAGIC. That of
+In front of its runs the column of EXECUTE has the batch's number and the slots of its segments: that of its inputs,
+NO_SLOT where they are in the body, and that for its outputs, NO_SLOT where there is none yet, or BESIDE. That of
 EXECUTED has the batch's number, whether the model keeps inputs, how many bytes of outputs are in their segment, 0 where
 they are in the body or have all stayed among the inputs, and how many have, with two places each; in place of the
 length of a form it has ERROR where the head's `errors` has the request's own, LATER where its response sender answers,

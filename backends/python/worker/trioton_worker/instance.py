@@ -113,8 +113,8 @@ class Instance:
         if frame.head:
             self._segments.take(session.connection, frame.head)
             session.logs_verbose = frame.head.get("logs_verbose", session.logs_verbose)
-        batch = LiveBatch(session, *frame.column[:4])
-        number = batch.number
+        number, inputs, outputs = frame.column[:3]
+        batch = LiveBatch(session, number, inputs, outputs)
         session.executing[number] = batch
         set_executing(batch)
         answer = self._run(frame, batch)
@@ -131,8 +131,6 @@ class Instance:
             if type(result) is not list and inspect.iscoroutine(result):
                 self._loop.start(self._go_on(batch, self._awaited(batch, requests, result)))
                 return None
-            if batch.wants_rousing:
-                self._session.connection.rouse()
             return self._outgoing(batch, requests, result)
         except Exception as error:
             return executed(batch, fail(batch, error))

@@ -26,7 +26,7 @@ class LiveBatch:
 
     `inputs` and `outputs` are the slots that EXECUTE says; `memory` is what holds the inputs, where that is a shared
     segment. `placed` has the outputs that were left there: where each would be in the segment of outputs, where it is,
-    and its size; `shared` bytes there are all outputs. `wants_rousing` if the server sleeps until it is answered.
+    and its size; `shared` bytes there are all outputs.
     `replies` has the open replies of those requests that have a response sender (see `senders`); None while none has.
     """
 
@@ -42,22 +42,13 @@ class LiveBatch:
         "replies",
         "session",
         "shared",
-        "wants_rousing",
     )
 
-    def __init__(
-        self,
-        session: Session,
-        number: int,
-        inputs: int = NO_SLOT,
-        outputs: int = NO_SLOT,
-        wants_rousing: bool | int = False,
-    ) -> None:
+    def __init__(self, session: Session, number: int, inputs: int = NO_SLOT, outputs: int = NO_SLOT) -> None:
         self.session = session
         self.number = number
         self.inputs = inputs
         self.outputs = outputs
-        self.wants_rousing = wants_rousing
         self.memory: weakref.ref[Any] | None = None
         self.placed: Sequence[tuple[int, int, int]] = ()
         self.shared = 0
