@@ -54,10 +54,11 @@ class Place(Inbox[Execute]):
     def go_on(self) -> None:
         """Its batch has ended; begin what has come meanwhile."""
         self.is_busy = False
-        if self._messages and self._begin(self, self._messages[0]):
-            self._messages.popleft()
-        elif self._messages:
-            self.wake()
+        if self._messages:
+            message = self._messages.popleft()  # before it is begun: that may be all of it, and come here again
+            if not self._begin(self, message):
+                self._messages.appendleft(message)
+                self.wake()
 
 
 class RunningBatch(msgspec.Struct, eq=False):

@@ -13,8 +13,9 @@ from typing import TypeAlias
 
 Events: TypeAlias = list[tuple[int, int]]
 
-# The part of a new wait in what is taken for usual.
+# The part of a new wait in what is taken for usual, and how much of it counts at most, in limits.
 _WEIGHT = 0.1
+_LONGEST = 10
 # Two looks that are further apart, in seconds: the core was another's, or the interpreter.
 _INTERRUPTED = 0.0001
 _REST = 0.02  # seconds; after that it tries again
@@ -26,7 +27,7 @@ class BusyPolling:
     def __init__(self, look: Callable[[float, int], Events]) -> None:
         self.limit = 0.0
         self._look = look
-        self._usual = 1.0  # how long waits have taken lately; of longer ones, twice the limit
+        self._usual = 1.0  # how long waits have taken lately
         self._rests_until = 0.0
 
     def wait(self, timeout: float, most: int) -> Events:
@@ -48,5 +49,5 @@ class BusyPolling:
         if not found:
             found = look(max(0.0, began + timeout - at), most)
             at = now()
-        self._usual += _WEIGHT * (min(at - began, 2 * self.limit) - self._usual)
+        self._usual += _WEIGHT * (min(at - began, _LONGEST * self.limit) - self._usual)
         return found
