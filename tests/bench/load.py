@@ -16,6 +16,7 @@ from tests.bench.analyzer import WINDOWS
 from tests.bench.measurement import LoadFailed, Measurement, last_words
 from tests.bench.prepare import Tools
 from tests.bench.rows import Row
+from tests.bench.stuck import unread
 
 # What a run may take beyond its windows: connecting, asking for the model's metadata, the last replies.
 GRACE_SECONDS = 20.0
@@ -52,7 +53,7 @@ class LoadGenerator:
             return self._run_analyzer(row, address, Path(folder) / "report.csv")
 
     def _run_analyzer(self, row: Row, address: str, report: Path) -> Measurement:
-        output = self._run(self.program, analyzer.arguments(row, address, self.window_ms, report))
+        output = self._run(address, self.program, analyzer.arguments(row, address, self.window_ms, report))
         if not report.is_file():
             raise LoadFailed(last_words(output) or "perf_analyzer wrote no report")
         return analyzer.parse_report(report.read_text())
@@ -61,9 +62,9 @@ class LoadGenerator:
         if self.wrk is None:
             raise LoadFailed(wrk.ADVICE)
         script.write_text(wrk.script())
-        return wrk.parse_output(self._run(self.wrk, wrk.arguments(row, address, self.seconds, script)))
+        return wrk.parse_output(self._run(address, self.wrk, wrk.arguments(row, address, self.seconds, script)))
 
-    def _run(self, program: Path, arguments: Sequence[str]) -> str:
+    def _run(self, address: str, program: Path, arguments: Sequence[str]) -> str:
         """What the program prints."""
         limit = self.seconds + self.grace_seconds
         # A proxy named in the environment is not for loopback.
@@ -79,7 +80,8 @@ class LoadGenerator:
         try:
             output, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
-            raise LoadFailed(f"no result within {limit:.0f} s") from None
+            about = unread(int(address.rpartition(":")[2]))
+            raise LoadFailed(f"no result within {limit:.0f} s; {about}") from None
         finally:
             _kill(process)
         if process.returncode != 0:
