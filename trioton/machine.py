@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ class MachineReading:
 
 # Where the limits of a container are, by the version of control groups.
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+CGROUP_QUOTAS = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
 # Taken where the system does not say.
 _UNKNOWN_MEMORY = 8 << 30
 
@@ -33,6 +35,18 @@ def memory_size(proc: Path = PROC, limits: Sequence[Path] = CGROUP_LIMITS) -> in
         with suppress(OSError, ValueError):  # "max" is no number
             sizes.append(int(path.read_text()))
     return min(sizes, default=_UNKNOWN_MEMORY)
+
+
+def core_count(quotas: Sequence[Path] = CGROUP_QUOTAS) -> float:
+    """Cores that this process may use: those of the machine, or its part of their time if that is less."""
+    cores = [float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)]
+    for path in quotas:
+        with suppress(OSError, ValueError):  # "max" is no number
+            quota, *period = path.read_text().split()
+            whole = period[0] if period else path.with_name("cpu.cfs_period_us").read_text()
+            if int(quota) > 0:  # version 1 has -1 for no quota
+                cores.append(int(quota) / int(whole))
+    return min(cores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ class Server:
             ExitTimeoutExpired: see `stop`.
         """
         failure: StartError | None = None
-        the_poller().busy.limit = self.settings.busy_poll_microseconds / 1e6
+        the_poller().busy.limit = self.settings.busy_poll_seconds()
         with self._scope:
             await self._check_repositories()
             files = await self._read_files()

@@ -23,7 +23,7 @@ from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.host_policies import resolve_host_policies
 from trioton.http_flags import HTTP, HttpFlags
 from trioton.loading_flags import LOADING, LoadingFlags
-from trioton.machine import memory_size
+from trioton.machine import core_count, memory_size
 from trioton.metrics_flags import MetricSetting, metric_setting, shows_metrics, summary_quantiles
 from trioton.scheduling_flags import (
     CacheChoice,
@@ -109,6 +109,7 @@ def log_format(text: str) -> LogFormat:
 
 
 _PORT = integer(0, 65535)
+BUSY_POLL_SECONDS = 200e-6
 _BOOL = "<boolean>"
 _INT = "<integer>"
 _TEXT = "<string>"
@@ -220,13 +221,14 @@ class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
         help="The most bytes that the bodies of all requests in flight hold, over HTTP and gRPC; others are refused. "
         "Where absent, half of the memory of this machine or container.",
     )
-    busy_poll_microseconds: int = flag(
-        200,
+    busy_poll_microseconds: int | None = flag(
+        None,
         integer(0, 10_000),
         group=SERVER,
         metavar=_INT,
         help="How long to look for requests and for answers of workers before sleeping, where they have come sooner "
-        "than that lately; 0 for never. It answers quick requests sooner, and takes as much of one core.",
+        "than that lately; 0 for never. It answers quick requests sooner, and takes as much of one core. Where absent, "
+        "200, or 0 where the server has less than two cores.",
     )
     drain_secs: int = flag(
         0,
@@ -374,6 +376,11 @@ class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
 
     def request_memory(self) -> int:
         return self.max_request_memory or memory_size() // 2
+
+    def busy_poll_seconds(self) -> float:
+        if self.busy_poll_microseconds is not None:
+            return self.busy_poll_microseconds / 1e6
+        return BUSY_POLL_SECONDS if core_count() >= 2 else 0.0  # of one core, its workers need what it would take
 
     def shows_metrics(self, group: str) -> bool:
         """Whether a group of metrics is shown."""

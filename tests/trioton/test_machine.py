@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from trioton.machine import Machine, MachineReading, memory_size
+from trioton.machine import Machine, MachineReading, core_count, memory_size
 
 MEMINFO = "MemTotal:        1000 kB\nMemFree:          100 kB\nMemAvailable:     400 kB\nHugePages_Total:       0\n"
 
@@ -78,3 +79,26 @@ def test_the_memory_is_that_of_the_container_if_that_is_less(tmp_path: Path, lim
 
 def test_a_system_that_does_not_say_has_some_memory(tmp_path: Path) -> None:
     assert memory_size(tmp_path, []) > 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("name", "quota", "period", "expected"),
+    [
+        ("cpu.max", "25000 100000\n", None, 0.25),
+        ("cpu.max", "max 100000\n", None, None),
+        ("cpu.cfs_quota_us", "50000\n", "100000\n", 0.5),
+        ("cpu.cfs_quota_us", "-1\n", "100000\n", None),
+        ("cpu.cfs_quota_us", "50000\n", None, None),
+        ("cpu.max", "", None, None),
+        ("nothing", "", None, None),
+    ],
+)
+def test_a_container_may_have_less_than_the_machine(
+    tmp_path: Path, name: str, quota: str, period: str | None, expected: float | None
+) -> None:
+    (tmp_path / name).write_text(quota)
+    if period is not None:
+        (tmp_path / "cpu.cfs_period_us").write_text(period)
+    own = len(os.sched_getaffinity(0))
+    found = core_count([tmp_path / "cpu.max", tmp_path / "cpu.cfs_quota_us"])
+    assert found == (own if expected is None else expected)

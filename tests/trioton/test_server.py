@@ -107,10 +107,18 @@ async def test_services_can_be_switched_off(one: Path) -> None:
 
 
 async def test_how_long_to_look_before_sleeping_can_be_set(one: Path) -> None:
-    async with open_server(settings(one)):
-        assert the_poller().busy.limit == 200e-6
-    async with open_server(settings(one, busy_poll_microseconds=0)):
-        assert the_poller().busy.limit == 0
+    for microseconds in (300, 0):
+        async with open_server(settings(one, busy_poll_microseconds=microseconds)):
+            assert the_poller().busy.limit == microseconds / 1e6
+
+
+@pytest.mark.parametrize(("cores", "seconds"), [(0.5, 0.0), (1.0, 0.0), (2.0, 200e-6), (64.0, 200e-6)])
+def test_a_server_with_one_core_leaves_it_to_its_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: float, seconds: float
+) -> None:
+    monkeypatch.setattr("trioton.settings.core_count", lambda: cores)
+    assert settings(tmp_path).busy_poll_seconds() == seconds
+    assert settings(tmp_path, busy_poll_microseconds=50).busy_poll_seconds() == 50e-6
 
 
 async def test_a_stopping_server_is_not_ready_and_ends(one: Path) -> None:
