@@ -49,7 +49,7 @@ class FrameReader:
         self._data = b""
         self._position = 0  # where in it the next frame begins
         self._later: list[bytes] = []  # what came after it
-        self.missing = PREFIX.size  # what the next frame still needs, at least
+        self.missing = _PREFIX_SIZE  # what the next frame still needs, at least
 
     def next_frame(self, data: bytes = b"") -> Frame | None:
         """The next whole frame, now that this has come too. There is another one only where nothing is `missing`.

@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.batching.batcher import build_scheduler
 from actors.batching.policy import DirectPolicy
+from actors.instance_place import Place
 from actors.messages import Abandon, Drain, Execute, InstanceReady, SchedulerAddress, SchedulerMessage, Submit
 from actors.model_instance import ModelInstance
 from actors.scheduler import Scheduler
@@ -213,3 +214,32 @@ async def test_the_backend_is_told_of_callers_that_go(nursery: trio.Nursery) -> 
     assert caller.item.watcher is None
     assert actor.statistics.failures[FailureReason.CANCELED] == 1
     address.tell(Drain())
+
+
+async def test_a_batch_that_is_over_when_it_has_begun_is_begun_once() -> None:
+    """Its end has the place go on before the beginning has returned."""
+    begun: list[Execute] = []
+
+    def begin(place: Place, message: Execute) -> bool:
+        begun.append(message)
+        place.go_on()
+        return True
+
+    place = Place("m_0", begin, lambda _: None, None)
+    place.is_busy = True
+    messages = [Execute([]), Execute([])]
+    for message in messages:
+        place.send_nowait(message)
+    place.go_on()
+    assert [id(message) for message in begun] == [id(message) for message in messages]
+    assert place.receive_nowait() is None
+
+
+async def test_a_batch_that_cannot_be_begun_stays_in_front() -> None:
+    place = Place("m_0", lambda *_: False, lambda _: None, None)
+    place.is_busy = True
+    messages = [Execute([]), Execute([])]
+    for message in messages:
+        place.send_nowait(message)
+    place.go_on()
+    assert [place.receive_nowait(), place.receive_nowait()] == messages
