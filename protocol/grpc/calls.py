@@ -24,8 +24,6 @@ from protocol.grpc.codec import Codec
 from protocol.grpc.direct_calls import DirectCalls, deadline_exceeded
 from protocol.grpc.direct_infer import METHOD, DirectInfer
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
-from protocol.grpc.http2 import events
-from protocol.grpc.http2.request_headers import Headers
 from protocol.grpc.incoming import Incoming
 from protocol.grpc.keepalive import Lifetime
 from protocol.grpc.outgoing import Outgoing
@@ -34,6 +32,8 @@ from protocol.grpc.request_head import RequestHead, read_head
 from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
+from protocol.http2 import events
+from protocol.http2.request_headers import Headers
 from protocol.limits import LimitCounter
 from protocol.poller import Poller
 from protocol.request_memory import RequestMemory

@@ -19,10 +19,10 @@ from h2.exceptions import DenialOfServiceError, ProtocolError
 
 from protocol.flood import FloodGuard
 from protocol.grpc.calls import Calls, Shared
-from protocol.grpc.http2 import events
-from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.keepalive import Due, Lifetime, PingPolice
 from protocol.grpc.outgoing import Outgoing
+from protocol.http2 import events
+from protocol.http2.connection import ServerConnection
 from protocol.messages import Buffer
 from protocol.poller import Poller
 from protocol.wakeup import Wakeup

@@ -18,13 +18,13 @@ from grpclib.const import Status
 from protocol.grpc.direct_infer import DirectCall, DirectInfer
 from protocol.grpc.framing import whole_message
 from protocol.grpc.headers import RESPONSE_HEADERS, Header, error_response, trailers
-from protocol.grpc.http2 import events
 from protocol.grpc.incoming import Incoming, deadline_of
 from protocol.grpc.outgoing import Outgoing
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_head import RequestHead
 from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.stream import Stream
+from protocol.http2 import events
 from protocol.messages import Buffer
 
 

@@ -16,10 +16,10 @@ from h2.exceptions import ProtocolError, StreamClosedError
 from protocol.answers import Answers
 from protocol.grpc.framing import PREFIX_LENGTH
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header
-from protocol.grpc.http2.connection import ServerConnection
 from protocol.grpc.output import PORTIONS
 from protocol.grpc.settings import PROGRESS
 from protocol.grpc.writer import Writer
+from protocol.http2.connection import ServerConnection
 from protocol.limits import LimitCounter
 from protocol.messages import Buffer
 from protocol.wakeup import WaitingTasks

@@ -27,7 +27,7 @@ from protocol.errors import ServerError
 from protocol.flood import FloodGuard
 from protocol.http.errors import HeadersTooLarge, LimitError, MethodNotAllowed, TooManyStreams, error_reply
 from protocol.http.settings import ConnectionLimits
-from protocol.http2 import HIGHEST_STREAM_ID, PatientConnection
+from protocol.http2.h2_connection import HIGHEST_STREAM_ID, PatientConnection
 
 # What an entry of a header list counts beside its name and value (RFC 9113, 6.5.2).
 _ENTRY_OVERHEAD = 32

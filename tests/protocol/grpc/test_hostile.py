@@ -25,8 +25,8 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from protocol import http2
 from protocol.grpc.settings import ConnectionLimits
+from protocol.http2 import h2_connection
 from tests.protocol.grpc.client import REQUEST_HEADERS, framed
 from tests.protocol.grpc.harness import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, Peers, connected
 from tests.protocol.grpc.raw import Raw
@@ -185,8 +185,8 @@ async def test_a_client_cannot_grow_the_memory_of_our_headers(autojump_clock: tr
             response = await peers.client.call(f"/unknown/{number}{'x' * 150}", b"")
             assert response.status != 0
         encoder = peers.connection._h2.response_headers.encoder
-        assert encoder.header_table_size == http2.MAX_ENCODER_TABLE
-        assert encoder.header_table._current_size <= http2.MAX_ENCODER_TABLE
+        assert encoder.header_table_size == h2_connection.MAX_ENCODER_TABLE
+        assert encoder.header_table._current_size <= h2_connection.MAX_ENCODER_TABLE
 
 
 async def test_a_client_may_want_no_table_at_all(autojump_clock: trio.testing.MockClock) -> None:

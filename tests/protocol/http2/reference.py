@@ -10,9 +10,9 @@ from h2.config import H2Configuration
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame
 
-from protocol.grpc.http2 import events, frames
-from protocol.grpc.http2.connection import MAX_FRAME_SIZE, ServerConnection
-from protocol.http2 import PatientConnection
+from protocol.http2 import events, frames
+from protocol.http2.connection import MAX_FRAME_SIZE, ServerConnection
+from protocol.http2.h2_connection import PatientConnection
 
 LIMITS: dict[str, Any] = {
     "max_concurrent_streams": 100,

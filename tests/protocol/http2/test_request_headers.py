@@ -8,7 +8,7 @@ from hpack.hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.grpc.http2.request_headers import Headers, RequestHeaders
+from protocol.http2.request_headers import Headers, RequestHeaders
 
 BASE = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x"), (b":authority", b"a")]
 

@@ -12,11 +12,11 @@ from h2.settings import SettingCodes
 from hpack.hpack import Encoder
 from hyperframe.frame import GoAwayFrame, RstStreamFrame, WindowUpdateFrame
 
-from protocol.grpc.http2 import events, frames
-from protocol.grpc.http2.client_settings import pack_settings
-from protocol.grpc.http2.connection import MAX_FRAME_SIZE, ServerConnection
-from protocol.grpc.http2.frames import MAX_WHOLE_FRAME, frame
-from tests.protocol.grpc.http2.reference import parsed
+from protocol.http2 import events, frames
+from protocol.http2.client_settings import pack_settings
+from protocol.http2.connection import MAX_FRAME_SIZE, ServerConnection
+from protocol.http2.frames import MAX_WHOLE_FRAME, frame
+from tests.protocol.http2.reference import parsed
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "x")]
 

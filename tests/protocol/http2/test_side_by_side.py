@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.grpc.headers import RESPONSE_HEADERS
-from protocol.grpc.http2 import frames
-from protocol.grpc.http2.frames import PREFACE
+from protocol.http2 import frames
+from protocol.http2.frames import PREFACE
 from tests.protocol.grpc.client import REQUEST_HEADERS
-from tests.protocol.grpc.http2.reference import (
+from tests.protocol.http2.reference import (
     ours_in_words,
     parsed,
     started,

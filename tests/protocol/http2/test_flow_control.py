@@ -7,7 +7,7 @@ from h2.exceptions import FlowControlError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.grpc.http2.flow_control import LARGEST_WINDOW, ReceiveWindow, widened
+from protocol.http2.flow_control import LARGEST_WINDOW, ReceiveWindow, widened
 
 
 def test_a_window_has_a_largest_size() -> None:

@@ -11,9 +11,9 @@ from h2.errors import ErrorCodes
 from h2.exceptions import FrameDataMissingError, InvalidSettingsValueError
 from h2.settings import SettingCodes
 
-from protocol.grpc.http2.flow_control import DEFAULT_WINDOW, LARGEST_WINDOW
-from protocol.grpc.http2.frames import DEFAULT_MAX_FRAME_SIZE
-from protocol.http2 import MAX_SETTINGS_IN_FRAME, TooManySettingsError
+from protocol.http2.flow_control import DEFAULT_WINDOW, LARGEST_WINDOW
+from protocol.http2.frames import DEFAULT_MAX_FRAME_SIZE
+from protocol.http2.h2_connection import MAX_SETTINGS_IN_FRAME, TooManySettingsError
 from protocol.messages import Buffer
 
 _SETTING = struct.Struct(">HI")

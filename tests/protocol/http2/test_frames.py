@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from h2.exceptions import FrameTooLargeError, ProtocolError
 
-from protocol.grpc.http2 import frames
-from protocol.grpc.http2.frames import PREFACE, Frame, FrameReader, frame
+from protocol.http2 import frames
+from protocol.http2.frames import PREFACE, Frame, FrameReader, frame
 
 MAX = 100_000
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from hpack.struct import NeverIndexedHeaderTuple
 
-from protocol.http2 import BoundedEncoder
+from protocol.http2.h2_connection import BoundedEncoder
 
 ResponseBlock: TypeAlias = tuple[tuple[bytes, bytes], ...]
 

@@ -21,11 +21,11 @@ from h2.exceptions import (
 )
 from h2.settings import SettingCodes
 
-from protocol.grpc.http2 import events
-from protocol.grpc.http2.client_settings import ClientSettings, pack_settings
-from protocol.grpc.http2.events import Event
-from protocol.grpc.http2.flow_control import DEFAULT_WINDOW, LARGEST_WINDOW, ReceiveWindow, widened
-from protocol.grpc.http2.frames import (
+from protocol.http2 import events
+from protocol.http2.client_settings import ClientSettings, pack_settings
+from protocol.http2.events import Event
+from protocol.http2.flow_control import DEFAULT_WINDOW, LARGEST_WINDOW, ReceiveWindow, widened
+from protocol.http2.frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -46,8 +46,8 @@ from protocol.grpc.http2.frames import (
     frame_header,
     pack_header,
 )
-from protocol.grpc.http2.request_headers import Headers, RequestHeaders
-from protocol.grpc.http2.response_headers import ResponseBlock, ResponseHeaders
+from protocol.http2.request_headers import Headers, RequestHeaders
+from protocol.http2.response_headers import ResponseBlock, ResponseHeaders
 from protocol.messages import Buffer
 
 # Of DATA, either way: fewer and larger frames cost less. Those of a large message are given in pieces as they come.

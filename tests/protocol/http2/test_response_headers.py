@@ -7,7 +7,7 @@ from grpclib.const import Status
 from hpack.hpack import Decoder
 
 from protocol.grpc.headers import RESPONSE_HEADERS, trailers
-from protocol.grpc.http2.response_headers import ResponseHeaders
+from protocol.http2.response_headers import ResponseHeaders
 
 OK = trailers(Status.OK, "")
 

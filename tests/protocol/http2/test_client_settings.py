@@ -9,8 +9,8 @@ from h2.errors import ErrorCodes
 from h2.exceptions import FrameDataMissingError, InvalidSettingsValueError
 from h2.settings import SettingCodes
 
-from protocol.grpc.http2.client_settings import ClientSettings, pack_settings
-from protocol.http2 import TooManySettingsError
+from protocol.http2.client_settings import ClientSettings, pack_settings
+from protocol.http2.h2_connection import TooManySettingsError
 
 
 def test_what_matters_is_kept() -> None:
