@@ -37,7 +37,8 @@ class _Live:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """The responses of a decoupled step in one iteration; `last` is the turn of the latest."""
+    """The responses of a decoupled step in one iteration; `last` is the turn of the latest. Until it `has_ended`
+    well, more of them may come, or an error."""
 
     ensemble: EnsembleRequest
     around: Iteration
@@ -46,10 +47,19 @@ class _Stream:
     override: SequenceValues | None
     owner: PassOwner
     last: Turn | None = None
+    has_ended: bool = False
 
     async def take(self, response: InferenceResponse) -> None:
         if response.outputs:  # else it is nothing but a flag
             await self.ensemble._take_response(self, response)
+        elif response.is_final:
+            self.end()
+
+    def end(self) -> None:
+        """It gives no more responses; told by its last one already, or by its end."""
+        if not self.has_ended:
+            self.has_ended = True
+            self.ensemble._open_streams -= 1
 
 
 @dataclass(eq=False, slots=True)
@@ -67,6 +77,7 @@ class EnsembleRequest:
     _plan: Plan = field(init=False)
     _state: EnsembleState = field(init=False)
     _live: dict[Iteration, _Live] = field(default_factory=dict, init=False)
+    _open_streams: int = field(default=0, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _response: InferenceResponse | None = field(default=None, init=False)
     _failure: ServerError | None = field(default=None, init=False)
@@ -226,6 +237,7 @@ class EnsembleRequest:
         clock = self._clock(step)
         request = self._step_request(iteration, node, step, override, clock)
         stream = _Stream(self, iteration, node, request, override, self.limits.stream_owner(iteration.depth + 1))
+        self._open_streams += 1
         try:
             await self.composition.find(step.model_name, step.model_version).infer_stream(request, stream.take)
         except ServerError as error:
@@ -234,6 +246,7 @@ class EnsembleRequest:
             raise _with_text(error, f"{error} ({step.label})") from None
         finally:
             self._stop(clock)
+        stream.end()
         self._state.end_stream(iteration, node)
         self._settle(iteration)
         return stream.last
@@ -244,6 +257,8 @@ class EnsembleRequest:
         child = self._state.new_child(stream.around)
         turn = stream.last = Turn(stream.last, self._live[stream.around].turn)
         self._live[child] = _Live(begun, turn)
+        if response.is_final:
+            stream.end()
         try:
             override = sequence_override(response.parameters, stream.request, stream.override)
             outputs = {tensor.name: tensor for tensor in response.outputs}
@@ -300,8 +315,8 @@ class EnsembleRequest:
         response = InferenceResponse(self.composition.config.name, self.version, outputs, request.id, parameters)
         turn = self._live[iteration].turn
         if turn is not None:
-            response.is_final = False  # the step may give more
             await turn.come()
+            response.is_final = self._is_last(iteration)
         if self.first_response is None:
             self.first_response = trio.current_time()
         if self.send is None:
@@ -314,6 +329,11 @@ class EnsembleRequest:
                 self._end_all()
                 return
         self._close(iteration)
+
+    def _is_last(self, iteration: Iteration) -> bool:
+        """Whether no response can come after that of an iteration whose turn it is: no stream goes on, and nothing runs
+        but it and those around it. As in Triton, an end of a stream that becomes known later is told by itself."""
+        return not self._open_streams and len(self._live) == iteration.depth + 1
 
     def _settle(self, iteration: Iteration) -> None:
         """After each change: what an iteration holds, and which ones have come to nothing."""

@@ -64,6 +64,10 @@ ensemble_scheduling { step [
     input_map { key: "IN" value: "number" } output_map { key: "OUT" value: "Y" } } ] }
 """
 
+NESTED = STREAM.replace('"count" model', '"stream" model').replace(
+    'key: "OUT" value: "number"', 'key: "Y" value: "number"'
+)
+
 FAILING = """
 platform: "ensemble"
 input [ { name: "ACTION" data_type: TYPE_STRING dims: [ 1 ] } ]
@@ -79,15 +83,19 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
-    '''As many responses as COUNT says: 0, 1, 2, ...'''
+    '''As many responses as COUNT says: 0, 1, 2, ...; the final flag comes by itself, with the last if COUNT < 0.'''
 
     def execute(self, requests):
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         for request in requests:
             sender = request.get_response_sender()
-            for number in range(int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()[0])):
+            count = int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()[0])
+            for number in range(abs(count)):
                 out = pb_utils.Tensor("OUT", np.array([number], np.float32))
-                sender.send(pb_utils.InferenceResponse([out]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                is_last = count < 0 and number == abs(count) - 1
+                sender.send(pb_utils.InferenceResponse([out]), flags=final if is_last else 0)
+            if count >= 0:
+                sender.send(flags=final)
 """
 COUNTING_CONFIG = """
 backend: "python" model_transaction_policy { decoupled: true }
@@ -116,7 +124,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "count" / "1").mkdir(parents=True)
     (directory / "count" / "1" / "model.py").write_text(COUNTING)
     (directory / "count" / "config.pbtxt").write_text(COUNTING_CONFIG)
-    ensembles = {"chain": CHAIN, "branch": BRANCH, "stream": STREAM, "fails": FAILING, "broken": BROKEN}
+    ensembles = {
+        "chain": CHAIN,
+        "branch": BRANCH,
+        "stream": STREAM,
+        "nested": NESTED,
+        "fails": FAILING,
+        "broken": BROKEN,
+    }
     for name, config in ensembles.items():
         (directory / name / "1").mkdir(parents=True)
         (directory / name / "config.pbtxt").write_text(config)
@@ -126,7 +141,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[ServerProcess]:
     """Told to load ensembles only."""
-    flags = [f"--load-model={name}" for name in ("chain", "branch", "stream", "fails")]
+    flags = [f"--load-model={name}" for name in ("chain", "branch", "stream", "nested", "fails")]
     with ServerProcess("--model-control-mode=explicit", *flags, repository=repository) as process:
         assert len(process.addresses) == 3
         yield process
@@ -151,7 +166,19 @@ def index(client: Client) -> dict[str, str]:
 
 def test_what_an_ensemble_needs_is_loaded_with_it(client: Client) -> None:
     states = index(client)
-    needed = {"add_sub", "branch", "chain", "count", "double", "failing", "fails", "halve", "is_large", "stream"}
+    needed = {
+        "add_sub",
+        "branch",
+        "chain",
+        "count",
+        "double",
+        "failing",
+        "fails",
+        "halve",
+        "is_large",
+        "nested",
+        "stream",
+    }
     assert {states[name] for name in needed} == {"READY"}
     assert states["broken"] != "READY"
     assert client.raw.is_server_ready()
@@ -218,25 +245,41 @@ def test_a_load_that_cannot_be_says_why(client: Client) -> None:
     client.raw.unload_model("broken")
 
 
-def test_a_decoupled_step_makes_a_stream(grpc: Client) -> None:
+def stream(grpc: Client, model: str, count: int, *, empty_final: bool) -> list[list[float]]:
+    """What each response has, up to the one that is marked final."""
     answers: queue.Queue[tuple[Any, InferenceServerException | None]] = queue.Queue()
     grpc.raw.start_stream(lambda result, error: answers.put((result, error)))
+    got: list[list[float]] = []
     try:
-        made = tensors(grpc.api, {"COUNT": np.array([5], np.int32)})
-        grpc.raw.async_stream_infer("stream", made, request_id="s", enable_empty_final_response=True)
-        got: list[float] = []
+        made = tensors(grpc.api, {"COUNT": np.array([count], np.int32)})
+        grpc.raw.async_stream_infer(model, made, request_id="s", enable_empty_final_response=empty_final)
         while True:
             result, error = answers.get(timeout=PATIENCE)
             assert error is None
             response = result.get_response()
-            assert (response.id, response.model_name) == ("s", "stream")
+            assert (response.id, response.model_name) == ("s", model)
+            got.append([float(array[0]) for array in outputs_of(result).values()])
             if response.parameters["triton_final_response"].bool_param:
-                assert not response.outputs
                 break
-            got.append(float(outputs_of(result)["Y"][0]))
     finally:
         grpc.raw.stop_stream()
-    assert got == [0, 2, 4, 6, 8]
+    assert answers.empty()
+    return got
+
+
+def test_a_decoupled_step_makes_a_stream(grpc: Client) -> None:
+    """The flag of the step comes by itself: it may be known when the last response leaves, or later."""
+    got = stream(grpc, "stream", 5, empty_final=True)
+    assert [number for numbers in got for number in numbers] == [0, 2, 4, 6, 8]
+    assert got[-1] in ([8.0], [])
+
+
+@pytest.mark.parametrize("empty_final", [False, True])
+@pytest.mark.parametrize(("model", "factor"), [("count", 1), ("stream", 2), ("nested", 4)])
+def test_the_last_response_says_that_it_is_the_last(grpc: Client, model: str, factor: int, empty_final: bool) -> None:
+    """A client that did not ask for empty responses knows by nothing else that its request has ended."""
+    got = stream(grpc, model, -4, empty_final=empty_final)
+    assert got == [[factor * number] for number in range(4)]
 
 
 def test_unloading_takes_along_what_was_loaded_for_the_ensemble(client: Client) -> None:

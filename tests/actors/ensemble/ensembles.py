@@ -105,6 +105,7 @@ class Toy:
     is_ready: bool = True
     says_ready: bool = True
     takes_device_tensors: bool = False
+    flags_last: bool = False  # the last response of a stream is marked final, and no flag comes by itself
     log: list[InferenceRequest] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
@@ -122,8 +123,13 @@ class Toy:
         return response
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
-        await self._answer(request, respond)
-        return False
+        responses = await self._answer(request, respond)
+        return bool(responses) and responses[-1].is_final
+
+    def _is_final(self, before: Sequence[InferenceResponse], given: Arrays | Sequence[Arrays | ServerError]) -> bool:
+        if not self.config.is_decoupled:
+            return True
+        return self.flags_last and len(before) == len(given) - 1
 
     async def _answer(
         self, request: InferenceRequest, respond: Callable[[InferenceResponse], Awaitable[None]] | None = None
@@ -144,7 +150,9 @@ class Toy:
                     on_device(name, array) if name in request.device_outputs else Tensor.from_numpy(name, array)
                     for name, array in arrays.items()
                 ]
-                response = InferenceResponse(self.name, 1, outputs, request.id, dict(self.parameters))
+                response = InferenceResponse(
+                    self.name, 1, outputs, request.id, dict(self.parameters), is_final=self._is_final(responses, given)
+                )
                 responses.append(response)
                 if respond is not None:
                     await respond(response)

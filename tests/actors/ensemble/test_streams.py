@@ -14,9 +14,12 @@ from protocol.errors import (
     InvalidArgument,
     Unsupported,
 )
-from protocol.messages import InferenceResponse
+from protocol.messages import InferenceRequest, InferenceResponse
+from repository.model_config import ModelConfig
 from tests.actors.ensemble.ensembles import (
     STREAM,
+    ComposingModel,
+    Toy,
     adds,
     collect,
     counts,
@@ -225,3 +228,79 @@ async def test_responses_that_are_only_a_flag_begin_nothing() -> None:
     d = toy("d", lambda x: [{}, {"O": vector(1)}, {}], decoupled=True)
     async with serving(STREAM, d, toy("b")) as model:
         assert await collect(model, request(IN=1)) == [{"OUT": 1}]
+
+
+# The final flag
+
+
+async def _finals(config: ModelConfig, asked: InferenceRequest, *models: ComposingModel) -> tuple[list[bool], bool]:
+    """Whether each response was marked final, and what the stream's end says of that."""
+    finals: list[bool] = []
+
+    async def respond(response: InferenceResponse) -> None:
+        finals.append(response.is_final)
+
+    async with serving(config, *models) as model:
+        return finals, await model.infer_stream(asked, respond)
+
+
+def _ends_late() -> Toy:
+    """Two responses, and after a second more nothing but the final flag."""
+    return toy("d", lambda x: [{"O": vector(1)}, {"O": vector(2)}, {}], decoupled=True, seconds=1, flags_last=True)
+
+
+async def test_the_last_response_is_final_where_the_step_has_ended_before_it(autojump_clock: MockClock) -> None:
+    finals = await _finals(STREAM, request(IN=3), counts(seconds=1), toy("b", seconds=5))
+    assert finals == ([False, False, True], True)
+
+
+async def test_the_last_response_of_slow_iterations_is_final_whichever_ends_last(autojump_clock: MockClock) -> None:
+    slower_first = toy("b", before=lambda asked: 10 - first_number(asked))
+    assert await _finals(STREAM, request(IN=3), counts(), slower_first) == ([False, False, True], True)
+
+
+async def test_a_step_whose_last_response_is_marked_makes_that_of_the_ensemble_final(autojump_clock: MockClock) -> None:
+    direct = ensemble_config(step("d", "I=IN", "O=OUT"))
+    assert await _finals(direct, request(IN=3), counts(seconds=1, flags_last=True)) == ([False, False, True], True)
+    assert await _finals(STREAM, request(IN=1), counts(flags_last=True), toy("b")) == ([True], True)
+
+
+async def test_an_end_that_comes_later_than_the_last_response_is_told_by_itself(autojump_clock: MockClock) -> None:
+    assert await _finals(STREAM, request(IN=0), _ends_late(), toy("b")) == ([False, False], False)
+    assert await _finals(STREAM, request(IN=0), _ends_late(), toy("b", seconds=5)) == ([False, True], True)
+    assert await _finals(STREAM, request(IN=0), counts(), toy("b")) == ([], False)
+
+
+async def test_the_last_response_of_streams_inside_each_other_is_final(autojump_clock: MockClock) -> None:
+    config = ensemble_config(step("d", "I=IN", "O=T"), step("d", "I=T", "O=U"), step("b", "I=U", "O=OUT"))
+    # The second stream of three gives one response, the third two; the first none.
+    finals = await _finals(config, request(IN=3), counts(), toy("b", seconds=1))
+    assert finals == ([False, False, True], True)
+    finals = await _finals(config, request(IN=3), counts(seconds=1, flags_last=True), toy("b"))
+    assert finals == ([False, False, True], True)
+
+
+async def test_an_inner_stream_without_responses_may_yet_come_after_the_last_one(autojump_clock: MockClock) -> None:
+    config = ensemble_config(step("d", "I=IN", "O=T"), step("less", "I=T", "O=OUT"))
+    less = toy("less", lambda x: [{"O": x["I"]}] * int(2 - x["I"][0]), decoupled=True, before=lambda asked: 1)
+    finals = await _finals(config, request(IN=3), counts(seconds=2), less)
+    assert finals == ([False, False, False], False)
+
+
+async def test_the_final_flag_passes_through_an_ensemble_in_an_ensemble(autojump_clock: MockClock) -> None:
+    outer = ensemble_config(step("e", "IN=IN", "OUT=T"), step("c", "I=T", "O=OUT"), name="outer")
+    async with serving(STREAM, counts(seconds=1), toy("b", seconds=5)) as inner:
+        assert await _finals(outer, request(IN=3), inner, toy("c")) == ([False, False, True], True)
+
+
+async def test_no_response_before_an_error_is_final(autojump_clock: MockClock) -> None:
+    finals: list[bool] = []
+
+    async def respond(response: InferenceResponse) -> None:
+        finals.append(response.is_final)
+
+    d = toy("d", lambda x: [{"O": vector(1)}, Internal("broke off")], decoupled=True)
+    async with serving(STREAM, d, toy("b", seconds=5)) as model:
+        with pytest.raises(Internal):
+            await model.infer_stream(request(IN=1), respond)
+    assert finals == [False]
