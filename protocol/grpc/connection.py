@@ -109,18 +109,19 @@ class Connection:
         try:
             await self._serve()
         finally:
-            self._calls.terminate()
             self._calls.memory.close()
 
     async def _serve(self) -> None:
         async with contextlib.aclosing(self._wire), trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             nursery.start_soon(self._keep_time)
-            with self._reading:
-                await self._read(nursery)
+            try:
+                with self._reading:
+                    await self._read(nursery)
+            finally:  # before the nursery can close: an answer that comes later must start no task in it
+                self._calls.terminate()
             if self._reading.cancelled_caught and trio.current_time() >= self._reading.deadline:
                 self._out.count_refusal("handshake_timeout")
-            self._calls.terminate()
             if not self._is_lost:
                 with trio.move_on_after(GOODBYE_SECONDS):
                     await self._say_goodbye()

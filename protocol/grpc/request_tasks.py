@@ -21,7 +21,11 @@ MAX_IDLE = 64
 
 
 class RequestTasks(Generic[T]):
-    """In a nursery of the stream's, which ends them after the last request when `end` was called."""
+    """In a nursery of the stream's, which ends them after the last request when `end` was called.
+
+    `end` has to be called before the nursery's body is left: from then on nothing is started, since the nursery may
+    have closed, and closes a turn of the loop before its owner goes on.
+    """
 
     def __init__(self, nursery: trio.Nursery, run: Callable[[T], Awaitable[None]]) -> None:
         self._nursery = nursery
@@ -31,7 +35,10 @@ class RequestTasks(Generic[T]):
         self._is_over = False
 
     def start(self, request: T) -> None:
-        """Run it in a task. It begins when those before have come to their first checkpoint."""
+        """Run it in a task. It begins when those before have come to their first checkpoint. Ignored after `end`: the
+        owner closes what is left."""
+        if self._is_over:
+            return
         self.waiting.append(request)
         if not self._idle.wake_one():
             self._nursery.start_soon(self._serve)

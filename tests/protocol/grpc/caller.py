@@ -26,13 +26,18 @@ SERVICE = "/inference.GRPCInferenceService"
 
 
 class Caller:
-    """`headers` go with every call."""
+    """`headers` go with every call; `scope` is what the connection runs in."""
 
     def __init__(self, client: Client, core: FakeCore, connection: Connection) -> None:
         self.client = client
         self.core = core
         self.connection = connection
+        self.scope = trio.CancelScope()
         self.headers: dict[str, str] = {}
+
+    async def run(self) -> None:
+        with self.scope:
+            await self.connection.run()
 
     async def call(self, name: str, request: Any = None) -> Response:
         """Call with a message of Triton's own class, empty if none is given."""
@@ -70,12 +75,13 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
     connection = Connection(server_end, shared)
     client = Client(client_end)
     assert isinstance(services.core, FakeCore)
+    peers = Caller(client, services.core, connection)
     async with trio.open_nursery() as answering:
         services.core.tasks = answering
         answering.start_soon(answers.run)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
+            nursery.start_soon(peers.run)
             await client.start()
-            yield Caller(client, services.core, connection)
+            yield peers
             await client_end.aclose()
         answering.cancel_scope.cancel()

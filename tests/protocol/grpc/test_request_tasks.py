@@ -83,3 +83,18 @@ async def test_no_more_tasks_wait_than_are_of_use(
         await trio.sleep(2)
         assert len(nursery.child_tasks) == 3
         tasks.end()
+
+
+async def test_what_comes_after_the_end_is_not_started(autojump_clock: trio.testing.MockClock) -> None:
+    """The nursery may have closed, and closed nurseries take no tasks."""
+    served: list[int] = []
+
+    async def serve(number: int) -> None:
+        served.append(number)
+
+    async with trio.open_nursery() as nursery:
+        tasks = RequestTasks(nursery, serve)
+        tasks.end()
+        tasks.start(0)
+    tasks.start(1)
+    assert served == []
