@@ -12,10 +12,11 @@ import trio
 from protocol.errors import PayloadTooLarge, ServerError
 from protocol.grpc.compression import decompress
 from protocol.grpc.framing import PREFIX_LENGTH, Frame, MessageDeframer
-from protocol.grpc.output import PORTIONS, Output
+from protocol.grpc.output import Output
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_head import RequestHead
-from protocol.grpc.settings import PROGRESS, ConnectionLimits
+from protocol.grpc.settings import ConnectionLimits
+from protocol.http2.output import PORTIONS, PROGRESS
 from protocol.messages import Buffer
 
 # Inflating more than so many compressed bytes would hold up every other call.

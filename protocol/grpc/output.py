@@ -12,9 +12,6 @@ from protocol.answers import Answers
 from protocol.grpc.headers import Header
 from protocol.messages import Buffer
 
-# A peer is told of a window in portions of this part of it, or more.
-PORTIONS = 8
-
 
 class Output(Protocol):
     """Of one connection; streams are named by their numbers. `taken` are bytes that the peer may send again, over all

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 
 ALPN_PROTOCOL = "h2"
 
-# Fewer bytes of a message within a timeout are no progress, unless they are the rest of it.
-PROGRESS = 65536
-
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:

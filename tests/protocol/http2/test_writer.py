@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.grpc.writer import Writer
+from protocol.http2.writer import Writer
 from protocol.wire import wire_over
 
 

@@ -1,5 +1,5 @@
-"""All bytes to one peer. What is put while a write is under way, or in one burst of work, leaves in one write; what is
-so large that joining it with more gains nothing leaves at once."""
+"""All bytes to the peer of one connection. What is put while a write is under way, or in one burst of work, leaves in
+one write; what is so large that joining it with more gains nothing leaves at once."""
 
 from __future__ import annotations
 
