@@ -19,12 +19,12 @@ from hpack.hpack import Encoder
 from tritonclient.grpc import service_pb2
 
 from protocol.core import AnswerTo, Submitted
-from protocol.grpc.output import PORTIONS
 from protocol.grpc.server import GrpcSettings, serve_grpc
 from protocol.grpc.settings import ConnectionLimits
 from protocol.http2 import frames
 from protocol.http2.client_settings import pack_settings
 from protocol.http2.frames import PREFACE, frame
+from protocol.http2.output import PORTIONS
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
 from tests.protocol.grpc.services import edge_services
 

@@ -8,8 +8,8 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 
-from protocol.grpc import outgoing
 from protocol.grpc.settings import ConnectionLimits
+from protocol.http2 import output
 from tests.protocol.grpc.client import framed
 from tests.protocol.grpc.harness import (
     DEADLINE_EXCEEDED,
@@ -56,7 +56,7 @@ async def test_a_client_that_does_not_read_makes_the_handler_wait(autojump_clock
             await peers.client.transport.receive_some(100_000)  # the server's first frames
         await trio.testing.wait_all_tasks_blocked()
         made = peers.calls.started * 100_000
-        assert made <= outgoing.MAX_BACKLOG + 200_000
+        assert made <= output.MAX_BACKLOG + 200_000
         for _ in range(100):
             await peers.client.transport.receive_some(100_000)
         await trio.testing.wait_all_tasks_blocked()

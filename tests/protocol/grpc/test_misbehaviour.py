@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.grpc import connection as connection_module
-from protocol.grpc import outgoing
 from protocol.grpc.calls import Shared
 from protocol.grpc.connection import Connection
 from protocol.grpc.settings import ConnectionLimits, Keepalive
+from protocol.http2 import output
 from tests.protocol.grpc.client import REQUEST_HEADERS, Client, Response, framed
 from tests.protocol.grpc.harness import (
     Calls,
@@ -148,7 +148,7 @@ async def test_pings_are_answered_but_not_without_end(autojump_clock: trio.testi
             while True:
                 await peers.client.transport.send_all(ping * 1000)
                 sent += 1000
-        assert 1000 <= sent * 17 < 4 * outgoing.MAX_CONTROL_BACKLOG
+        assert 1000 <= sent * 17 < 4 * output.MAX_CONTROL_BACKLOG
 
 
 @given(st.binary(max_size=300))
