@@ -33,7 +33,7 @@ from actors.version_snapshots import version_snapshots
 from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import InvalidArgument, ServerError, Unavailable, Unsupported
 from protocol.messages import LATEST_VERSION, InferenceRequest
-from repository.layout import DUPLICATE_MODEL, FoundModels
+from repository.layout import DUPLICATE_MODEL
 from repository.override_files import remove_abandoned
 from repository.repositories import Repositories
 
@@ -194,13 +194,9 @@ class ModelManager:
         return version_snapshots(self.table)
 
     async def index(self, *, ready: bool) -> list[ModelIndex]:
-        """The known versions, and by name those models of the repositories that were never loaded; without these where
-        a repository cannot be listed now."""
-        try:
-            found = await trio.to_thread.run_sync(self._repositories.find_models, abandon_on_cancel=True)
-        except ServerError as error:
-            logger.warning("the index has only models that were loaded: %s", error)
-            found = FoundModels()
+        """The known versions, and by name those models of the repositories that were never loaded; without these for
+        a repository that cannot be listed now."""
+        found = await trio.to_thread.run_sync(self._repositories.find_models, abandon_on_cancel=True)
         index: list[ModelIndex] = []
         for identifier in sorted({*found.models, *found.duplicates, *self.table.entries}):
             namespace, name = self.table.split(identifier)

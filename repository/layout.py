@@ -140,7 +140,7 @@ def check_model_name(name: str) -> None:
     """
     if not name:
         raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
-    if ".." in name or "/" in name or "\\" in name or "\0" in name or name == ".":
+    if name in (".", "..") or any(mark in name for mark in "/\\\0"):
         raise InvalidArgument(f"invalid model name '{name}', model name must not contain path traversal characters")
 
 

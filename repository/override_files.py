@@ -70,8 +70,9 @@ def _new_root() -> tuple[Path, int]:
 
 
 def _normalised(path: str) -> str:
-    normal = posixpath.normpath(path)
-    if "\0" in path or posixpath.isabs(normal) or normal in (".", "..") or normal.startswith("../"):
+    """Below the model's directory, which is the root of a path that begins with a slash."""
+    normal = posixpath.normpath(path.lstrip("/"))
+    if "\0" in path or normal in (".", "..") or normal.startswith("../"):
         raise InvalidArgument(
             f"Invalid file parameter 'file:{path}' with normalized path '{normal}' must stay within model directory."
         )

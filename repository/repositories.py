@@ -73,25 +73,35 @@ class Repositories:
         self.is_namespaced = is_namespaced
 
     def find_models(self) -> FoundModels:
-        """Raises ServerError: a repository cannot be listed."""
-        return _found(model for each in self.registered for model in self._models_of(each))
+        """Those of the repositories that can be listed now; the log names the others."""
+        found: list[ModelDirectory] = []
+        for each in self.registered:
+            try:
+                found += self._models_of(each)
+            except ServerError as error:
+                logger.error("the models of model repository '%s' are not known: %s", each.path, error)
+        return _found(found)
 
     def find_model(self, name: str) -> FoundModels:
         """By identifier, or with `is_namespaced` also by a name alone. One that several have is in `duplicates`.
 
         Raises:
             InvalidArgument: no model can have this name.
-            ServerError: a store cannot be listed.
+            ServerError: it is in none that can be listed, and there is one that cannot.
         """
         namespace, plain = split_identifier(name) if self.is_namespaced else ("", name)
         check_model_name(plain)
-        found = [
-            self._served(each, model)
-            for each in self.registered
-            if not namespace or each.namespace == namespace
-            for own_name in _own_names(each, plain)
-            for model in find_model((each.place,), own_name).models.values()
-        ]
+        found: list[ModelDirectory] = []
+        failure: ServerError | None = None
+        for each in self.registered:
+            if namespace and each.namespace != namespace:
+                continue
+            try:
+                found += self._places_of(each, plain)
+            except ServerError as error:  # the model may lie in another
+                failure = error
+        if failure is not None and not found:
+            raise failure
         found = _without_empty(found)
         if len(found) > 1:
             return FoundModels(duplicates={name: tuple(found)})
@@ -169,6 +179,13 @@ class Repositories:
 
     def _models_of(self, each: Registered) -> list[ModelDirectory]:
         return [self._served(each, model) for model in find_models((each.place,)).models.values()]
+
+    def _places_of(self, each: Registered, name: str) -> list[ModelDirectory]:
+        return [
+            self._served(each, model)
+            for own_name in _own_names(each, name)
+            for model in find_model((each.place,), own_name).models.values()
+        ]
 
     def _served(self, each: Registered, model: ModelDirectory) -> ModelDirectory:
         """The model under its name and in its namespace."""

@@ -16,7 +16,7 @@ from importlib import metadata
 
 from trioton.flags import Flag, UsageError, read_arguments, read_environment, rows
 from trioton.help import command_help
-from trioton.settings import UNBUILT_FLAGS, DemoSettings, Settings
+from trioton.settings import DemoSettings, Settings
 
 USAGE = """\
 usage: trioton [serve] --model-repository=<path> [flags]
@@ -102,7 +102,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         UsageError: see `trioton.flags` and `Settings`.
     """
     table = rows(Settings)
-    given = read_arguments(table, arguments, UNBUILT_FLAGS)
+    given = read_arguments(table, arguments)
     return Settings(**{"log_escape": _escapes_log(environment), **read_environment(table, environment), **given})
 
 
@@ -138,7 +138,7 @@ def _demo(words: Sequence[str]) -> int:
     if _asks_for(words, "--help", "-h"):
         print(command_help(DEMO_USAGE, table, epilogue=""))
         return 0
-    settings = DemoSettings(**read_arguments(table, words, {}))
+    settings = DemoSettings(**read_arguments(table, words))
     from trioton.demo import run_demo
 
     return run_demo(settings)

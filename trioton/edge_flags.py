@@ -13,7 +13,7 @@ from pathlib import Path
 
 from protocol.access.forwarding import HeaderForwarding
 from protocol.access.restricted import Dialect, RestrictedApis, Restriction
-from trioton.flags import UsageError, boolean, flag, integer, repeatable
+from trioton.flags import UsageError, boolean, filesystem_path, flag, integer, repeatable
 
 INTEGER = "<integer>"
 BOOLEAN = "<boolean>"
@@ -75,7 +75,7 @@ class EdgeFlags:
         return self._file(f"The certificate that vouches for clients, in PEM form{more}.")
 
     def _file(self, help: str) -> Path | None:
-        return flag(None, Path, group=self.group, metavar=PATH, help=help)
+        return flag(None, filesystem_path, group=self.group, metavar=PATH, help=help)
 
 
 def refuse_files_without_tls(files: Mapping[str, Path | None], needed: str) -> None:

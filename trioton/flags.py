@@ -1,7 +1,7 @@
 """Flags as data: one row per flag, and the readers that turn arguments and environment into typed values.
 
 A settings class is a frozen dataclass whose fields are made with `flag`, `repeatable` and `switch`; its field names are
-the flags' names with `_` for `-`. `read_arguments` and `read_environment` are pure; `trioton.cli` joins them.
+the flags' names with `_` for `-`. `read_words` and `read_environment` are pure; `trioton.cli` joins them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +20,8 @@ V = TypeVar("V")
 ENVIRONMENT_PREFIX = "TRIOTON_"
 # Between the values of a repeatable flag in the environment: neither paths nor `name,key=value` contain it.
 ENVIRONMENT_SEPARATOR = ";"
+
+BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
 class UsageError(Exception):
@@ -44,6 +47,10 @@ class Flag:
     @property
     def field_name(self) -> str:
         return self.name.replace("-", "_")
+
+    @property
+    def is_boolean(self) -> bool:
+        return self.parse is boolean
 
     @property
     def environment_name(self) -> str:
@@ -99,12 +106,17 @@ def rows(holder: type[FlagHolder]) -> tuple[Flag, ...]:
 
 def boolean(text: str) -> bool:
     """true, on, 1, false, off, 0 in any letter case."""
-    match text.lower():
-        case "true" | "on" | "1":
-            return True
-        case "false" | "off" | "0":
-            return False
-    raise ValueError("expected true or false (or on, off, 1, 0)")
+    value = BOOLEANS.get(text.lower())
+    if value is None:
+        raise ValueError("expected true or false (or on, off, 1, 0)")
+    return value
+
+
+def filesystem_path(text: str) -> Path:
+    """An empty text would be the working directory, which nobody means (`--model-repository=$UNSET`)."""
+    if not text or "\0" in text:
+        raise ValueError("expected a path")
+    return Path(text)
 
 
 def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
@@ -119,6 +131,12 @@ def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """A whole number, where Triton takes any, and a smaller one for the smallest."""
+    read = integer(-(2**63))
+    return lambda text: max(minimum, read(text))
 
 
 def of_device(make: Callable[[int, V], T], read: Callable[[str], V], expected: str) -> Callable[[str], T]:
@@ -138,67 +156,95 @@ def of_device(make: Callable[[int, V], T], read: Callable[[str], V], expected: s
 
 
 def seconds(text: str) -> float:
-    """A duration, also a part of a second."""
+    """A duration, also a part of a second; a negative one is none, as for Triton."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        raise ValueError("expected a number of seconds of at least 0")
-    return value
+    if not math.isfinite(value):
+        raise ValueError("expected a number of seconds")
+    return max(0.0, value)
 
 
 def choice(*words: str) -> Callable[[str], str]:
+    """One of these words, in any letter case."""
+    by_lower_case = {word.lower(): word for word in words}
+
     def parse(text: str) -> str:
-        if text not in words:
+        word = by_lower_case.get(text.lower())
+        if word is None:
             raise ValueError(f"expected {' or '.join(words)}")
-        return text
+        return word
 
     return parse
 
 
-def read_arguments(table: Sequence[Flag], arguments: Sequence[str], unbuilt: Mapping[str, str]) -> dict[str, Any]:
-    """Field values from `--name=value` and `--name value`.
-
-    `unbuilt` maps the names of flags that exist elsewhere but not here to what to use in their place ("" for nothing).
+def read_arguments(table: Sequence[Flag], arguments: Sequence[str]) -> dict[str, Any]:
+    """Field values of a command that takes flags only.
 
     Raises:
-        UsageError: an unknown or unbuilt flag, a stray word, a missing or a wrong value.
+        UsageError: see `read_words`; a stray word.
+    """
+    places, values = read_words(table, arguments)
+    if places:
+        raise UsageError(f"Unexpected argument: {places[0]}")
+    return values
+
+
+def read_words(table: Sequence[Flag], arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The words that are no flags, and field values from `--name=value` and `--name value`.
+
+    As with getopt_long, which Triton reads its flags with: flags and words come in any order, a name may be cut short
+    as long as it stays the only one, and after `--` there are no more flags. Beyond that a Boolean flag without a
+    value means true.
+
+    Raises:
+        UsageError: an unknown or ambiguous flag, a missing or a wrong value.
     """
     by_name = {name: row for row in table for name in (row.name, *row.aliases)}
+    places: list[str] = []
     values: dict[str, Any] = {}
     words = list(reversed(arguments))
     while words:
         word = words.pop()
-        if not word.startswith("--"):
-            raise UsageError(f"Unexpected argument: {word}")
-        name, equals, value = word[2:].partition("=")
-        row = by_name.get(name)
-        if row is None:
-            raise UsageError(_unknown(name, by_name, unbuilt))
-        if row.is_switch:
-            if equals:
-                raise UsageError(f"--{name} takes no value, got '{value}'")
-            values[row.field_name] = True
+        if word == "--":
+            places.extend(reversed(words))
+            break
+        if not word.startswith("-") or word == "-":
+            places.append(word)
             continue
+        name, equals, value = word.removeprefix("--").partition("=")
+        row = _named(name, by_name, word)
         if not equals:
-            if not words or words[-1].startswith("--"):
-                raise UsageError(f"--{name} needs a value: --{name}={row.metavar}")
-            value = words.pop()
+            value = _next_value(row, name, words)
         parsed = _parsed(row, value, f"--{name}")
         values[row.field_name] = (*values.get(row.field_name, ()), parsed) if row.is_repeatable else parsed
-    return values
+    return places, values
 
 
-def split_words(table: Sequence[Flag], words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that are no flags, and those that are, with their values."""
-    takes_value = {f"--{name}" for row in table if not row.is_switch for name in (row.name, *row.aliases)}
-    places: list[str] = []
-    flags: list[str] = []
-    for word in words:
-        is_value = bool(flags) and flags[-1] in takes_value
-        (flags if word.startswith("-") or is_value else places).append(word)
-    return places, flags
+def _next_value(row: Flag, name: str, words: list[str]) -> str:
+    """The value of a flag that came without `=`: taken from `words`, the last of which is the next."""
+    following = words[-1] if words and not words[-1].startswith("--") else None
+    if row.is_switch or (row.is_boolean and (following is None or following.lower() not in BOOLEANS)):
+        return "true"
+    if following is None:
+        raise UsageError(f"--{name} needs a value: --{name}={row.metavar}")
+    return words.pop()
+
+
+def _named(name: str, by_name: Mapping[str, Flag], word: str) -> Flag:
+    """The flag of this name, or the only one whose name begins so."""
+    if not word.startswith("--"):
+        hint = f"; flags begin with two dashes: -{word}" if name[1:] in by_name else ""
+        raise UsageError(f"Unexpected argument: {word}{hint}")
+    row = by_name.get(name)
+    if row is not None:
+        return row
+    longer = [each for each in by_name if name and each.startswith(name)]
+    rows_meant = {by_name[each].name: by_name[each] for each in longer}
+    if len(rows_meant) == 1:
+        return next(iter(rows_meant.values()))
+    raise UsageError(_unknown(name, longer, by_name))
 
 
 def read_environment(table: Sequence[Flag], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -231,9 +277,9 @@ def _parsed(row: Flag, text: str, source: str) -> object:
         raise UsageError(f"{source}: {exc}{got}") from None
 
 
-def _unknown(name: str, known: Iterable[str], unbuilt: Mapping[str, str]) -> str:
-    if name in unbuilt:
-        return f"--{name} is a flag of Triton's that Trioton does not have yet{unbuilt[name]}"
+def _unknown(name: str, longer: Sequence[str], known: Iterable[str]) -> str:
     text = f'Bad option: "--{name}".'
+    if longer:
+        return f"{text} It may be short for {' or '.join(f'--{each}' for each in longer)}"
     nearest = difflib.get_close_matches(name, known, n=1)
     return f"{text} Did you mean --{nearest[0]}?" if nearest else text

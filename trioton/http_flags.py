@@ -74,7 +74,7 @@ class HttpFlags:
         60_000, "How long a client may take no byte of its response, before it is cut off."
     )
 
-    http_thread_count: int = _edge.count(8, "Without effect: requests need no threads here.")
+    http_thread_count: int = _edge.count(8, "Without effect: requests need no threads here.", minimum=0)
 
     def check_http(self) -> None:
         """Raises UsageError for what cannot be served."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trioton.flags import flag, integer, of_device, repeatable
+from trioton.flags import at_least, flag, integer, of_device, repeatable
 from trioton.host_policies import HostPolicySetting, host_policy_setting
 
 LOADING = "Loading and placement of models"
@@ -37,11 +37,11 @@ class LoadingFlags:
     """The part of the settings that is about loading."""
 
     model_load_thread_count: int = flag(
-        4, integer(1), group=LOADING, metavar="<integer>", help="How many models may load at the same time."
+        4, at_least(1), group=LOADING, metavar="<integer>", help="How many models may load at the same time."
     )
     model_load_retry_count: int = flag(
         0,
-        integer(0),
+        at_least(0),
         group=LOADING,
         metavar="<integer>",
         help="How often the load of a model that has failed is tried again.",

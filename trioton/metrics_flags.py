@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,15 +13,19 @@ GROUPS = {"counter_latencies": True, "histogram_latencies": True, "summary_laten
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 _QUANTILES = "summary_quantiles"
+# What the C library reads as the beginning of a number.
+_NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSetting:
-    """One `--metrics-config`: whether a group is shown, or (`summary_quantiles`) which quantiles summaries have."""
+    """One `--metrics-config`: whether a group is shown, or (`summary_quantiles`) which quantiles summaries have, and
+    what of the text is none."""
 
     name: str
     is_shown: bool = True
     quantiles: tuple[float, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def metric_setting(text: str) -> MetricSetting:
@@ -29,7 +33,7 @@ def metric_setting(text: str) -> MetricSetting:
     if not equals:
         raise ValueError("--metrics-config option format is <setting>=<value>")
     if name == _QUANTILES:
-        return MetricSetting(name, quantiles=_quantiles(value))
+        return _quantiles(value)
     if name not in GROUPS:
         raise ValueError(f"unknown setting of --metrics-config; expected {', '.join(GROUPS)} or {_QUANTILES}")
     return MetricSetting(name, boolean(value))
@@ -44,22 +48,36 @@ def summary_quantiles(settings: Sequence[MetricSetting]) -> tuple[float, ...]:
     """The quantiles of the summaries; none where there are no summaries."""
     if not shows_metrics(settings, "summary_latencies"):
         return ()
-    return next((given.quantiles for given in reversed(settings) if given.name == _QUANTILES), DEFAULT_QUANTILES)
+    return next((given.quantiles for given in reversed(settings) if given.quantiles), DEFAULT_QUANTILES)
 
 
-def _quantiles(text: str) -> tuple[float, ...]:
-    """`quantile:error,…`. Ours are exact over what they cover, so that they keep any error that is allowed."""
-    return tuple(_pair(pair) for pair in text.split(","))
+def skipped_quantiles(settings: Sequence[MetricSetting]) -> list[str]:
+    """What of `summary_quantiles` is not followed, as sentences for the log."""
+    return [
+        f"--metrics-config summary_quantiles: '{pair}' is skipped; expected <quantile>:<error> with a quantile from 0 "
+        "to 1"
+        for given in settings
+        for pair in given.skipped
+    ]
 
 
-def _pair(text: str) -> float:
-    quantile, colon, error = text.partition(":")
-    try:
-        numbers = float(quantile), float(error)
-    except ValueError:
-        numbers = (math.nan, math.nan)
-    if not colon or not all(0.0 <= number <= 1.0 for number in numbers):
-        raise ValueError(
-            f"--metrics-config summary_quantiles expects <quantile>:<error>,… with numbers from 0 to 1, got '{text}'"
-        )
-    return numbers[0]
+def _quantiles(text: str) -> MetricSetting:
+    """`quantile:error,…`, read as Triton does: a pair that is none is skipped, and what follows a number in it is
+    ignored. Ours are exact over what they cover, so that they keep any error that is allowed."""
+    if not text:
+        raise ValueError("--metrics-config option format is <setting>=<value>")
+    pairs = {pair: _quantile(pair) for pair in text.split(",")}
+    return MetricSetting(
+        _QUANTILES,
+        quantiles=tuple(dict.fromkeys(quantile for quantile in pairs.values() if quantile is not None)),
+        skipped=tuple(pair for pair, quantile in pairs.items() if quantile is None),
+    )
+
+
+def _quantile(pair: str) -> float | None:
+    quantile, _, error = pair.partition(":")
+    numbers = _NUMBER.match(quantile), _NUMBER.match(error)
+    if numbers[0] is None or numbers[1] is None:
+        return None
+    value = float(numbers[0][0])
+    return value if 0.0 <= value <= 1.0 else None

@@ -16,8 +16,8 @@ from protocol.errors import ServerError
 from repository.backend_fields import MODEL_FORMS
 from repository.layout import CONFIG_FILE, ModelDirectory, find_models, first_version_directory
 from repository.pbtxt import parse_pbtxt
-from trioton.flags import Flag, UsageError, flag, read_arguments, read_environment, rows, split_words, switch
-from trioton.settings import RUN, UNBUILT_FLAGS, BackendSetting, Settings
+from trioton.flags import Flag, UsageError, flag, read_environment, read_words, rows, switch
+from trioton.settings import RUN, BackendSetting, Settings
 from trioton.store_flags import local_path
 
 # Flags of a server of whole repositories: here the model is the command's argument.
@@ -56,10 +56,10 @@ def run_settings(words: Sequence[str], environment: Mapping[str, str]) -> Settin
         UsageError: see `trioton.flags`, `Settings` and `find_run_model`.
     """
     table = run_table()
-    places, flags = split_words(table, words)
+    places, given = read_words(table, words)
     if len(places) != 1:
         raise UsageError(f"trioton run takes one model directory, got {len(places)}: {' '.join(places) or 'none'}")
-    values = {**read_environment(table, environment), **read_arguments(table, flags, UNBUILT_FLAGS)}
+    values = {**read_environment(table, environment), **given}
     model = find_run_model(local_path(places[0]))
     chosen: dict[str, Any] = {
         "http_address": LOCAL,

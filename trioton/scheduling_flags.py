@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.rate_limit_policy import RateLimitResource
-from trioton.flags import UsageError
+from trioton.flags import UsageError, choice
 
 _LARGEST_COUNT = 2**32 - 1
+_rate_limit_modes = choice("off", "execution_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,10 @@ def cache_choice(options: Sequence[CacheOption], response_cache_byte_size: int) 
 
 
 def rate_limit_mode(text: str) -> str:
-    if text not in ("off", "execution_count"):
-        raise ValueError("invalid argument for --rate-limit; expected off or execution_count")
-    return text
+    try:
+        return _rate_limit_modes(text)
+    except ValueError as error:
+        raise ValueError(f"invalid argument for --rate-limit; {error}") from None
 
 
 def rate_limit_resource(text: str) -> RateLimitResource:

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -129,6 +130,8 @@ class Server:
         failure: StartError | None = None
         the_poller().busy.limit = self.settings.busy_poll_seconds()
         with self._scope:
+            for notice in self.settings.notices():
+                logger.warning("%s", notice)
             await self._check_repositories()
             files = await self._read_files()
             reloader = await self._reloader()
@@ -184,11 +187,22 @@ class Server:
         return model_table(await self.core.repository_index())
 
     async def _check_repositories(self) -> None:
-        for place in self.settings.model_repository:
-            if isinstance(place, StoreUrl):
-                await self._check_store(self._stores.repository(place))
-            elif not await trio.Path(place).is_dir():
-                raise StartError(f"model repository '{place}' is not a directory; see --model-repository")
+        for place in dict.fromkeys(self.settings.model_repository):
+            try:
+                await self._check_repository(place)
+            except StartError as error:
+                if self.settings.exit_on_error:
+                    raise
+                logger.error("%s", error)
+
+    async def _check_repository(self, place: Path | StoreUrl) -> None:
+        if isinstance(place, StoreUrl):
+            await self._check_store(self._stores.repository(place))
+        elif not await trio.Path(place).is_dir():
+            raise StartError(
+                f"model repository '{place}' is not a directory; see --model-repository, or serve the others with "
+                "--exit-on-error=false"
+            )
 
     async def _check_store(self, repository: StoreRepository) -> None:
         try:

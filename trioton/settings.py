@@ -17,14 +17,27 @@ from actors.tracing.settings import TracerSettings
 from repository.layout import ModelDirectory, Repository
 from repository.stores.store_repository import Stores
 from repository.stores.urls import StoreUrl
+from trioton.compatibility_flags import COMPATIBILITY, CompatibilityFlags
 from trioton.device_flags import DEVICES, DeviceFlags
-from trioton.flags import UsageError, boolean, choice, flag, integer, repeatable, seconds, switch
+from trioton.flags import (
+    BOOLEANS,
+    UsageError,
+    at_least,
+    boolean,
+    choice,
+    filesystem_path,
+    flag,
+    integer,
+    repeatable,
+    seconds,
+    switch,
+)
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.host_policies import resolve_host_policies
 from trioton.http_flags import HTTP, HttpFlags
 from trioton.loading_flags import LOADING, LoadingFlags
 from trioton.machine import core_count, memory_size
-from trioton.metrics_flags import MetricSetting, metric_setting, shows_metrics, summary_quantiles
+from trioton.metrics_flags import MetricSetting, metric_setting, shows_metrics, skipped_quantiles, summary_quantiles
 from trioton.scheduling_flags import (
     CacheChoice,
     CacheOption,
@@ -58,7 +71,22 @@ DEMO = "Demo"
 RUN = "Run"
 TOOLS = "Command"
 # In the order of the help text.
-GROUPS = (TOOLS, RUN, SERVER, STORES, LOADING, DEVICES, HTTP, GRPC, METRICS, SCHEDULING, LOGGING, TRACING, DEMO)
+GROUPS = (
+    TOOLS,
+    RUN,
+    SERVER,
+    STORES,
+    LOADING,
+    DEVICES,
+    HTTP,
+    GRPC,
+    METRICS,
+    SCHEDULING,
+    LOGGING,
+    TRACING,
+    DEMO,
+    COMPATIBILITY,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +124,8 @@ def config_name(text: str) -> str:
 
 def verbosity(text: str) -> int:
     """A level, or true and false for 1 and 0."""
-    match text.lower():
-        case "true" | "on":
-            return 1
-        case "false" | "off":
-            return 0
-    return integer(0)(text)
+    value = BOOLEANS.get(text.lower())
+    return at_least(0)(text) if value is None else int(value)
 
 
 def log_format(text: str) -> LogFormat:
@@ -116,7 +140,7 @@ _TEXT = "<string>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
+class Settings(CompatibilityFlags, LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
     """A server's settings.
 
     Ports: 0 lets the system choose. An empty `metrics_address` means that of HTTP.
@@ -194,7 +218,7 @@ class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
         help="A setting for a backend. May be given several times.",
     )
     backend_directory: tuple[Path, ...] = repeatable(
-        Path,
+        filesystem_path,
         group=SERVER,
         metavar="<path>",
         help="A directory of Python-based backends, each a folder <name>/model.py. May be given several times.",
@@ -208,7 +232,7 @@ class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
     )
     auth_keys_file: Path | None = flag(  # noqa: RUF009 (a field, as its neighbours)
         None,
-        Path,
+        filesystem_path,
         group=SERVER,
         metavar="<path>",
         help="A TOML file of bearer keys; every call then needs one that allows it. Read again when it changes.",
@@ -239,7 +263,7 @@ class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
         "that load balancers look elsewhere.",
     )
     exit_timeout_secs: int = flag(
-        30, integer(0), group=SERVER, metavar=_INT, help="How long requests in flight may take to end at exit."
+        30, at_least(0), group=SERVER, metavar=_INT, help="How long requests in flight may take to end at exit."
     )
 
     allow_metrics: bool = flag(True, boolean, group=METRICS, metavar=_BOOL, help="Serve metrics.")
@@ -255,7 +279,7 @@ class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
         help="Serve metrics over HTTPS, with the certificates of HTTP; needs --http-use-ssl=true.",
     )
     metrics_interval_ms: int = flag(
-        2000, integer(1), group=METRICS, metavar=_INT, help="How old the readings of the machine's load may be."
+        2000, integer(0), group=METRICS, metavar=_INT, help="How old the readings of the machine's load may be."
     )
     allow_cpu_metrics: bool = flag(
         True, boolean, group=METRICS, metavar=_BOOL, help="Show how busy the processors are, and the machine's memory."
@@ -347,11 +371,12 @@ class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
             raise UsageError("--model-repository is required: the directory that holds the models")
         if self.load_model and self.model_control_mode != "explicit":
             raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
-        if "*" in self.load_model and len(self.load_model) > 1:
+        if "*" in self.load_model and len(set(self.load_model)) > 1:
             raise UsageError("Error: Wildcard '*' in '--load-model' must be the only value of that flag.")
         _refuse_shared_ports(self.services())
         self.check_grpc()
         self.check_http()
+        self.check_compatibility()
         if self.metrics_use_ssl and not self.http_use_ssl:
             raise UsageError("--metrics-use-ssl needs --http-use-ssl=true, whose certificates it serves with")
         self.tracing()
@@ -360,7 +385,8 @@ class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
 
     def repositories(self, stores: Stores) -> tuple[Repository, ...]:
         """Where models are looked for."""
-        places = [stores.repository(place) if isinstance(place, StoreUrl) else place for place in self.model_repository]
+        given = dict.fromkeys(self.model_repository)  # one that is given twice is one
+        places = [stores.repository(place) if isinstance(place, StoreUrl) else place for place in given]
         return tuple(places) if self.model is None else (self.model, *places)
 
     def auto_complete_config(self) -> bool:
@@ -414,6 +440,10 @@ class Settings(LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
             ]
         )
 
+    def notices(self) -> list[str]:
+        """What was given and is not followed, as sentences for the log."""
+        return [*skipped_quantiles(self.metrics_config), *self.compatibility_notices()]
+
     def services(self) -> dict[str, Address]:
         """The addresses asked for, by the word in their flags; in the order in which they open."""
         wanted = {
@@ -430,7 +460,11 @@ class DemoSettings:
 
     once: bool = switch(group=DEMO, help="End by itself, with exit code 0 only if all answers were right.")
     repository: Path | None = flag(  # noqa: RUF009 (a field, as its neighbours)
-        None, Path, group=DEMO, metavar="<path>", help="Where to build the models; where absent, ./.demo/models."
+        None,
+        filesystem_path,
+        group=DEMO,
+        metavar="<path>",
+        help="Where to build the models; where absent, ./.demo/models.",
     )
     http_port: int = flag(8000, _PORT, group=DEMO, metavar=_INT, help="The port for HTTP.")
     grpc_port: int = flag(8001, _PORT, group=DEMO, metavar=_INT, help="The port for gRPC.")
@@ -447,17 +481,3 @@ def _refuse_shared_ports(services: dict[str, Address]) -> None:
                     f"--{other}-port and --{word}-port are both {port} on {address}: each needs a port of its own"
                 )
         taken.append((word, (address, port)))
-
-
-# Flags of Triton's that are not built, each with what to use in its place.
-UNBUILT_FLAGS: dict[str, str] = dict.fromkeys(
-    """
-    cuda-virtual-address-size buffer-manager-thread-count
-    allow-sagemaker sagemaker-port sagemaker-safe-port-range sagemaker-thread-count
-    allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model
-    """.split(),  # noqa: SIM905 (a word list reads better than fifty quoted strings)
-    "",
-) | {
-    "repoagent-directory": "; a repository agent is an installed Python package, see docs/repository-agents.md",
-    "cache-directory": "; a cache is an installed Python package, see docs/schedulers.md",
-}

@@ -9,15 +9,15 @@ from pathlib import Path
 from repository.stores.cache import FileCache
 from repository.stores.store_repository import Stores, default_cache_directory
 from repository.stores.urls import StoreUrl, is_store_url, parse_store_url
-from trioton.flags import UsageError, flag, integer
+from trioton.flags import UsageError, filesystem_path, flag, integer
 
 STORES = "Object stores"
 DEFAULT_CACHE_BYTES = 50_000_000_000
 
 
 def repository_place(text: str) -> Path | StoreUrl:
-    """Raises ValueError where a URL is not one of a store."""
-    return parse_store_url(text) if is_store_url(text) else Path(text)
+    """Raises ValueError where a URL is not one of a store, or there is no path."""
+    return parse_store_url(text) if is_store_url(text) else filesystem_path(text)
 
 
 def local_path(text: str) -> Path:

@@ -47,11 +47,12 @@ def trace_level(text: str) -> str:
 
 
 def trace_mode(text: str) -> str:
-    if text not in ("triton", "opentelemetry"):
+    mode = text.lower()
+    if mode not in ("triton", "opentelemetry"):
         raise ValueError(
             f'invalid value for trace mode option: {text}. Available options are "triton" and "opentelemetry"'
         )
-    return text
+    return mode
 
 
 def _resource_attribute(text: str) -> str:
@@ -86,8 +87,8 @@ def trace_option(text: str) -> TraceOption:
     mode, comma, setting = head.partition(",")
     if not comma:
         mode, setting = "", mode
-    elif trace_mode(mode) and not setting:
-        equals = ""
+    else:
+        mode = trace_mode(mode)
     if not equals or not setting:
         raise ValueError(FORMAT)
     parse = _SETTINGS[mode].get(setting)

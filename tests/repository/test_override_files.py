@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.errors import InvalidArgument
 from repository.override_files import OverrideFiles, remove_abandoned
 
 
@@ -38,3 +39,28 @@ def test_only_what_is_abandoned_is_removed(temporary: Path) -> None:
     assert left == {held.directory.repository.name, "trioton-override-file", "trioton-override-link", "elsewhere"}
     assert (held.directory.path / "1" / "weights").exists()
     held.release()
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("/1/model.py", "1/model.py"),
+        ("//1//model.py", "1/model.py"),
+        ("1/./model.py", "1/model.py"),
+        ("1/x/../model.py", "1/model.py"),
+        ("...", "..."),
+        ("1/.../..x", "1/.../..x"),
+    ],
+)
+def test_paths_are_below_the_model_s_directory(given: str, path: str, temporary: Path) -> None:
+    """One that begins with a slash, too; dots alone are a name, unless there are one or two of them."""
+    files = OverrideFiles("m", {given: b"x"})
+    assert (files.directory.path / path).read_bytes() == b"x"
+    files.release()
+
+
+@pytest.mark.parametrize("given", ["", "/", ".", "..", "/../x", "1/../../x", "1/..", "a\0b"])
+def test_paths_that_lead_out_of_it_are_refused(given: str, temporary: Path) -> None:
+    with pytest.raises(InvalidArgument, match="must stay within model directory"):
+        OverrideFiles("m", {given: b"x"})
+    assert list(temporary.iterdir()) == []

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import AlreadyExists, InvalidArgument, ServerError
+from protocol.errors import AlreadyExists, InvalidArgument, ServerError, Unavailable
 from repository.layout import ModelDirectory
 from repository.loader import read_config
 from repository.repositories import Repositories
+from repository.stores.cache import FileCache
+from repository.stores.store_repository import StoreRepository, Stores
+from repository.stores.urls import parse_store_url
 
 
 def add(repository: Path, *names: str) -> Path:
@@ -152,3 +155,29 @@ def test_a_model_by_itself_has_the_namespace_of_its_folder(tmp_path: Path) -> No
     repositories = Repositories([model], is_namespaced=True)
     assert places(repositories) == {f"{tmp_path / 'a'}::m": "a/m"}
     assert [each.path for each in repositories.registered] == [str(tmp_path / "a" / "m")]
+
+
+def test_one_that_cannot_be_listed_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What lies in the others is found, and the log names the one."""
+    repositories = Repositories([tmp_path / "absent", add(tmp_path / "a", "m")])
+    assert places(repositories) == {"m": "a/m"}
+    assert f"the models of model repository '{tmp_path / 'absent'}' are not known: cannot list" in caplog.text
+    add(tmp_path / "absent", "n")
+    assert places(repositories) == {"m": "a/m", "n": "absent/n"}
+
+
+def test_a_model_is_looked_for_in_every_repository_before_one_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that cannot be reached may have it only where no other repository has."""
+
+    def fail(self: StoreRepository, name: str) -> None:
+        raise Unavailable("cannot list 'models/': the store did not answer")
+
+    monkeypatch.setattr(StoreRepository, "model", fail)
+    stores = Stores({}, FileCache(tmp_path / "cache", 1))
+    unreachable = stores.repository(parse_store_url("s3://bucket/models"))
+    repositories = Repositories([unreachable, add(tmp_path / "a", "m")])
+    assert list(repositories.find_model("m").models) == ["m"]
+    with pytest.raises(ServerError, match="cannot list"):
+        repositories.find_model("n")

@@ -62,6 +62,67 @@ def test_triton_s_variable_for_escapes() -> None:
     assert not settings_from(arguments, {ESCAPE_VARIABLE: "0"}).log_escape
 
 
+def test_choices_are_taken_in_any_letter_case() -> None:
+    """As Triton takes them."""
+    settings = settings_from(
+        [
+            "--model-repository=/a",
+            "--model-control-mode=EXPLICIT",
+            "--rate-limit=Execution_Count",
+            "--log-format=iso8601",
+            "--grpc-infer-response-compression-level=HIGH",
+            "--trace-config=OpenTelemetry,url=http://localhost:4318/v1/traces",
+            "--trace-config=mode=OPENTELEMETRY",
+            "--trace-config=level=timestamps",
+            "--log-verbose=TRUE",
+        ],
+        {"TRIOTON_HTTP_USE_SSL": "Off"},
+    )
+    assert settings.model_control_mode == "explicit"
+    assert settings.rate_limit == "execution_count"
+    assert settings.log_format == "ISO8601"
+    assert settings.grpc_infer_response_compression_level == "high"
+    assert settings.tracing().start.mode == "opentelemetry"
+    assert settings.log_verbose == 1
+
+
+def test_names_that_are_given_twice_are_one() -> None:
+    """Triton keeps repositories and models to load in sets."""
+    repositories = ["--model-repository=/a", "--model-store=/a/", "--model-repository=/b"]
+    settings = settings_from([*repositories, "--model-control-mode=explicit", "--load-model=*", "--load-model=*"], {})
+    assert settings.repositories(settings.stores({})) == (Path("/a"), Path("/b"))
+
+
+def test_flags_of_tritons_that_have_no_effect_are_taken_and_told() -> None:
+    """A command line that was written for Triton's container works."""
+    arguments = [
+        "--model-repository=/a",
+        "--repoagent-directory=/opt/tritonserver/repoagents",
+        "--cache-directory=/opt/tritonserver/caches",
+        "--buffer-manager-thread-count=2",
+        "--cuda-virtual-address-size=0:1048576",
+        "--allow-sagemaker=false",
+        "--sagemaker-safe-port-range=8000-9000",
+        "--allow-vertex-ai=false",
+        "--http-thread-count=0",
+        "--exit-timeout-secs=-1",
+        "--model-load-thread-count=0",
+        "--repository-poll-secs=-1",
+        "--metrics-interval-ms=0",
+        "--log-verbose=-1",
+    ]
+    settings = settings_from(arguments, {})
+    assert [notice.partition(" ")[0] for notice in settings.notices()] == [
+        "--repoagent-directory",
+        "--cache-directory",
+        "--buffer-manager-thread-count",
+        "--cuda-virtual-address-size",
+        "--sagemaker-safe-port-range",
+    ]
+    assert (settings.exit_timeout_secs, settings.model_load_thread_count, settings.log_verbose) == (0, 1, 0)
+    assert settings.repository_poll_secs == 0.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -73,7 +134,17 @@ def test_triton_s_variable_for_escapes() -> None:
             ["--model-repository=/a", "--load-model=x"],
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
         ),
-        (["--allow-sagemaker=true"], "--allow-sagemaker is a flag of Triton's that Trioton does not have yet"),
+        (
+            ["--model-repository=/a", "--allow-sagemaker=true"],
+            "--allow-sagemaker is a flag of Triton's that Trioton does not have yet",
+        ),
+        (
+            ["--model-repository=/a", "--allow-vertex-ai"],
+            "--allow-vertex-ai is a flag of Triton's that Trioton does not have yet",
+        ),
+        (["--sagemaker-safe-port-range=1"], "expected <first port>-<last port>, got '1'"),
+        (["--model-repository="], "--model-repository: expected a path, got ''"),
+        (["-model-repository=/a"], "flags begin with two dashes: --model-repository=/a"),
         (["--model-control-mode=manual"], "expected none or poll or explicit, got 'manual'"),
         (["--model-config-name=a b"], "--model-config-name: expected the name of a file in configs/"),
         (["--model-config-name=../x"], "without .pbtxt, spaces and slashes"),

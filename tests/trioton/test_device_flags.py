@@ -10,11 +10,11 @@ from backends.devices.devices import Devices
 from trioton.device_flags import PoolSize
 from trioton.flags import UsageError, read_arguments, rows
 from trioton.server import Server
-from trioton.settings import UNBUILT_FLAGS, Settings
+from trioton.settings import Settings
 
 
 def given(*arguments: str) -> Settings:
-    return Settings(**read_arguments(rows(Settings), ["--model-repository=models", *arguments], UNBUILT_FLAGS))
+    return Settings(**read_arguments(rows(Settings), ["--model-repository=models", *arguments]))
 
 
 def test_defaults() -> None:

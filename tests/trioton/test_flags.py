@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from trioton.flags import (
     UsageError,
+    at_least,
     boolean,
     choice,
+    filesystem_path,
     flag,
     integer,
     read_arguments,
     read_environment,
+    read_words,
     repeatable,
     rows,
     switch,
@@ -27,8 +30,10 @@ from trioton.flags import (
 class Example:
     some_port: int = flag(1, integer(0, 9), group="A", metavar="<integer>", help="A port.")
     allow_it: bool = flag(True, boolean, group="A", metavar="<boolean>", help="Allow it.", aliases=("permit-it",))
-    path: tuple[Path, ...] = repeatable(Path, group="B", metavar="<path>", help="Paths.", aliases=("dir",))
+    path: tuple[Path, ...] = repeatable(filesystem_path, group="B", metavar="<path>", help="Paths.", aliases=("dir",))
     be_brief: bool = switch(group="B", help="Be brief.")
+    colour: str = flag("Red", choice("Red", "Light_Blue"), group="B", metavar="<colour>", help="A colour.")
+    least: int = flag(2, at_least(2), group="B", metavar="<integer>", help="A number.")
 
 
 TABLE = rows(Example)
@@ -41,6 +46,8 @@ def test_the_table_has_a_row_per_field_in_order() -> None:
         ("allow-it", "A", True, False, False),
         ("path", "B", (), True, False),
         ("be-brief", "B", False, False, True),
+        ("colour", "B", "Red", False, False),
+        ("least", "B", 2, False, False),
     ]
 
 
@@ -48,6 +55,7 @@ def test_the_table_has_a_row_per_field_in_order() -> None:
     ("arguments", "values"),
     [
         ([], {}),
+        (["--"], {}),
         (["--some-port=3"], {"some_port": 3}),
         (["--some-port", "3"], {"some_port": 3}),
         (["--some-port=3", "--some-port=4"], {"some_port": 4}),
@@ -55,11 +63,22 @@ def test_the_table_has_a_row_per_field_in_order() -> None:
         (["--path=/a=b"], {"path": (Path("/a=b"),)}),
         (["--path=/a", "--dir", "/b"], {"path": (Path("/a"), Path("/b"))}),
         (["--be-brief", "--some-port=1"], {"be_brief": True, "some_port": 1}),
+        (["--be-brief=true"], {"be_brief": True}),
+        (["--be-brief", "--be-brief=OFF"], {"be_brief": False}),
+        (["--allow-it"], {"allow_it": True}),
+        (["--allow-it=false", "--allow-it", "--some-port=1"], {"allow_it": True, "some_port": 1}),
+        (["--allow-it", "0"], {"allow_it": False}),
+        (["--allow-it=False", "--allow-it=True"], {"allow_it": True}),
+        (["--some", "3", "--al=0", "--di=/a"], {"some_port": 3, "allow_it": False, "path": (Path("/a"),)}),
+        (["--colour=LIGHT_blue"], {"colour": "Light_Blue"}),
+        (["--colour", "red"], {"colour": "Red"}),
+        (["--least=-5"], {"least": 2}),
+        (["--least", "-5", "--least", " 7 "], {"least": 7}),
     ],
 )
 def test_arguments_are_read(arguments: list[str], values: dict[str, object]) -> None:
-    """Both forms of giving a value, aliases, repetition, switches."""
-    assert read_arguments(TABLE, arguments, {}) == values
+    """Both forms of giving a value, aliases, repetition, switches, names cut short, and choices in any letter case."""
+    assert read_arguments(TABLE, arguments) == values
 
 
 @pytest.mark.parametrize(
@@ -72,16 +91,38 @@ def test_arguments_are_read(arguments: list[str], values: dict[str, object]) -> 
         (["--some-port", "--be-brief"], "--some-port needs a value: --some-port=<integer>"),
         (["--some-port=x"], "--some-port: expected a whole number, got 'x'"),
         (["--some-port=10"], "--some-port: expected a whole number from 0 to 9, got '10'"),
+        (["-some-port=1"], "Unexpected argument: -some-port=1; flags begin with two dashes: --some-port=1"),
+        (["-v"], "Unexpected argument: -v"),
+        (["--", "--some-port=1"], "Unexpected argument: --some-port=1"),
+        (["--allow-it", "maybe"], "Unexpected argument: maybe"),
+        (["--be-brief=perhaps"], "--be-brief: expected true or false (or on, off, 1, 0), got 'perhaps'"),
+        (["--path="], "--path: expected a path, got ''"),
+        (["--=1"], 'Bad option: "--".'),
+        (["--p=/a"], 'Bad option: "--p". It may be short for --permit-it or --path'),
         (["--permit-it=yes"], "--permit-it: expected true or false (or on, off, 1, 0), got 'yes'"),
-        (["--be-brief=true"], "--be-brief takes no value, got 'true'"),
-        (["--later"], "--later is a flag of Triton's that Trioton does not have yet; use --sooner"),
     ],
 )
 def test_wrong_arguments_say_what_to_mend(arguments: list[str], text: str) -> None:
     """Every mistake names the flag, what was expected and what was there."""
     with pytest.raises(UsageError) as raised:
-        read_arguments(TABLE, arguments, {"later": "; use --sooner"})
+        read_arguments(TABLE, arguments)
     assert str(raised.value) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "places", "values"),
+    [
+        (["a", "--some-port", "3", "b"], ["a", "b"], {"some_port": 3}),
+        (["--allow-it", "a"], ["a"], {"allow_it": True}),
+        (["--allow-it", "on", "a"], ["a"], {"allow_it": True}),
+        (["--be-brief", "true"], ["true"], {"be_brief": True}),
+        (["--be-brief", "--", "--some-port", "-"], ["--some-port", "-"], {"be_brief": True}),
+        (["-"], ["-"], {}),
+    ],
+)
+def test_words_beside_flags(arguments: list[str], places: list[str], values: dict[str, object]) -> None:
+    """In any order; a Boolean flag takes only a Boolean with it."""
+    assert read_words(TABLE, arguments) == (places, values)
 
 
 def test_the_environment_is_read() -> None:
@@ -130,7 +171,7 @@ def test_choices_are_listed() -> None:
 def test_no_arguments_break_the_reader(arguments: list[str]) -> None:
     """Whatever is typed is read or refused, and refused only as a usage error."""
     try:
-        values = read_arguments(TABLE, arguments, {})
+        values = read_arguments(TABLE, arguments)
     except UsageError:
         return
-    assert set(values) <= {"some_port", "allow_it", "path", "be_brief"}
+    assert set(values) <= {row.field_name for row in TABLE}

@@ -13,13 +13,13 @@ from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
 from protocol.tls import TlsFiles
 from trioton.flags import UsageError, read_arguments, rows
 from trioton.grpc_flags import GrpcFlags
-from trioton.settings import UNBUILT_FLAGS, Settings
+from trioton.settings import Settings
 
 CERTIFICATE, KEY, ROOT = Path("server.pem"), Path("server.key"), Path("root.pem")
 
 
 def parsed(*arguments: str) -> GrpcFlags:
-    return GrpcFlags(**read_arguments(rows(GrpcFlags), arguments, {}))
+    return GrpcFlags(**read_arguments(rows(GrpcFlags), arguments))
 
 
 def test_the_defaults_of_flags_and_edge_are_the_same() -> None:
@@ -150,10 +150,6 @@ WRONG = [
 def test_values_that_are_none(argument: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parsed(argument)
-
-
-def test_no_flag_of_tritons_for_grpc_is_missing() -> None:
-    assert not [name for name in UNBUILT_FLAGS if "grpc" in name]
 
 
 def test_a_category_is_restricted_once() -> None:

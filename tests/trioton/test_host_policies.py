@@ -8,7 +8,7 @@ import pytest
 
 from trioton.flags import UsageError, read_arguments, rows
 from trioton.host_policies import HostPolicySetting, host_policy_setting, parse_cores, resolve_host_policies
-from trioton.settings import UNBUILT_FLAGS, Settings
+from trioton.settings import Settings
 
 USABLE = frozenset(range(8))
 
@@ -88,6 +88,6 @@ def test_what_this_machine_does_not_have(nodes: Path, text: str, reason: str) ->
 
 
 def test_a_server_for_another_machine_is_not_started() -> None:
-    given = read_arguments(rows(Settings), ["--host-policy=p,cpu-cores=99990"], UNBUILT_FLAGS)
+    given = read_arguments(rows(Settings), ["--host-policy=p,cpu-cores=99990"])
     with pytest.raises(UsageError, match="--host-policy: host policy 'p' names CPU cores 99990"):
         Settings(model_repository=(Path("models"),), **given)

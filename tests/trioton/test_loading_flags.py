@@ -6,11 +6,11 @@ import pytest
 
 from trioton.flags import UsageError, read_arguments, rows
 from trioton.loading_flags import GpuLimit
-from trioton.settings import UNBUILT_FLAGS, Settings
+from trioton.settings import Settings
 
 
 def given(*arguments: str) -> Settings:
-    return Settings(**read_arguments(rows(Settings), ["--model-repository=models", *arguments], UNBUILT_FLAGS))
+    return Settings(**read_arguments(rows(Settings), ["--model-repository=models", *arguments]))
 
 
 def test_defaults() -> None:

@@ -7,11 +7,11 @@ import pytest
 from actors.rate_limit_policy import RateLimitResource
 from trioton.flags import UsageError, read_arguments, rows
 from trioton.scheduling_flags import CacheChoice
-from trioton.settings import UNBUILT_FLAGS, Settings
+from trioton.settings import Settings
 
 
 def read(*arguments: str) -> Settings:
-    return Settings(**read_arguments(rows(Settings), ["--model-repository=models", *arguments], UNBUILT_FLAGS))
+    return Settings(**read_arguments(rows(Settings), ["--model-repository=models", *arguments]))
 
 
 def test_off_is_the_default() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,17 @@ async def test_an_address_that_is_none(one: Path) -> None:
 async def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="is not a directory; see --model-repository"):
         await Server(settings(tmp_path / "absent")).run()
+
+
+async def test_a_repository_that_is_not_there_among_others(one: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where errors do not end the server, the models of the others are served, and the log says what is missing."""
+    absent = one.parent / "absent"
+    both = replace(settings(one), model_repository=(absent, one))
+    with pytest.raises(StartError, match="absent' is not a directory"):
+        await Server(both).run()
+    async with open_server(replace(both, exit_on_error=False)) as server:
+        assert [(each.name, each.state) for each in await server.core.repository_index()] == [("first", "READY")]
+    assert f"model repository '{absent}' is not a directory" in caplog.text
 
 
 async def test_stop_while_loading_ends_the_server(one: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def settings(repository: Path, *arguments: str) -> Settings:
     """Settings from arguments as on the command line."""
     local = (f"--http-address={LOCAL}", f"--grpc-address={LOCAL}", "--http-port=0", "--grpc-port=0", "--metrics-port=0")
     everything = (f"--model-repository={repository}", *local, *arguments)
-    return Settings(**read_arguments(rows(Settings), everything, {}))
+    return Settings(**read_arguments(rows(Settings), everything))
 
 
 async def use(server: Server, call: Callable[[triton.InferenceServerClient], Any], **options: Any) -> Any:

@@ -108,7 +108,7 @@ def settings(repository: Path) -> Settings:
     flags = ("--allow-client-shm=true", "--backend-config=python,allow-in-process=true", "--rate-limit=execution_count")
     local = ("--http-address=127.0.0.1", "--grpc-address=127.0.0.1")
     everything = (f"--model-repository={repository}", "--cache-config=local,size=10000000", *local, *ports, *flags)
-    return Settings(**read_arguments(rows(Settings), everything, {}))
+    return Settings(**read_arguments(rows(Settings), everything))
 
 
 class Caller:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trioton.flags import Flag, FlagHolder, read_arguments, read_environment, rows, split_words, switch
-from trioton.settings import TOOLS, UNBUILT_FLAGS, BackendSetting, Settings
+from trioton.flags import Flag, FlagHolder, read_environment, read_words, rows, switch
+from trioton.settings import TOOLS, BackendSetting, Settings
 
 # Of a server's flags.
 _SHARED = ("backend-config", "backend-directory", "disable-auto-complete-config", "model-config-name")
@@ -50,8 +50,8 @@ def parse_words(own: type[FlagHolder], words: Sequence[str], environment: Mappin
         UsageError: see `trioton.flags`.
     """
     table = tool_table(own)
-    places, flags = split_words(table, words)
-    values = {**read_environment(table, environment), **read_arguments(table, flags, UNBUILT_FLAGS)}
+    places, given = read_words(table, words)
+    values = {**read_environment(table, environment), **given}
     shared = {name.replace("-", "_") for name in _SHARED}
     return Parsed(
         places,

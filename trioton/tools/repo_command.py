@@ -15,7 +15,7 @@ from protocol.errors import ServerError
 from repository.json_form import to_json_form
 from repository.layout import CONFIG_FILE
 from repository.model_config import ModelConfig
-from trioton.flags import Flag, UsageError, flag, integer, switch
+from trioton.flags import Flag, UsageError, filesystem_path, flag, integer, switch
 from trioton.settings import TOOLS
 from trioton.store_flags import local_path
 from trioton.tools.adding import Added, add_model
@@ -48,7 +48,7 @@ class AddFlags(OutputFlags):
         help="The largest batch; 0 for tensors without a batch dimension. Where absent, what the model allows.",
     )
     config: Path | None = flag(  # noqa: RUF009 (a field, as its neighbours)
-        None, Path, group=TOOLS, metavar="<path>", help="A config.pbtxt for it; where absent, one is made."
+        None, filesystem_path, group=TOOLS, metavar="<path>", help="A config.pbtxt for it; where absent, one is made."
     )
     force: bool = switch(group=TOOLS, help="Replace what is there already.")
 
