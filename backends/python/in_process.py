@@ -36,7 +36,10 @@ logger = logging.getLogger("trioton.backends.python")
 _END_SECONDS = 2.0
 # And then to free what its model held: to look through all that the server has may take long on a busy machine.
 _COLLECT_SECONDS = 8.0
-_UTILITIES = ("triton_python_backend_utils", "c_python_backend_utils")
+_UTILITIES: Mapping[str, Mapping[str, Any]] = {
+    "triton_python_backend_utils": {each: getattr(api, each) for each in api.__all__},
+    "c_python_backend_utils": api.EXTENSION,
+}
 
 
 class InProcessModel:
@@ -117,10 +120,10 @@ def _modules(path: str, folders: Sequence[str]) -> Iterator[Path]:
 
 def offer_utilities() -> None:
     """What models import. There is one for all: its functions find out who calls them."""
-    for name in _UTILITIES:
+    for name, contents in _UTILITIES.items():
         if name not in sys.modules:
             module = ModuleType(name)
-            vars(module).update({each: getattr(api, each) for each in api.__all__})
+            vars(module).update(contents)
             sys.modules[name] = module
 
 

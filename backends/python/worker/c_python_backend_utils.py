@@ -1,37 +1,6 @@
-"""The name of Triton's extension module, for models that import it: what it holds besides `pb_utils`' own names."""
+"""Triton's extension module by its name, for models that import it: the classes behind `pb_utils`."""
 
-from trioton_worker.api import (  # type: ignore[import-not-found]  # on the path only in the worker
-    InferenceRequest,
-    InferenceResponse,
-    InferenceResponseSender,
-    InferenceTrace,
-    Logger,
-    Metric,
-    MetricFamily,
-    MetricKind,
-    ModelConfig,
-    PreferredMemory,
-    ResponseIterator,
-    Tensor,
-    TritonError,
-    TritonErrorCode,
-    TritonModelException,
-)
+from trioton_worker.api import EXTENSION  # type: ignore[import-not-found]  # on the path only in the worker
 
-__all__ = [
-    "InferenceRequest",
-    "InferenceResponse",
-    "InferenceResponseSender",
-    "InferenceTrace",
-    "Logger",
-    "Metric",
-    "MetricFamily",
-    "MetricKind",
-    "ModelConfig",
-    "PreferredMemory",
-    "ResponseIterator",
-    "Tensor",
-    "TritonError",
-    "TritonErrorCode",
-    "TritonModelException",
-]
+globals().update(EXTENSION)
+__all__ = list(EXTENSION)

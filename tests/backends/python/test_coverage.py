@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,11 @@ MENTIONED = set(re.findall(r"`(\w+)`", TEXT))
 
 def symbols() -> Iterator[str]:
     """All public names, and those of the classes among them."""
-    for name in pb_utils.__all__:
-        yield name
-        found = getattr(pb_utils, name)
-        if isinstance(found, type):
-            yield from (each for each in vars(found) if not each.startswith("_"))
+    for name, found in {**vars(pb_utils), **pb_utils.EXTENSION}.items():
+        if name in pb_utils.EXTENSION or name in pb_utils.__all__:
+            yield name
+            if isinstance(found, type):
+                yield from (each for each in vars(found) if not each.startswith("_"))
 
 
 def test_the_table_is_read() -> None:
@@ -53,9 +54,10 @@ def test_constants_have_the_values_of_triton() -> None:
 def test_preferred_memory_is_taken() -> None:
     wanted = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 1)
     assert (wanted.preferred_memory_type, wanted.preferred_device_id) == (pb_utils.TRITONSERVER_MEMORY_GPU, 1)
-    pb_utils.InferenceRequest(model_name="m", preferred_memory=wanted)
+    request_of = partial(pb_utils.InferenceRequest, model_name="m", inputs=[], requested_output_names=["OUT"])
+    request_of(preferred_memory=wanted)
     with pytest.raises(TypeError, match="preferred_memory must be PreferredMemory"):
-        pb_utils.InferenceRequest(model_name="m", preferred_memory=1)  # type: ignore[arg-type]  # the mistake under test
+        request_of(preferred_memory=1)  # type: ignore[arg-type]  # the mistake under test
 
 
 async def test_a_stream_can_be_cancelled(tmp_path: Path) -> None:

@@ -127,6 +127,32 @@ async def answered(source: ModelSource, count: int = 1) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("mode", MODES)
+async def test_names_may_be_elements_of_a_bytes_tensor(tmp_path: Path, mode: str) -> None:
+    """NVIDIA's example of a call names the model so; each name crosses to the server as text."""
+    body = """
+class TritonPythonModel:
+    def execute(self, requests):
+        model, output, family = pb_utils.Tensor("NAMES", np.array([b"double", b"OUT", b"seen"], object)).as_numpy()
+        called = pb_utils.InferenceRequest(
+            model_name=model, inputs=requests[0].inputs(), requested_output_names=[output], request_id=np.bytes_(b"7"),
+            model_version=np.int64(1),
+        )
+        response = called.exec()
+        family = pb_utils.MetricFamily(family, b"text", pb_utils.MetricFamily.GAUGE)
+        family.Metric({"a": "b"}).set(np.float32(2))
+        pb_utils.Logger.log_info(model)
+        text = read(response) + " " + str(pb_utils.is_model_ready(np.bytes_(b"absent")))
+        response = pb_utils.InferenceResponse([pb_utils.Tensor(output, np.array([text], object))])
+        return [response]
+"""
+    server = Server()
+    source = made(tmp_path, body, mode, server)
+    assert await answered(source) == [["6.0 False"]]
+    assert server.asked == [("double", 0, "m_0")]
+    assert server.families["seen"].metrics[0].done[0] == ("set", 2.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_other_models_are_called(tmp_path: Path, mode: str) -> None:
     """From `execute`, and from a thread that the model has started."""
     body = """

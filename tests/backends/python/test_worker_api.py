@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import weakref
 from typing import Any
@@ -27,8 +28,9 @@ def test_the_tables_of_both_sides_agree() -> None:
     for datatype in NUMPY_TYPES:
         kind = pb_utils.triton_string_to_numpy(datatype.value)
         assert np.dtype(kind) == datatype.dtype
-        assert pb_utils.triton_to_numpy_type(datatype.number) is kind
-        assert pb_utils.numpy_to_triton_type(kind) == datatype.number
+        assert np.dtype(pb_utils.triton_to_numpy_type(datatype.number)) == datatype.dtype
+        assert pb_utils.numpy_to_triton_type(pb_utils.triton_to_numpy_type(datatype.number)) == datatype.number
+        assert pb_utils.numpy_to_triton_type(datatype.dtype) == datatype.number
         assert pb_utils.Tensor("x", np.empty(2, kind)).triton_dtype() == datatype.number
 
 
@@ -70,7 +72,7 @@ def test_a_tensor_that_a_model_makes() -> None:
     ("arguments", "error", "text"),
     [
         (("", np.zeros(1)), pb_utils.TritonModelException, "Tensor name cannot be an empty string."),
-        ((5, np.zeros(1)), TypeError, "name must be str, found type <class 'int'>"),
+        ((5, np.zeros(1)), TypeError, "name must be str or bytes, found type <class 'int'>"),
         (("x", [1]), TypeError, "Tensor 'x': expected a numpy.ndarray, found type <class 'list'>"),
         (("x", np.zeros(1, np.complex64)), pb_utils.TritonModelException, "NumPy dtype is not supported."),
         (("x", np.array(["text"])), pb_utils.TritonModelException, "NumPy dtype is not supported."),
@@ -184,7 +186,7 @@ def test_requests_that_a_model_makes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"correlation_id": 1.5}, TypeError, "Correlation ID must be integer or string"),
+        ({"correlation_id": 1.5}, pb_utils.TritonModelException, "Correlation ID must be integer or string"),
         (
             {"inputs": [None]},
             pb_utils.TritonModelException,
@@ -203,9 +205,9 @@ def test_requests_that_a_model_makes() -> None:
         (
             {"requested_output_names": [5]},
             TypeError,
-            "InferenceRequest: requested_output_names must hold str, found type <class 'int'>",
+            "InferenceRequest: each of requested_output_names must be str or bytes, found type <class 'int'>",
         ),
-        ({"timeout": "1"}, TypeError, "InferenceRequest: timeout must be int, found type <class 'str'>"),
+        ({"timeout": "1"}, TypeError, "InferenceRequest: timeout must be an integer, found type <class 'str'>"),
         (
             {"parameters": {"a": None}},
             pb_utils.TritonModelException,
@@ -215,7 +217,9 @@ def test_requests_that_a_model_makes() -> None:
 )
 def test_requests_that_cannot_be(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error) as failure:
-        pb_utils.InferenceRequest(**{"request_id": "r", "model_name": "o", **arguments})
+        pb_utils.InferenceRequest(
+            **{"request_id": "r", "model_name": "o", "inputs": [], "requested_output_names": [], **arguments}
+        )
     assert str(failure.value) == text
 
 
@@ -246,7 +250,7 @@ def test_responses() -> None:
 
 def test_looking_things_up() -> None:
     tensors = [pb_utils.Tensor(name, np.zeros(1)) for name in "ab"]
-    request = pb_utils.InferenceRequest(inputs=tensors)
+    request = pb_utils.InferenceRequest(inputs=tensors, requested_output_names=[], model_name="m")
     assert pb_utils.get_input_tensor_by_name(request, "b") is tensors[1]
     assert pb_utils.get_input_tensor_by_name(request, "c") is None
     config = {"input": [{"name": "i"}], "output": [{"name": "o"}], "model_transaction_policy": {"decoupled": True}}
@@ -275,7 +279,11 @@ def test_looking_things_up() -> None:
             "invalid literal for int() with base 10: 'x'), version should be an integral value > 0",
         ),
         ("is_model_ready", ("m", "0"), "Failed to check model readiness: failed to get model version from specified v"),
-        ("MetricFamily", ("m", "text", 0), "Error when creating MetricFamily: there is no server"),
+        (
+            "MetricFamily",
+            ("m", "text", pb_utils.MetricFamily.COUNTER),
+            "Error when creating MetricFamily: there is no server",
+        ),
     ],
 )
 def test_what_only_a_server_can_do(name: str, arguments: tuple[Any, ...], text: str) -> None:
@@ -284,7 +292,7 @@ def test_what_only_a_server_can_do(name: str, arguments: tuple[Any, ...], text: 
 
 
 def config_of(**fields: Any) -> pb_utils.ModelConfig:
-    return pb_utils.ModelConfig({"name": "m", "max_batch_size": 4, **fields})
+    return pb_utils.ModelConfig(json.dumps({"name": "m", "max_batch_size": 4, **fields}))
 
 
 A = {"name": "A", "data_type": "TYPE_FP32", "dims": [1]}

@@ -5,25 +5,26 @@ Names and texts are those of Triton's Python backend.
 
 from __future__ import annotations
 
+import json
+import struct
 from typing import Any
 
 import numpy as np
 
-from .bls import MEMORY_GPU, ResponseIterator
+from .bls import ResponseIterator
 from .errors import (
     TritonError,
-    TritonErrorCode,
     TritonModelException,
 )
 from .logger import Logger
 from .metrics import Metric, MetricFamily, MetricKind
 from .model_config import ModelConfig
 from .models import get_model_dir, is_model_ready, load_model, unload_model
+from .preferred_memory import MemoryType, PreferredMemory
 from .requests import (
     RELEASE_ALL,
     RELEASE_RESCHEDULE,
     InferenceRequest,
-    PreferredMemory,
 )
 from .responses import InferenceResponse
 from .senders import COMPLETE_FINAL, InferenceResponseSender
@@ -41,12 +42,11 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = COMPLETE_FINAL
 TRITONSERVER_REQUEST_RELEASE_ALL = RELEASE_ALL
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = RELEASE_RESCHEDULE
-TRITONSERVER_MEMORY_CPU = 0
-TRITONSERVER_MEMORY_GPU = MEMORY_GPU
+TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
 
-TRITON_STRING_TO_NUMPY = {name: NUMPY_TYPES[number] for name, number in TYPE_NAMES.items()}
-_NUMBERS = {kind: number for number, kind in NUMPY_TYPES.items()}
-_NUMBERS[np.bytes_] = TYPE_NAMES["TYPE_STRING"]
+TRITON_STRING_TO_NUMPY: dict[str, type] = {name: NUMPY_TYPES[number] for name, number in TYPE_NAMES.items()}
+TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
@@ -96,8 +96,11 @@ def triton_to_numpy_type(data_type: int) -> type | None:
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """The DataType number of a numpy type."""
-    return _NUMBERS.get(data_type)
+    """The DataType number of a numpy type, or of its dtype."""
+    for number, kind in NUMPY_TYPES.items():
+        if data_type == kind:
+            return number
+    return TYPE_NAMES["TYPE_STRING"] if data_type == np.bytes_ else None
 
 
 def serialize_byte_tensor(input_tensor: Any) -> bytes | tuple[()] | None:
@@ -114,6 +117,30 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> Any:
     return decode_elements(encoded_tensor)
 
 
+# What Triton's extension module has besides; models get at some of it there, and at all of it by objects.
+EXTENSION = {
+    "InferenceRequest": InferenceRequest,
+    "InferenceResponse": InferenceResponse,
+    "InferenceResponseSender": InferenceResponseSender,
+    "InferenceTrace": InferenceTrace,
+    "Logger": Logger,
+    "MemoryType": MemoryType,
+    "Metric": Metric,
+    "MetricFamily": MetricFamily,
+    "MetricKind": MetricKind,
+    "PreferredMemory": PreferredMemory,
+    "ResponseIterator": ResponseIterator,
+    "TRITONSERVER_MEMORY_CPU": TRITONSERVER_MEMORY_CPU,
+    "TRITONSERVER_MEMORY_GPU": TRITONSERVER_MEMORY_GPU,
+    "Tensor": Tensor,
+    "TritonError": TritonError,
+    "TritonModelException": TritonModelException,
+    "is_model_ready": is_model_ready,
+    "load_model": load_model,
+    "unload_model": unload_model,
+}
+
+# With the modules that Triton's imports: models use `pb_utils.np`, and `from … import *` brings them along.
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
     "TRITONSERVER_MEMORY_GPU",
@@ -125,18 +152,12 @@ __all__ = [
     "TRITON_STRING_TO_NUMPY",
     "InferenceRequest",
     "InferenceResponse",
-    "InferenceResponseSender",
-    "InferenceTrace",
     "Logger",
-    "Metric",
     "MetricFamily",
-    "MetricKind",
     "ModelConfig",
     "PreferredMemory",
-    "ResponseIterator",
     "Tensor",
     "TritonError",
-    "TritonErrorCode",
     "TritonModelException",
     "deserialize_bytes_tensor",
     "get_input_config_by_name",
@@ -145,9 +166,12 @@ __all__ = [
     "get_output_config_by_name",
     "get_output_tensor_by_name",
     "is_model_ready",
+    "json",
     "load_model",
+    "np",
     "numpy_to_triton_type",
     "serialize_byte_tensor",
+    "struct",
     "triton_string_to_numpy",
     "triton_to_numpy_type",
     "unload_model",

@@ -15,12 +15,12 @@ from .device import find_library
 from .errors import TritonError, TritonErrorCode, TritonModelException
 from .frames import UNTAKEN_RESPONSES, beyond_limit
 from .packing import Packing
+from .preferred_memory import MemoryType
 from .responses import InferenceResponse, failed_response, unpack_response
 from .session import Session, session
 from .tensors import on_device
 from .trace import InferenceTrace
 
-MEMORY_GPU = 2  # TRITONSERVER_MEMORY_GPU
 _WHAT = "to call another model"
 _TRANSPORT_FAILED = "An error occurred while performing BLS request."
 # So many responses were looked at before the server is told.
@@ -98,7 +98,7 @@ def _response(call: Call, frame: Frame | None, device_id: int | None) -> Inferen
 def _preferred_device(request: Any) -> int | None:
     """The GPU that the outputs should be on; None for the CPU."""
     preferred = request._preferred_memory
-    if preferred is None or preferred.preferred_memory_type != MEMORY_GPU:
+    if preferred is None or preferred.preferred_memory_type is not MemoryType.TRITONSERVER_MEMORY_GPU:
         return None
     device_id: int = preferred.preferred_device_id
     return device_id

@@ -9,10 +9,16 @@ import sysconfig
 import traceback
 from types import TracebackType
 
-# Frames of these are of no interest to a client, where the model has some of its own.
-_LIBRARIES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+from .arguments import to_text
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
 # Frames of these are ours, not the model's: how it was called, and how its file was imported.
-_OWN_FOLDERS = (os.path.dirname(os.path.abspath(__file__)), "<frozen importlib", os.path.dirname(importlib.__file__))
+_OWN_FOLDERS = (_HERE, "<frozen importlib", os.path.dirname(importlib.__file__))
+# Frames of these are of no interest to a client, where the model has some of its own.
+_LIBRARIES = (
+    f"{_HERE}{os.sep}",
+    *{f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+)
 
 
 class TritonErrorCode(enum.IntEnum):
@@ -47,11 +53,9 @@ class TritonError:
     __slots__ = ("_code", "_message")
 
     def __init__(self, message: str, code: TritonErrorCode = TritonErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError: message must be str, found type {type(message)}")
         if not isinstance(code, TritonErrorCode):
             raise TypeError(f"TritonError: code must be one of TritonError's codes, found type {type(code)}")
-        self._message = message
+        self._message = to_text(message, "TritonError: message")
         self._code = code
 
     def message(self) -> str:

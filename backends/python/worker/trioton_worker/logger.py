@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
+from .arguments import to_text
 from .frames import LOG
 from .session import session
 
@@ -33,7 +34,9 @@ class Logger:
 
     @staticmethod
     def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
-        _log(message, LogLevel(level))
+        if not isinstance(level, LogLevel):
+            raise TypeError(f"Logger.log: level must be one of Logger's levels, found type {type(level)}")
+        _log(message, level)
 
     @staticmethod
     def log_info(message: str) -> None:
@@ -53,12 +56,12 @@ class Logger:
 
 
 def _log(message: str, level: LogLevel) -> None:
+    text = to_text(message, "Logger: message")[:_LONGEST]
     here = session()
     if level is LogLevel.VERBOSE and (here is None or not here.logs_verbose):
         return
     caller: FrameType = sys._getframe(2)
     filename, line = caller.f_code.co_filename, caller.f_lineno
-    text = str(message)[:_LONGEST]
     if here is None or not here.connection.is_usable:  # in a test of the model's, a template, or a fork of the model's
         print(f"{filename}:{line}: {text}", file=sys.stderr)
         return

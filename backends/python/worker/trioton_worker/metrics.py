@@ -7,9 +7,11 @@ changes without waiting.
 from __future__ import annotations
 
 import enum
+import json
 import math
 from typing import Any, Sequence
 
+from .arguments import to_float, to_text
 from .errors import TritonModelException
 from .frames import METRIC, METRIC_KINDS
 from .questions import ask
@@ -60,10 +62,10 @@ class MetricFamily:
     __slots__ = ("_family",)
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        for what, text in (("name", name), ("description", description)):
-            if not isinstance(text, str):
-                raise TypeError(f"MetricFamily: {what} must be str, found type {type(text)}")
-        kind = MetricKind(kind)
+        name = to_text(name, "MetricFamily: name")
+        description = to_text(description, "MetricFamily: description")
+        if not isinstance(kind, MetricKind):
+            raise TypeError(f"MetricFamily: kind must be one of MetricFamily's kinds, found type {type(kind)}")
         head = {"do": "family", "name": name, "description": description, "kind": METRIC_KINDS[kind]}
         here = session()
         self._family = _Family(ask(head, "Error when creating MetricFamily: ", here=here), kind, here)
@@ -81,14 +83,11 @@ class MetricFamily:
             raise TritonModelException("Failed to create metric. Unexpected buckets found.")
         if buckets is None and is_histogram:
             raise TritonModelException("Failed to create metric. Missing required buckets.")
-        for item in (labels or {}).items():
-            if not all(isinstance(part, str) for part in item):
-                raise TypeError(f"Metric: labels must map str to str, found {item!r}")
         head = {
             "do": "metric",
             "family": self._family.id,
-            "labels": labels or {},
-            "buckets": [float(bound) for bound in buckets or ()],
+            "labels": _checked_labels(labels),
+            "buckets": [to_float(bound, "Metric: each of buckets") for bound in buckets or ()],
         }
         return Metric(self._family.ask(head, "Error when creating Metric: "), self._family)
 
@@ -108,8 +107,9 @@ class Metric:
         self._id = id
         self._family = family
 
-    def increment(self, value: float) -> None:
+    def increment(self, value: float, /) -> None:
         """Counters go up only."""
+        value = to_float(value, "Metric.increment: value")
         self._check("Failed to increment metric value: ", "Increment", (MetricKind.COUNTER, MetricKind.GAUGE))
         if self._family.kind is MetricKind.COUNTER and not value >= 0:
             raise TritonModelException(
@@ -118,11 +118,13 @@ class Metric:
             )
         self._change("increment", value)
 
-    def set(self, value: float) -> None:
+    def set(self, value: float, /) -> None:
+        value = to_float(value, "Metric.set: value")
         self._check("Failed to set metric value: ", "Set", (MetricKind.GAUGE,))
         self._change("set", value)
 
-    def observe(self, value: float) -> None:
+    def observe(self, value: float, /) -> None:
+        value = to_float(value, "Metric.observe: value")
         self._check("Failed to observe metric value: ", "Observe", (MetricKind.HISTOGRAM,))
         self._change("observe", value)
 
@@ -139,11 +141,21 @@ class Metric:
         if kind not in kinds:
             raise TritonModelException(f"{problem}TRITONSERVER_METRIC_KIND_{kind.name} does not support {what}")
 
-    def _change(self, what: str, value: float) -> None:
-        number = float(value)
+    def _change(self, what: str, number: float) -> None:
         # JSON has no other way to say inf and nan.
         self._family.tell({"do": what, "id": self._id, "value": number if math.isfinite(number) else repr(number)})
 
     def __del__(self) -> None:
         if not self._family.is_deleted:
             self._family.tell({"do": "drop_metric", "id": self._id})
+
+
+def _checked_labels(labels: dict[str, str] | None) -> dict[str, str]:
+    """As they cross: keys become text as those of JSON objects do, values must be text."""
+    found: dict[str, str] = json.loads(json.dumps(labels or {}))
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise TritonModelException(
+                f"Error when creating Metric: label '{name}' must have a value of type str, found {value!a}"
+            )
+    return found

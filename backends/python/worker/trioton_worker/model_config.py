@@ -1,44 +1,45 @@
 """`ModelConfig`: what `auto_complete_config` gets and returns.
 
-Wraps the dictionary of the configuration's JSON form. Changes made in the dictionary itself count as well.
+Wraps the dictionary of the configuration's JSON text. Changes made in the dictionary itself count as well.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 
 class ModelConfig:
-    def __init__(self, model_config: dict[str, Any]) -> None:
-        self._config = model_config
+    def __init__(self, model_config: str) -> None:
+        self._model_config: dict[str, Any] = json.loads(model_config)
 
     @property
     def _where(self) -> str:
-        return f"in auto-complete-config function for model '{self._config.get('name', '')}'"
+        return f"in auto-complete-config function for model '{self._model_config.get('name', '')}'"
 
     def as_dict(self) -> dict[str, Any]:
         """The configuration itself, not a copy."""
-        return self._config
+        return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
         """Raises ValueError where the configuration has a larger one."""
-        configured = self._config.get("max_batch_size", 0)
+        configured = self._model_config.get("max_batch_size", 0)
         if configured > max_batch_size:
             raise ValueError(
                 f"configuration specified max_batch_size {configured}, but {self._where} specified max_batch_size "
                 f"{max_batch_size}"
             )
-        self._config["max_batch_size"] = max_batch_size
+        self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
         """Raises ValueError where the configuration chose another scheduler."""
         for choice in ("sequence_batching", "ensemble_scheduling"):
-            if choice in self._config:
+            if choice in self._model_config:
                 raise ValueError(
                     f"Configuration specified scheduling_choice as '{choice}', but auto-complete-config function for "
-                    f"model '{self._config.get('name', '')}' tries to set scheduling_choice as 'dynamic_batching'"
+                    f"model '{self._model_config.get('name', '')}' tries to set scheduling_choice as 'dynamic_batching'"
                 )
-        self._config.setdefault("dynamic_batching", {})
+        self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:
         """Add an input of `name`, `data_type`, `dims` and perhaps `optional`, or complete the one of that name.
@@ -62,11 +63,11 @@ class ModelConfig:
         if "decoupled" not in transaction_policy_dict:
             return
         decoupled = transaction_policy_dict["decoupled"]
-        policy = self._config.setdefault("model_transaction_policy", {})
+        policy = self._model_config.setdefault("model_transaction_policy", {})
         if policy.setdefault("decoupled", decoupled) != decoupled:
             raise ValueError(
                 "trying to change decoupled property in auto-complete-config for model "
-                f"'{self._config.get('name', '')}', which is already set to '{policy['decoupled']}'."
+                f"'{self._model_config.get('name', '')}', which is already set to '{policy['decoupled']}'."
             )
 
     def _add(self, kind: str, given: dict[str, Any], allowed: tuple[str, ...]) -> None:
@@ -81,7 +82,7 @@ class ModelConfig:
         for key in ("data_type", "dims"):
             if key not in given:
                 raise ValueError(f"{kind} '{name}' {self._where} is missing '{key}' property.")
-        tensors = self._config.setdefault(kind, [])
+        tensors = self._model_config.setdefault(kind, [])
         for tensor in tensors:
             if tensor.get("name") == name:
                 self._complete(kind, tensor, given)
@@ -89,7 +90,7 @@ class ModelConfig:
         tensors.append(dict(given))
 
     def _complete(self, kind: str, tensor: dict[str, Any], given: dict[str, Any]) -> None:
-        model, name = self._config.get("name", ""), given["name"]
+        model, name = self._model_config.get("name", ""), given["name"]
         configured = tensor.get("data_type", "TYPE_INVALID")
         if configured not in ("TYPE_INVALID", given["data_type"]):
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .arguments import to_bool, to_text
 from .connection import Buffer
 from .errors import TritonModelException
 from .questions import ask
@@ -20,6 +21,8 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
     `config` is a configuration as JSON text in place of the one in the repository, `files` maps `file:<version>/<name>`
     to contents in place of the repository's files. Raises TritonModelException.
     """
+    model_name = to_text(model_name, "load_model: model_name")
+    config = to_text(config, "load_model: config")
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
@@ -27,9 +30,9 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
     names = []
     body: list[Buffer] = []
     for name, content in (files or {}).items():
-        if not isinstance(name, str) or not isinstance(content, (bytes, bytearray)):
-            raise TypeError(f"load_model: files must map str to bytes, found {type(name)} and {type(content)}")
-        names.append((name, len(content)))
+        if not isinstance(content, bytes):
+            raise TypeError(f"load_model: files must have contents of bytes, found type {type(content)}")
+        names.append((to_text(name, "load_model: the name of a file"), len(content)))
         body.append(content)
     head = {"do": "load", "model": model_name, "config": config, "files": names}
     ask(head, "Failed to load model: ", body, sum(size for _, size in names))
@@ -37,18 +40,24 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Returns when unloading has begun. Raises TritonModelException."""
-    head = {"do": "unload", "model": model_name, "unload_dependents": bool(unload_dependents)}
+    head = {
+        "do": "unload",
+        "model": to_text(model_name, "unload_model: model_name"),
+        "unload_dependents": to_bool(unload_dependents, "unload_model: unload_dependents"),
+    }
     ask(head, "Failed to unload model: ")
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Whether a version, or the latest one, serves. Raises TritonModelException."""
+    model_name = to_text(model_name, "is_model_ready: model_name")
+    model_version = to_text(model_version, "is_model_ready: model_version")
     problem = "Failed to check model readiness: "
     version = -1
     if model_version:
         try:
             version = int(model_version)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise TritonModelException(f"{problem}{_bad_version(model_version, str(error))}") from None
         if version <= 0:
             raise TritonModelException(f"{problem}{_bad_version(model_version, 'it is not')}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Awaitable, Sequence
+from typing import Any, Awaitable, Sequence, TypeVar
 
 from . import bls
+from .arguments import DEFAULT, INT64, UINT32, UINT64, missing, to_bool, to_integer, to_sequence, to_text
 from .errors import TritonModelException
+from .preferred_memory import PreferredMemory
 from .responses import Parameters, checked_parameters
 from .senders import InferenceResponseSender, Reply, is_cancelled
 from .session import LiveBatch
@@ -15,13 +17,7 @@ from .trace import InferenceTrace
 
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
-
-class PreferredMemory:
-    """Where a called model's outputs should be: on the CPU, as without it, or on a GPU, where one can be used."""
-
-    def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
-        self.preferred_memory_type = preferred_memory_type
-        self.preferred_device_id = preferred_device_id
+_Kind = TypeVar("_Kind")
 
 
 class InferenceRequest:
@@ -46,6 +42,7 @@ class InferenceRequest:
     )
 
     _batch: LiveBatch | None
+    _inputs: list[Tensor]
     _preferred_memory: PreferredMemory | None
     _reply: Reply | None
     _requested_output_names: set[str] | frozenset[str]
@@ -56,55 +53,52 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        inputs: Sequence[Tensor] = DEFAULT,
+        requested_output_names: Sequence[str] = DEFAULT,
+        model_name: str = DEFAULT,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: PreferredMemory | None = None,
-        trace: InferenceTrace | None = None,
+        preferred_memory: PreferredMemory = DEFAULT,
+        trace: InferenceTrace = DEFAULT,
         parameters: Parameters | None = None,
     ) -> None:
-        if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
-            raise TypeError("Correlation ID must be integer or string")
-        is_usual = (
-            type(request_id) is type(model_name) is str
-            and type(model_version) is type(flags) is type(timeout) is int
-            and preferred_memory is None
-            and trace is None
-        )
-        if not is_usual:
-            _check_types(request_id, model_name, model_version, flags, timeout, preferred_memory, trace)
+        if inputs is DEFAULT or requested_output_names is DEFAULT or model_name is DEFAULT:
+            raise missing(
+                "InferenceRequest",
+                ("inputs", inputs),
+                ("requested_output_names", requested_output_names),
+                ("model_name", model_name),
+            )
+        self._request_id = request_id = to_text(request_id, "InferenceRequest: request_id")
+        self._correlation_id = _checked_correlation(correlation_id)
+        self._model_name = model_name = to_text(model_name, "InferenceRequest: model_name")
+        self._model_version = to_integer(model_version, "InferenceRequest: model_version", INT64)
+        self._flags = to_integer(flags, "InferenceRequest: flags", UINT32)
+        self._timeout = to_integer(timeout, "InferenceRequest: timeout", UINT64)
+        self._preferred_memory = _checked("preferred_memory", preferred_memory, PreferredMemory)
+        self._trace = _checked("trace", trace, InferenceTrace)
         who = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
-        for tensor in inputs:
+        self._inputs = list(to_sequence(inputs, "InferenceRequest: inputs", "Tensor"))
+        for tensor in self._inputs:
             if tensor is None:
                 raise TritonModelException(f"Input tensor {who}")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"InferenceRequest: inputs must hold Tensor, found type {type(tensor)}")
-        for name in requested_output_names:
-            if not name:
-                raise TritonModelException(f"Requested output name {who}")
-            if not isinstance(name, str):
-                raise TypeError(f"InferenceRequest: requested_output_names must hold str, found type {type(name)}")
-        self._request_id = request_id
-        self._correlation_id = correlation_id
-        self._inputs = list(inputs)
-        self._requested_output_names = set(requested_output_names)
-        self._model_name = model_name
-        self._model_version = model_version
-        self._flags = flags
-        self._timeout = timeout
+        names = to_sequence(requested_output_names, "InferenceRequest: requested_output_names", "str")
+        self._requested_output_names = {
+            to_text(name, "InferenceRequest: each of requested_output_names") for name in names
+        }
+        if "" in self._requested_output_names:
+            raise TritonModelException(f"Requested output name {who}")
         self._parameters = {} if parameters is None else checked_parameters(parameters)
-        self._preferred_memory = preferred_memory
-        self._trace = trace
         self._batch = None
         self._index = 0
         self._reply = None
         self._release_flags = RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
-        return self._inputs
+        return list(self._inputs)
 
     def request_id(self) -> str:
         return self._request_id
@@ -116,8 +110,8 @@ class InferenceRequest:
         """The sequence flags, or-ed."""
         return self._flags
 
-    def set_flags(self, flags: int) -> None:
-        self._flags = flags
+    def set_flags(self, flags: int, /) -> None:
+        self._flags = to_integer(flags, "InferenceRequest.set_flags: flags", UINT32)
 
     def timeout(self) -> int:
         """In microseconds; 0 means none."""
@@ -139,9 +133,10 @@ class InferenceRequest:
         """May be used from any thread, also after `execute` has returned. Whoever holds it must send the final flag."""
         return InferenceResponseSender(self._open_reply(), self._batch, self._index)
 
-    def set_release_flags(self, flags: int) -> None:
+    def set_release_flags(self, flags: int, /) -> None:
         """With TRITONSERVER_REQUEST_RELEASE_RESCHEDULE the request is to run again, in one of the next batches, and
         `execute` returns None for it; only for models with `sequence_batching.iterative_sequence`."""
+        flags = to_integer(flags, "InferenceRequest.set_release_flags: flags", UINT32)
         if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
             raise TritonModelException(f"release flags must be {RELEASE_ALL} or {RELEASE_RESCHEDULE}, got {flags}")
         self._release_flags = flags
@@ -157,11 +152,11 @@ class InferenceRequest:
         Returns an InferenceResponse, which holds the error if there was one; with `decoupled`, for which any model
         will do, an iterator of them.
         """
-        return bls.execute(self, decoupled)
+        return bls.execute(self, to_bool(decoupled, "InferenceRequest.exec: decoupled"))
 
     def async_exec(self, decoupled: bool = False) -> Awaitable[Any]:
         """As `exec`, to be awaited. It begins at once; a running event loop is needed."""
-        result: Awaitable[Any] = bls.async_execute(self, decoupled)
+        result: Awaitable[Any] = bls.async_execute(self, to_bool(decoupled, "InferenceRequest.async_exec: decoupled"))
         return result
 
     def _open_reply(self) -> Reply | None:
@@ -170,23 +165,17 @@ class InferenceRequest:
         return self._reply
 
 
-def _check_types(
-    request_id: object,
-    model_name: object,
-    model_version: object,
-    flags: object,
-    timeout: object,
-    preferred_memory: object,
-    trace: object,
-) -> None:
-    for name, value, kinds in (
-        ("request_id", request_id, (str,)),
-        ("model_name", model_name, (str,)),
-        ("model_version", model_version, (int,)),
-        ("flags", flags, (int,)),
-        ("timeout", timeout, (int,)),
-        ("preferred_memory", preferred_memory, (PreferredMemory, type(None))),
-        ("trace", trace, (InferenceTrace, type(None))),
-    ):
-        if not isinstance(value, kinds):
-            raise TypeError(f"InferenceRequest: {name} must be {kinds[0].__name__}, found type {type(value)}")
+def _checked(name: str, value: Any, kind: type[_Kind]) -> _Kind | None:
+    if value is DEFAULT:
+        return None
+    if not isinstance(value, kind):
+        raise TypeError(f"InferenceRequest: {name} must be {kind.__name__}, found type {type(value)}")
+    return value
+
+
+def _checked_correlation(correlation_id: object) -> int | str:
+    if isinstance(correlation_id, int):
+        return to_integer(correlation_id, "InferenceRequest: correlation_id", UINT64)
+    if isinstance(correlation_id, str):
+        return to_text(correlation_id, "InferenceRequest: correlation_id")
+    raise TritonModelException("Correlation ID must be integer or string")

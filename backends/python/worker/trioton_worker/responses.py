@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Sequence, Union
 
+from .arguments import to_sequence
 from .connection import Frame, Head
 from .errors import TritonError, TritonErrorCode, TritonModelException
 from .forms import Forms
@@ -29,17 +30,18 @@ class InferenceResponse:
     ) -> None:
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"InferenceResponse: error must be a TritonError, found type {type(error)}")
-        for tensor in output_tensors:
+        tensors: list[Tensor] = list(to_sequence(output_tensors, "InferenceResponse: output_tensors", "Tensor"))
+        for tensor in tensors:
             if tensor is None:
                 raise TritonModelException("Output tensor for inference response should not be empty.")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"InferenceResponse: output_tensors must hold Tensor, found type {type(tensor)}")
-        self._output_tensors = list(output_tensors)
+        self._output_tensors = tensors
         self._error = error
         self._parameters = {} if parameters is None else checked_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
-        return self._output_tensors
+        return list(self._output_tensors)
 
     def has_error(self) -> bool:
         return self._error is not None
@@ -54,7 +56,7 @@ class InferenceResponse:
 
 def checked_parameters(parameters: Parameters) -> Parameters:
     if not isinstance(parameters, dict):
-        raise TypeError(f"parameters must be a dict, found type {type(parameters)}")
+        parameters = dict(parameters)
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from typing import Any
 
+from .arguments import UINT32, to_integer
 from .connection import Head
 from .errors import TritonModelException
 from .frames import DROPPED, FINAL, OPEN, RESPONSE, UNTAKEN_BYTES, UNTAKEN_RESPONSES, beyond_limit
@@ -158,6 +159,8 @@ class InferenceResponseSender:
         """
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"InferenceResponseSender.send: expected an InferenceResponse, found type {type(response)}")
+        if type(flags) is not int:
+            flags = to_integer(flags, "InferenceResponseSender.send: flags", UINT32)
         if flags not in (0, COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if self._reply is None:

@@ -111,7 +111,7 @@ def complete_config(maker: Maker, head: Head) -> Head:
     complete = getattr(model, "auto_complete_config", None)
     if complete is None:
         return {"config": None}
-    completed = complete(ModelConfig(head["config"]))
+    completed = complete(ModelConfig(json.dumps(head["config"])))
     if not isinstance(completed, ModelConfig):
         name = head["config"].get("name", "")
         raise BadResult(f"auto_complete_config function in model '{name}' must return a valid pb.ModelConfig object.")

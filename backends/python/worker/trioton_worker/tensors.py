@@ -12,6 +12,7 @@ from typing import Any, Union
 import numpy as np
 
 from . import device, dlpack
+from .arguments import to_text
 from .errors import TritonModelException
 from .frames import DATATYPE_BF16, DATATYPE_BYTES
 
@@ -66,9 +67,9 @@ class Tensor:
     # Of a received BYTES tensor: its raw layout, from which the array is made when it is asked for.
     _encoded: Array | None
 
-    def __init__(self, name: str, numpy_array: Array) -> None:
+    def __init__(self, name: str, numpy_array: Array, /) -> None:
         if type(name) is not str or not name:
-            _check_name(name)
+            name = _checked_name(name)
         if not isinstance(numpy_array, np.ndarray):
             raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found type {type(numpy_array)}")
         dtype = numpy_array.dtype
@@ -120,10 +121,10 @@ class Tensor:
         return (dlpack.CPU, 0)
 
     @staticmethod
-    def from_dlpack(name: str, tensor: Any) -> Tensor:
+    def from_dlpack(name: str, tensor: Any, /) -> Tensor:
         """A tensor over the memory of a DLPack capsule, or of an object with `__dlpack__` and `__dlpack_device__`; on
         the GPU where that is."""
-        _check_name(name)
+        name = _checked_name(name)
         if dlpack.device_of(tensor)[0] == dlpack.CUDA:
             memory, layout = device.adopt(tensor)
             return GpuTensor._over(memory, name, layout.number, layout.shape)
@@ -265,8 +266,8 @@ def _convertible(array: Array) -> tuple[int, Any, Array]:
     return number, native, array
 
 
-def _check_name(name: str) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"Tensor: name must be str, found type {type(name)}")
-    if not name:
+def _checked_name(name: object) -> str:
+    text = to_text(name, "Tensor: name")
+    if not text:
         raise TritonModelException("Tensor name cannot be an empty string.")
+    return text

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -54,7 +55,7 @@ class TritonPythonModel:
             sender.send(error, flags=FINAL)  # also after a cancellation: it ends the request
             self.threads.discard(threading.current_thread())
 
-    def write(self, request: pb_utils.InferenceRequest, sender: pb_utils.InferenceResponseSender) -> None:
+    def write(self, request: pb_utils.InferenceRequest, sender: Any) -> None:
         prompt = value(request, "PROMPT", b"").decode("utf-8").split()
         count = int(value(request, "MAX_TOKENS", DEFAULT_TOKENS))
         if not 1 <= count <= MOST_TOKENS:
