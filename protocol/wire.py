@@ -26,6 +26,11 @@ _MOST_BUFFERS = 512
 class Wire(Protocol):
     """One task reads and one writes at a time. A lost connection reads as its end; nothing here raises for one."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is known to be lost in both directions: reset by the client, or broken. A client that
+        has ended its sending direction in good order may still read."""
+
     async def receive(self, size: int) -> bytes:
         """At least one byte and at most `size`; none when the client has closed its end, or is lost."""
 
@@ -58,7 +63,14 @@ class PlainWire:
     def __init__(self, stream: trio.SocketStream) -> None:
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
+        self._has_failed = False
         _spare_pacing(self._socket)
+
+    @property
+    def is_lost(self) -> bool:
+        # The system tells an error once, to whoever comes first.
+        self._has_failed = self._has_failed or _has_error(self._socket)
+        return self._has_failed
 
     @property
     def socket(self) -> socket.socket:
@@ -72,6 +84,7 @@ class PlainWire:
         except BlockingIOError:
             return None
         except OSError:
+            self._has_failed = True
             return b""
 
     def receive_into_at_once(self, *views: Buffer) -> int | None:
@@ -92,6 +105,7 @@ class PlainWire:
             except BlockingIOError:
                 continue
             except (OSError, trio.ClosedResourceError):
+                self._has_failed = True
                 return b""
 
     async def receive_into(self, view: memoryview) -> int:
@@ -101,6 +115,7 @@ class PlainWire:
                     return self._socket.recv_into(view)
                 await trio.lowlevel.wait_readable(self._socket)
         except (OSError, trio.ClosedResourceError):
+            self._has_failed = True
             return 0
 
     async def send(self, data: Buffer, pause_seconds: float, on_pause: Callable[[], None]) -> bool:
@@ -114,6 +129,7 @@ class PlainWire:
             with memoryview(data) as view:
                 return await self._send_rest(view[sent:], pause_seconds, on_pause)
         except (OSError, trio.ClosedResourceError):
+            self._has_failed = True
             return False
 
     async def _send_rest(self, view: memoryview, pause_seconds: float, on_pause: Callable[[], None]) -> bool:
@@ -133,7 +149,10 @@ class PlainWire:
     def send_at_once(self, parts: Sequence[Buffer]) -> int:
         try:
             return self._socket.send(parts[0]) if len(parts) == 1 else self._socket.sendmsg(parts[:_MOST_BUFFERS])
+        except BlockingIOError:
+            return 0
         except OSError:
+            self._has_failed = True
             return 0
 
     async def send_parts(self, parts: Sequence[Buffer], pause_seconds: float, on_pause: Callable[[], None]) -> bool:
@@ -156,6 +175,7 @@ class PlainWire:
                     return False
             return True
         except (OSError, trio.ClosedResourceError):
+            self._has_failed = True
             return False
 
     async def send_eof(self) -> None:
@@ -173,6 +193,14 @@ class PlainWire:
             self._socket.close()
 
 
+def _has_error(connected: socket.socket | trio.socket.SocketType) -> bool:
+    """Whether the system has an error to tell of the connection, which is told once."""
+    try:
+        return connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+    except OSError:  # closed meanwhile
+        return True
+
+
 def _spare_pacing(accepted: socket.socket) -> None:
     """A client on the same machine: there is no network between that could be congested. Where the system's congestion
     control estimates a bandwidth and sends no faster than that (BBR), large responses would wait for nothing."""
@@ -188,11 +216,17 @@ class StreamWire:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
+        self._has_failed = False
+
+    @property
+    def is_lost(self) -> bool:
+        return self._has_failed
 
     async def receive(self, size: int) -> bytes:
         try:
             return bytes(await self._stream.receive_some(size))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._has_failed = True
             return b""
 
     async def receive_into(self, view: memoryview) -> int:
@@ -211,6 +245,7 @@ class StreamWire:
                         return False
             return True
         except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._has_failed = True
             return False
 
     def send_at_once(self, parts: Sequence[Buffer]) -> int:
@@ -238,6 +273,11 @@ class TlsWire(StreamWire):
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         super().__init__(stream)
         self.stream = stream
+
+    @property
+    def is_lost(self) -> bool:
+        self._has_failed = self._has_failed or _has_error(self.stream.transport_stream.socket)
+        return self._has_failed
 
     def abort(self) -> None:
         self.stream.transport_stream.socket.close()

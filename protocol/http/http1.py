@@ -67,6 +67,7 @@ class Http1:
         self._app = app
         self._direct = direct
         self._rest = Rest(wire, direct, limits, date)
+        self._half_close = self._rest.half_close
         self.wire = wire
         self.limits = limits
         self.on_limit = on_limit
@@ -84,6 +85,8 @@ class Http1:
         self._is_stopped = False  # the wait for a request is cancelled
         self._has_ended = False  # no request comes after the present one
         self._is_gone = False  # the client has left, or takes nothing any more
+        self._probing: trio.Event | None = None  # set when a probe of a half-closed client is out
+        self._is_sending = False  # a part of a response
         self._is_draining = False
         self._has_unread = False  # the client may still be sending what nobody will read
         self._linger = GOODBYE_SECONDS
@@ -121,7 +124,7 @@ class Http1:
         if self._rest.is_busy:
             self._deadline = math.inf
             if not is_new:
-                self._rest.take_long()
+                self._rest.take_long(now)
         elif self._exchange is None:
             if is_new or self._deadline == math.inf:
                 self._deadline = now + self.limits.idle_timeout
@@ -148,7 +151,7 @@ class Http1:
     @property
     def closes(self) -> bool:
         """Whether the connection ends with the present exchange, whatever its client wants."""
-        return self._is_draining or self._rest.served >= self._most_served
+        return self._is_draining or self._half_close.has_begun or self._rest.served >= self._most_served
 
     @property
     def has_more(self) -> bool:
@@ -231,7 +234,7 @@ class Http1:
                 self._has_ended = True
                 self._has_unread = self._has_unread or self.has_more
                 return False
-            if not self._buffer and self._rest.has_left:
+            if not self._buffer and self._half_close.has_begun:
                 self._is_gone = True
                 raise ClientGone
         return True
@@ -299,7 +302,7 @@ class Http1:
             await self._arrived.wait()
         data, self._ahead = self._ahead, b""
         if not data:
-            data = await self.wire.receive(RECEIVE_SIZE)
+            data = b"" if self._half_close.has_begun else await self.wire.receive(RECEIVE_SIZE)
             if not data:
                 self._is_gone = True
                 raise ClientGone
@@ -315,19 +318,41 @@ class Http1:
 
     async def _watch(self) -> None:
         """Have the wire in sight, when told to, until something comes: the next request is kept, and that the client
-        leaves ends everything."""
+        has gone ends everything. One that has only ended its sending direction is probed from then on."""
         while True:
             await self._watching.wait()
-            if self._ahead or self._buffer:  # enough for now
-                continue
             if self._exchange is None or self._has_unread:  # meanwhile, and the wire is read already
                 continue
-            self._is_watched = True
-            self._ahead = await self.wire.receive(RECEIVE_SIZE)
-            self._is_watched = False
-            if not self._ahead:
+            if self.wire.is_lost:
                 self._lose()
-            self._arrived.wake()
+            elif self._half_close.has_begun:
+                await self._probe(self._exchange)
+            elif not (self._ahead or self._buffer):  # else there is enough for now
+                self._is_watched = True
+                self._ahead = await self.wire.receive(RECEIVE_SIZE)
+                self._is_watched = False
+                self._half_close.has_begun = not self._ahead
+                self._arrived.wake()
+
+    async def _probe(self, exchange: Http1Exchange) -> None:
+        """Whoever has gone resets the connection, which is seen here or at the next look."""
+        now, has_head = trio.current_time(), exchange.has_started
+        probe = b""
+        if not has_head:
+            probe = self._half_close.probe(now)
+        elif exchange.is_between_chunks and not self._is_sending:
+            probe = self._half_close.chunk_probe(now)
+        if not probe:
+            return
+        probing = self._probing = trio.Event()
+        try:
+            if await self.wire.send(probe, self.limits.send_timeout, self._note_deaf):
+                self._half_close.note_sent(now, has_head=has_head)
+            if self.wire.is_lost:
+                self._lose()
+        finally:
+            self._probing = None
+            probing.set()
 
     # Ends.
 
@@ -372,12 +397,27 @@ class Http1:
         self._linger = seconds
 
     async def send(self, data: Buffer) -> None:
+        if self._half_close.has_begun:
+            data = (await self._behind_probe((data,)))[0]
+        self._is_sending = True
         if not self._is_gone and not await self.wire.send(data, self.limits.send_timeout, self._note_deaf):
             self._lose()  # part of a message may be out, and nothing can follow it
+        self._is_sending = False
 
     async def send_parts(self, parts: Sequence[Buffer]) -> None:
+        if self._half_close.has_begun:
+            parts = await self._behind_probe(parts)
+        self._is_sending = True
         if not self._is_gone and not await self.wire.send_parts(parts, self.limits.send_timeout, self._note_deaf):
             self._lose()
+        self._is_sending = False
+
+    async def _behind_probe(self, parts: Sequence[Buffer]) -> Sequence[Buffer]:
+        """What is still to be sent of the parts."""
+        while self._probing is not None:
+            await self._probing.wait()
+        self._half_close.note_chunk()
+        return (self._half_close.rest_of(bytes(parts[0])), *parts[1:]) if self._half_close.is_ahead else parts
 
     def _lose(self) -> None:
         """The client has left, or takes nothing any more: what runs for it is cancelled."""

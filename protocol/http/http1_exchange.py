@@ -128,6 +128,11 @@ class Http1Exchange:
     def may_have_body(self) -> bool:
         return self._head.has_body
 
+    @property
+    def is_between_chunks(self) -> bool:
+        """Whether the next bytes of the response are the size of a chunk, unless some are just being sent."""
+        return self._is_chunked and self.has_started and not self.is_complete
+
     def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Awaitable[Buffer]:
         limit.check(self._head.content_length)
         return self._connection.read_body(self._head, limit, share, pause_seconds)

@@ -14,6 +14,7 @@ from protocol.errors import ServerError
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
 from protocol.http.http1_exchange import JOINED_SIZE, response_head, usual_head
+from protocol.http.http1_half_close import HalfClose
 from protocol.http.http1_head import END_OF_HEAD, parse_head
 from protocol.http.reply import Reply
 from protocol.http.settings import ConnectionLimits
@@ -54,7 +55,7 @@ class Rest:
         # How many requests have been served here; no more than `most` are to be.
         self.served = 0
         self.most: float = 0
-        self.has_left = False  # the client has closed its end
+        self.half_close = HalfClose()
         self.closes = False  # the connection is to end with the request that is under way
         self.unfinished: Unfinished | None = None
         self.is_cut = False  # what the task gets is the beginning of a request, whose rest has not come in time
@@ -69,7 +70,7 @@ class Rest:
         or the connection is to end. Cancelled, a request that is under way is given up."""
         if self._plain is None or self._direct is None:
             data = await self._wire.receive(RECEIVE_SIZE)
-            self.has_left = not data
+            self.half_close.has_begun = not data
             return data
         self._direct.poller.add(self._plain.socket, self._read)
         self._is_in_sight = True
@@ -85,13 +86,21 @@ class Rest:
         data, self._data, self._has_come = self._data, b"", False
         return data
 
-    def take_long(self) -> None:
-        """Nothing has ended for some time. A request that is under way is given up if its client has closed its end:
-        nobody waits for the answer. One that comes in pieces is left to the task."""
-        if self.has_left and self._request is not None:
-            self._wake()
+    def take_long(self, now: float) -> None:
+        """Nothing has ended for some time. A request that is under way is given up if its client is found to have
+        gone: nobody waits for the answer. One that comes in pieces is left to the task."""
+        if self._request is not None:
+            if self.half_close.has_begun and self._is_lost(now):
+                self._wake()
         elif self._begun:
             self._hand_over(self._begun)
+
+    def _is_lost(self, now: float) -> bool:
+        """Whether a client that sends no more has gone."""
+        probe = self.half_close.probe(now)
+        if probe and self._wire.send_at_once((probe,)):
+            self.half_close.note_sent(now)
+        return self._wire.is_lost
 
     def answer(self, request: DirectRequest) -> None:
         """Implements `direct_infer.Asking`."""
@@ -112,6 +121,7 @@ class Rest:
         length = reply.length
         if self.closes:
             head = response_head(reply.status, reply.headers, self._date, length=length, closes=True)
+            head = self.half_close.rest_of(head)
         else:
             head = usual_head(reply.status, reply.headers, length) + self._date.line()
         parts: Sequence[Buffer] = (head, reply.body, *reply.tail)
@@ -132,7 +142,7 @@ class Rest:
                 self._hand_over(whole)
             return
         if not data:
-            self.has_left = True
+            self.half_close.has_begun = self.closes = True
         if self._request is not None:  # a further request, or none: until this one is answered
             self._look_away()
             self._data = data

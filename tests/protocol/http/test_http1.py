@@ -417,6 +417,7 @@ class OneReader:
         self.to_wire, self.incoming = trio.open_memory_channel[bytes](10)
         self.sent = b""
         self.readers = 0
+        self.is_lost = False
 
     async def receive(self, size: int) -> bytes:
         assert not self.readers, "another task is already reading"
