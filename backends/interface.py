@@ -53,8 +53,8 @@ class ModelSource:
     def for_device(self, kind: InstanceKind, compute_capability: str) -> ModelSource:
         """The same for an instance on a device: on a GPU whose compute capability is in `cc_model_filenames`, that file
         is the default model file."""
-        filename = self.config.cc_model_filenames.get(compute_capability) if kind is InstanceKind.GPU else None
-        if filename is None:
+        filename = self.config.cc_model_filenames.get(compute_capability)
+        if kind is not InstanceKind.GPU or not compute_capability or not filename:
             return self
         return replace(self, config=msgspec.structs.replace(self.config, default_model_filename=filename))
 

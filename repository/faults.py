@@ -59,7 +59,7 @@ def _parts(config: ModelConfig) -> Iterator[ModelConfig]:
     yield bare
     # The parts shall be judged also where the whole has a fault.
     bare = _replace(bare, platform="", backend=config.backend or "any", max_batch_size=max(0, config.max_batch_size))
-    bare = _replace(bare, ensemble_scheduling=None, cc_model_filenames={})
+    bare = _replace(bare, ensemble_scheduling=None)
     tensors: dict[str, Any] = {
         "input": tuple(ModelInput(entry.name or "_", DataType.FP32, dims=(1,)) for entry in config.input),
         "output": tuple(ModelOutput(entry.name or "_", DataType.FP32, dims=(1,)) for entry in config.output),

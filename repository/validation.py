@@ -7,8 +7,6 @@ Flow: configuration as read -> `normalise` -> `validate(complete=False)` -> the 
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from protocol.errors import InvalidArgument
@@ -36,7 +34,6 @@ from repository.validation_tensors import validate_tensors
 
 __all__ = ["InstancePlacement", "normalise", "resolve_instances", "validate", "validate_backend"]
 
-_CAPABILITY = re.compile(r"[0-9]+\.[0-9]+")
 
 DEFAULT_MAX_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 
@@ -86,12 +83,6 @@ def validate_backend(config: ModelConfig) -> None:
         raise InvalidArgument(f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type")
     if not is_known_pair(config.platform, config.backend):
         raise InvalidArgument(f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}")
-    for capability in config.cc_model_filenames:
-        if not _CAPABILITY.fullmatch(capability):
-            raise InvalidArgument(
-                f"'cc_model_filenames' of model '{name}' has the key '{capability}', expected a CUDA compute "
-                "capability such as '7.5'"
-            )
 
 
 def normalise(

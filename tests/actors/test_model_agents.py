@@ -179,8 +179,8 @@ async def test_a_model_that_does_not_load(tmp_path: Path, registry: AgentRegistr
     failed = ["a load m", "b load m", "b load_fail m", "a load_fail m"]
     assert told == failed
     told.clear()
-    unbuilt = 'cc_model_filenames { key: "a" value: "b" }'
-    add_model(tmp_path / "r", "m", config=PBTXT + agents({"name": "a"}, {"name": "b"}) + unbuilt)
+    broken = "model_metrics { metric_control {} }"
+    add_model(tmp_path / "r", "m", config=PBTXT + agents({"name": "a"}, {"name": "b"}) + broken)
     async with running(tmp_path / "r", registry) as core:
         with pytest.raises(InvalidArgument):
             await core.load_model("m")

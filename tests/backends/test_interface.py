@@ -10,7 +10,9 @@ from backends.interface import ModelSource
 from repository.model_config import InstanceKind, ModelConfig
 
 CONFIG = ModelConfig(
-    name="m", default_model_filename="model.plan", cc_model_filenames={"7.5": "t4.plan", "9.0": "h100.plan"}
+    name="m",
+    default_model_filename="model.plan",
+    cc_model_filenames={"7.5": "t4.plan", "9.0": "h100.plan", "8.9": "", "": "x"},
 )
 
 
@@ -21,6 +23,7 @@ CONFIG = ModelConfig(
         (InstanceKind.GPU, "9.0", "h100.plan"),
         (InstanceKind.GPU, "8.0", "model.plan"),
         (InstanceKind.GPU, "", "model.plan"),
+        (InstanceKind.GPU, "8.9", "model.plan"),
         (InstanceKind.CPU, "7.5", "model.plan"),
         (InstanceKind.MODEL, "7.5", "model.plan"),
     ],

@@ -71,10 +71,6 @@ BROKEN = [
         change(GOOD, backend="", ensemble_scheduling=ModelEnsembling()),
         "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble",
     ),
-    (
-        change(GOOD, cc_model_filenames={"7.5": "a", "80": "b"}),
-        "'cc_model_filenames' of model 'm' has the key '80', expected a CUDA compute capability such as '7.5'",
-    ),
     (change(GOOD, max_batch_size=-1), "'max_batch_size' must be non-negative value for m"),
     (change(GOOD, version_policy=None), "must specify 'version policy' for m"),
     (

@@ -20,6 +20,7 @@ STAGING_PREFIX = ".trioton-add-"
 REPLACED = "replaced"
 
 _NUMBER = re.compile(r"[0-9]+")
+_CAPABILITY = re.compile(r"[0-9]+\.[0-9]+")
 _MODEL_FILES = frozenset(form.filename for form in MODEL_FORMS)
 _SUFFIXES = frozenset(Path(name).suffix for name in _MODEL_FILES)
 # What a directory that is meant to be a version may be called.
@@ -92,7 +93,8 @@ def directory_findings(directory: ModelDirectory) -> Iterator[Finding]:
 
 
 def file_findings(directory: ModelDirectory, config: ModelConfig) -> Iterator[Finding]:
-    """Whether each version that would be served has its model file."""
+    """Whether each version that would be served has its model file, and which names of files nothing takes."""
+    yield from _capability_findings(config)
     if config.is_ensemble or not config.default_model_filename:
         return
     try:
@@ -111,7 +113,7 @@ def file_findings(directory: ModelDirectory, config: ModelConfig) -> Iterator[Fi
         place = directory.path if directory.is_flat else directory.path / str(version)
         for field, name in (
             ("default_model_filename", config.default_model_filename),
-            *((f"cc_model_filenames['{key}']", name) for key, name in config.cc_model_filenames.items()),
+            *((f"cc_model_filenames['{key}']", name) for key, name in config.cc_model_filenames.items() if name),
         ):
             if not (place / name).exists():
                 there = sorted(other for other in os.listdir(place) if not other.startswith((".", "__")))
@@ -121,6 +123,17 @@ def file_findings(directory: ModelDirectory, config: ModelConfig) -> Iterator[Fi
                     _file_mend(name, there) if is_default else "put it there for GPUs of this capability",
                     Level.ERROR if is_default else Level.WARNING,
                 )
+
+
+def _capability_findings(config: ModelConfig) -> Iterator[Finding]:
+    """Entries of `cc_model_filenames` that no GPU can have; `cc_model_filenames: {}` is one with nothing in it."""
+    for capability, filename in config.cc_model_filenames.items():
+        if not _CAPABILITY.fullmatch(capability) or not filename:
+            yield Finding(
+                f"'cc_model_filenames' has the key '{capability}' with the file '{filename}', which no GPU takes",
+                "remove it, or write a CUDA compute capability as NVIDIA does (7.5) and a file in the version folder",
+                Level.WARNING,
+            )
 
 
 def _file_mend(name: str, there: Sequence[str]) -> str:

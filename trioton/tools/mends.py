@@ -120,7 +120,6 @@ _MENDS = tuple(
         (r"specified more than once", "give each state an input of its own"),
         (r"use_growable_memory", "set what it names, or remove use_growable_memory"),
         (r"metric (control|identifier) must|histogram options must", "write it, or remove the metric_control"),
-        (r"cc_model_filenames' of", "write the capability as NVIDIA does: major.minor"),
         (r"agent '(.+?)'", "correct the agent's name, or install the package that offers '{0}'"),
         (r"which backend '(\w+)' does not support", "remove it, or have the model served by another backend"),
         (

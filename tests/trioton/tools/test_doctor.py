@@ -98,6 +98,15 @@ dynamic_batching { preferred_batch_size: 9 }
     assert all(mend for _, _, mend in told)
 
 
+@pytest.mark.parametrize("field", ["cc_model_filenames: {}", 'cc_model_filenames { key: "80" value: "model.py" }'])
+def test_files_for_gpus_that_cannot_be(field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server takes them without effect, as Triton does."""
+    add_python(tmp_path, "m", f"{TENSORS} {field}")
+    ((level, text, _),) = findings(tmp_path, "m", capsys)
+    assert level == "warning"
+    assert "which no GPU takes" in text
+
+
 def no_version(repository: Path) -> None:
     (add_python(repository, "m") / "1" / "model.py").rename(repository / "m" / "model.py")
     (repository / "m" / "1").rmdir()
