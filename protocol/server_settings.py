@@ -39,7 +39,7 @@ class LogControl(Protocol):
         """Log from now on as `settings` say; `log_file` must be what it is.
 
         Raises:
-            InvalidArgument: `log_format` is none of those there are.
+            InvalidArgument: `log_format` is none of those there are, or `log_verbose_level` is out of range.
             Unsupported: another `log_file`.
         """
 

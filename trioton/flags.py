@@ -233,17 +233,17 @@ def _next_value(row: Flag, name: str, words: list[str]) -> str:
 
 
 def _named(name: str, by_name: Mapping[str, Flag], word: str) -> Flag:
-    """The flag of this name, or the only one whose name begins so."""
+    """The flag of this name, or that whose name begins so and is the beginning of any others that do."""
     if not word.startswith("--"):
         hint = f"; flags begin with two dashes: -{word}" if name[1:] in by_name else ""
         raise UsageError(f"Unexpected argument: {word}{hint}")
     row = by_name.get(name)
     if row is not None:
         return row
-    longer = [each for each in by_name if name and each.startswith(name)]
-    rows_meant = {by_name[each].name: by_name[each] for each in longer}
-    if len(rows_meant) == 1:
-        return next(iter(rows_meant.values()))
+    longer = sorted(each for each in by_name if name and each.startswith(name))
+    # The first begins all the others where it can: --model-repo is no --model-repository-cache-dir.
+    if longer and all(each.startswith(longer[0]) or by_name[each] is by_name[longer[0]] for each in longer):
+        return by_name[longer[0]]
     raise UsageError(_unknown(name, longer, by_name))
 
 

@@ -22,6 +22,8 @@ from trioton.settings import Settings
 
 # The packages whose loggers follow the log flags; what others log shows from level warning on.
 PACKAGES = ("actors", "backends", "protocol", "repository", "trioton")
+# What gRPC can carry.
+_LARGEST_VERBOSITY = 2**32 - 1
 # For `extra`: the message is shown as it is, below its line. For our own text only, such as tables.
 VERBATIM = {"verbatim": True}
 
@@ -111,9 +113,11 @@ class ServerLog:
         if settings.log_file != self._settings.log_file:
             raise Unsupported("log file location can not be updated through network protocol")
         if settings.log_format not in LOG_FORMATS:
-            raise InvalidArgument(f"invalid argument for log_format, got: {settings.log_format}")
-        if settings.log_verbose_level < 0:
-            raise InvalidArgument(f"log_verbose_level must be at least 0, got: {settings.log_verbose_level}")
+            raise InvalidArgument(f"invalid argument for --log_format, got: {settings.log_format}")
+        if not 0 <= settings.log_verbose_level <= _LARGEST_VERBOSITY:
+            raise InvalidArgument(
+                f"log_verbose_level must be from 0 to {_LARGEST_VERBOSITY}, got: {settings.log_verbose_level}"
+            )
         self._settings = self._filter.settings = settings
         self._apply()
 

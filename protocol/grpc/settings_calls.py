@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from protocol.errors import InvalidArgument, NotFound, Unsupported
+from protocol.errors import InvalidArgument, Unsupported
 from protocol.grpc.generated import inference as pb
 from protocol.server_settings import LogSettings
 from protocol.services import EdgeServices
@@ -35,11 +35,8 @@ class SettingsCalls(pb.GrpcInferenceServiceBase):
         """Change the settings that the request names, then answer all; those of no model are the global ones."""
         changes = _trace_changes({name: setting.value for name, setting in message.settings.items()})
         control = self._services.trace
-        try:
-            model = message.model_name
-            settings = control.update(changes, model) if changes else control.settings(model)
-        except NotFound:  # Triton has no error for it
-            return pb.TraceSettingResponse()
+        model = message.model_name
+        settings = control.update(changes, model) if changes else control.settings(model)
         return pb.TraceSettingResponse(
             {
                 name: pb.TraceSettingResponseSettingValue([value] if isinstance(value, str) else list(value))

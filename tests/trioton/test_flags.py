@@ -33,6 +33,7 @@ class Example:
     path: tuple[Path, ...] = repeatable(filesystem_path, group="B", metavar="<path>", help="Paths.", aliases=("dir",))
     be_brief: bool = switch(group="B", help="Be brief.")
     colour: str = flag("Red", choice("Red", "Light_Blue"), group="B", metavar="<colour>", help="A colour.")
+    some_port_range: int = flag(1, integer(0, 9), group="B", metavar="<integer>", help="Another.")
     least: int = flag(2, at_least(2), group="B", metavar="<integer>", help="A number.")
 
 
@@ -47,6 +48,7 @@ def test_the_table_has_a_row_per_field_in_order() -> None:
         ("path", "B", (), True, False),
         ("be-brief", "B", False, False, True),
         ("colour", "B", "Red", False, False),
+        ("some-port-range", "B", 1, False, False),
         ("least", "B", 2, False, False),
     ]
 
@@ -98,7 +100,7 @@ def test_arguments_are_read(arguments: list[str], values: dict[str, object]) -> 
         (["--be-brief=perhaps"], "--be-brief: expected true or false (or on, off, 1, 0), got 'perhaps'"),
         (["--path="], "--path: expected a path, got ''"),
         (["--=1"], 'Bad option: "--".'),
-        (["--p=/a"], 'Bad option: "--p". It may be short for --permit-it or --path'),
+        (["--p=/a"], 'Bad option: "--p". It may be short for --path or --permit-it'),
         (["--permit-it=yes"], "--permit-it: expected true or false (or on, off, 1, 0), got 'yes'"),
     ],
 )

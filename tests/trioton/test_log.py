@@ -174,8 +174,9 @@ def test_settings_change_at_run_time(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"log_format": "json"}, InvalidArgument, "invalid argument for log_format, got: json"),
-        ({"log_verbose_level": -1}, InvalidArgument, "log_verbose_level must be at least 0, got: -1"),
+        ({"log_format": "json"}, InvalidArgument, "invalid argument for --log_format, got: json"),
+        ({"log_verbose_level": -1}, InvalidArgument, "log_verbose_level must be from 0 to 4294967295, got: -1"),
+        ({"log_verbose_level": 2**32}, InvalidArgument, "log_verbose_level must be from 0 to 4294967295, got: "),
         ({"log_file": "/etc/x"}, Unsupported, "log file location can not be updated through network protocol"),
     ],
 )

@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from protocol.server_settings import LogSettings, TraceSettings
 from tests.protocol.grpc.caller import serving
-from tests.protocol.grpc.harness import INVALID_ARGUMENT, UNIMPLEMENTED
+from tests.protocol.grpc.harness import INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED
 from tests.protocol.grpc.services import FakeLog, FakeTraceControl, edge_services
 
 
@@ -61,11 +61,12 @@ async def test_changing_trace_settings() -> None:
         assert control.updates == [(expected, "echo")]
 
 
-async def test_an_unknown_model_has_no_trace_settings() -> None:
-    """Not an error, as in Triton; for a change neither."""
+@pytest.mark.parametrize("settings", [{}, {"trace_rate": ["1"]}])
+async def test_an_unknown_model_has_no_trace_settings(settings: dict[str, list[str]]) -> None:
+    """The text is that of every other call, as over HTTP."""
     async with serving() as peers:
-        assert values_of(await peers.ask("TraceSetting", trace_request("other"))) == {}
-        assert values_of(await peers.ask("TraceSetting", trace_request("other", trace_rate=["1"]))) == {}
+        refusal = await peers.refusal("TraceSetting", trace_request("other", **settings))
+        assert refusal == (NOT_FOUND, "Request for unknown model: 'other' is not found")
 
 
 TRACE_ERRORS: list[tuple[dict[str, list[str]], int, str]] = [
