@@ -78,7 +78,7 @@ class Model:
         self.takes_shared_tensors = backend.takes_shared_tensors and composition is None and cache is None
         self._cache = cache
         self.statistics.has_cache = cache is not None
-        self._has_deadlines = not queue_takes_timeout(config)
+        self._queue_takes_timeout = queue_takes_timeout(config)
         # To answer a request takes more than to queue it.
         self._needs_task = config.is_decoupled or cache is not None or composition is not None
         self._checker = RequestChecker(config)
@@ -127,6 +127,14 @@ class Model:
         if self.composition is not None:
             return self.composition.graph.takes_device_tensors
         return self._takes_device_tensors
+
+    @property
+    def queue_takes_timeout(self) -> bool:
+        """Whether a request's `timeout` limits its time in the queue, for an ensemble that of any composing model; else
+        it is a deadline for the whole request."""
+        if self.composition is not None:
+            return self.composition.queue_takes_timeout
+        return self._queue_takes_timeout
 
     def check_composition(self) -> None:
         """A model that this ensemble is composed of was replaced."""
@@ -227,7 +235,7 @@ class Model:
         else:
             call = self._cache.infer(request, self._run, self.statistics)
         try:
-            if request.timeout_microseconds and self._has_deadlines:
+            if request.timeout_microseconds and not self.queue_takes_timeout:
                 return await within_timeout(request, call)
             return await call
         except StoppedAccepting as refusal:
@@ -264,7 +272,7 @@ class Model:
             await trio.to_thread.run_sync(bring_to_host, request)
         call = self._run_stream(request, respond)
         try:
-            if request.timeout_microseconds and self._has_deadlines:
+            if request.timeout_microseconds and not self.queue_takes_timeout:
                 return await within_timeout(request, call)
             return await call
         except StoppedAccepting as refusal:  # before any response
@@ -306,7 +314,7 @@ class Model:
             or self.predecessor is not None
             or request.has_device_inputs
             or request.trace is not None
-            or (request.timeout_microseconds and self._has_deadlines)
+            or (request.timeout_microseconds and not self.queue_takes_timeout)
         ):
             return None
         try:

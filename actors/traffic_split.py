@@ -58,6 +58,14 @@ class TrafficSplit(Model):
         except ServerError:
             return False
 
+    @property
+    def queue_takes_timeout(self) -> bool:
+        """Whether that of any target does."""
+        try:
+            return any(target.queue_takes_timeout for target in self._targets())
+        except ServerError:
+            return False
+
     async def check_ready(self) -> bool:
         return self.is_ready and await all_ready([target.check_ready for target in self._targets()])
 

@@ -6,6 +6,7 @@ composing model can be replaced while its ensembles serve; the manager then has 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
@@ -17,6 +18,8 @@ from protocol.core import Respond
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from repository.model_config import EnsembleStep, ModelConfig
+
+logger = logging.getLogger("trioton.ensemble")
 
 
 class ComposingModel(Protocol):
@@ -33,6 +36,9 @@ class ComposingModel(Protocol):
 
     @property
     def takes_device_tensors(self) -> bool: ...
+
+    @property
+    def queue_takes_timeout(self) -> bool: ...
 
     async def check_ready(self) -> bool: ...
 
@@ -72,6 +78,7 @@ class Composition:
         self.failure: ServerError | None = None
         self._steps = config.ensemble_scheduling.step
         self._own_labels = dict(labels or {})
+        self._left_out: set[str] = set()
         self._composing = self._find_all(config)
         self.config = check_composition(config, self._composing)
         self.graph = self._graph(self.config, self._composing)
@@ -88,12 +95,32 @@ class Composition:
         except ServerError:
             return False
 
+    @property
+    def queue_takes_timeout(self) -> bool:
+        """Whether a composing model limits a request's time in its queue by the request's `timeout`."""
+        try:
+            return any(self.find(step.model_name, step.model_version).queue_takes_timeout for step in self._steps)
+        except ServerError:
+            return False
+
     async def check_ready(self) -> bool:
         """As `is_ready`, with the composing models asked themselves."""
         if not self.is_ready:
             return False
         models = {(step.model_name, step.model_version) for step in self._steps}
         return await all_ready([self.find(name, version).check_ready for name, version in models])
+
+    def note_left_out(self, outputs: Sequence[str]) -> None:
+        """The models of a request's steps did not give these outputs; each is a warning once, then verbose."""
+        for output in outputs:
+            level = logging.DEBUG if output in self._left_out else logging.WARNING
+            self._left_out.add(output)
+            logger.log(
+                level,
+                "ensemble '%s': composing models did not give output '%s', a response lacks it",
+                self.config.name,
+                output,
+            )
 
     def check_again(self) -> None:
         """A composing model was replaced: go by its new configuration, or note in `failure` why that cannot be. What

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from actors.ensemble.validation import decoupled_chains, optional_inputs
+from backends.array_batch import Reshape
+from protocol.errors import Internal
 from protocol.messages import Tensor
+from repository.completion import format_shape
 from repository.ensemble_parameters import StepCondition
 from repository.ensemble_wiring import StepWiring, running_order, wire
 from repository.model_config import EnsembleStep, ModelConfig, ModelInput, ModelOutput
@@ -26,23 +29,41 @@ MAX_KEPT_PLANS = 64
 @dataclass(frozen=True, slots=True)
 class Port:
     """Where an ensemble tensor goes in or out: the name there, and the number of dimensions there (`rank`, the batch
-    dimension included if `is_batching`)."""
+    dimension included if `is_batching`). `reshape` is that of the ensemble itself, behind it."""
 
     name: str
     tensor: str
     rank: int
     is_batching: bool
+    reshape: Reshape | None = None
 
     def adapt(self, value: Tensor) -> Tensor:
         """The tensor under this port's name, over the same data. Its batch dimension is added or taken away where only
-        one side has one; a batch of several cannot be taken away, and the model then refuses the shape."""
+        one side has one; a batch of several cannot be taken away, and the model then refuses the shape.
+
+        Raises:
+            Internal: a shape that the reshape does not fit.
+        """
         shape = value.shape
         if len(shape) != self.rank:
             if self.is_batching and len(shape) == self.rank - 1:
                 shape = (1, *shape)
             elif not self.is_batching and len(shape) == self.rank + 1 and shape[0] == 1:
                 shape = shape[1:]
-        return value.under(self.name, shape)
+        return value.under(self.name, shape if self.reshape is None else self._reshaped(value.shape, shape))
+
+    def _reshaped(self, given: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+        assert self.reshape is not None
+        leading = int(self.is_batching)
+        wanted = self.reshape.source
+        if len(shape) != self.rank or any(
+            size != dim for size, dim in zip(shape[leading:], wanted, strict=True) if dim != -1
+        ):
+            raise Internal(
+                f"'{self.name}' has a reshape from {format_shape(wanted)}, but its tensor '{self.tensor}' has shape "
+                f"{format_shape(given)}"
+            )
+        return self.reshape.shape(shape, leading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +159,10 @@ class EnsembleGraph:
         wired = wire(config, optional_inputs(composing))
         chains, of_tensors = decoupled_chains(config, composing)
         self.inputs = tuple(tensor.name for tensor in config.input)
-        self.outputs = tuple(_port(config, output.name, output) for output in config.output)
+        self.reshaped_inputs = {
+            tensor.name: _input_port(config, tensor) for tensor in config.input if tensor.reshape is not None
+        }
+        self.outputs = tuple(_output_port(config, output) for output in config.output)
         self.steps = tuple(
             _step(
                 index, step, wired[index], composing[index], depth=len(chains[index]), is_on_device=index in on_device
@@ -258,6 +282,19 @@ def _step(
 
 def _port(model: ModelConfig, tensor: str, end: ModelInput | ModelOutput) -> Port:
     return Port(end.name, tensor, len(end.dims) + model.is_batching, model.is_batching)
+
+
+def _input_port(ensemble: ModelConfig, tensor: ModelInput) -> Port:
+    """Where a client's tensor comes in."""
+    reshape = None if tensor.reshape is None else Reshape(tensor.dims, tensor.reshape.shape)
+    return Port(tensor.name, tensor.name, len(tensor.dims) + ensemble.is_batching, ensemble.is_batching, reshape)
+
+
+def _output_port(ensemble: ModelConfig, tensor: ModelOutput) -> Port:
+    """Where a tensor leaves in the response."""
+    reshape = None if tensor.reshape is None else Reshape(tensor.reshape.shape, tensor.dims)
+    rank = len(tensor.backend_dims) + ensemble.is_batching
+    return Port(tensor.name, tensor.name, rank, ensemble.is_batching, reshape)
 
 
 def _is_parallel(nodes: Sequence[Node]) -> bool:

@@ -18,11 +18,12 @@ from actors.ensemble.clock import StepClock, TimeSpent
 from actors.ensemble.composition import Composition
 from actors.ensemble.graph import Node, Plan, Step
 from actors.ensemble.limits import EnsembleLimits
-from actors.ensemble.sequence import SequenceValues, sequence_override, sequence_parameters
+from actors.ensemble.sequence import SequenceValues, sequence_of, sequence_override, sequence_parameters
 from actors.ensemble.state import EnsembleState, Iteration, Ready
+from actors.ensemble.step_request import step_request
 from actors.ensemble.turns import Turn
 from protocol.errors import KINDS, Internal, ServerError
-from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 
 logger = logging.getLogger("trioton.ensemble_request")
 
@@ -97,7 +98,7 @@ class EnsembleRequest:
         try:
             begun = await self.limits.begin_request(starts_with=_size(self.request.inputs))
             self._live[self._state.root] = _Live(begun)
-            ready = self._state.begin(graph.inputs)
+            ready = self._state.begin(graph.inputs, graph.reshaped_inputs)
             self._settle(self._state.root)
             if self._plan.is_parallel:
                 async with trio.open_nursery() as nursery:
@@ -215,7 +216,7 @@ class EnsembleRequest:
     async def _run_step(self, iteration: Iteration, node: Node, step: Step) -> list[Ready]:
         override = iteration.override(node.reads)
         clock = self._clock(step)
-        request = self._step_request(iteration, node, step, override, clock)
+        request = self._step_request(iteration, node, override, clock)
         try:
             response = await self.composition.find(step.model_name, step.model_version).infer(request)
             override = sequence_override(response.parameters, request, override)
@@ -235,7 +236,7 @@ class EnsembleRequest:
         """
         override = iteration.override(node.reads)
         clock = self._clock(step)
-        request = self._step_request(iteration, node, step, override, clock)
+        request = self._step_request(iteration, node, override, clock)
         stream = _Stream(self, iteration, node, request, override, self.limits.stream_owner(iteration.depth + 1))
         self._open_streams += 1
         try:
@@ -271,32 +272,10 @@ class EnsembleRequest:
             await self._fail(child, error)
 
     def _step_request(
-        self, iteration: Iteration, node: Node, step: Step, override: SequenceValues | None, clock: StepClock
+        self, iteration: Iteration, node: Node, override: SequenceValues | None, clock: StepClock
     ) -> InferenceRequest:
-        """An ordinary request to the step's model: so it is batched with others."""
-        request = self.request
-        return InferenceRequest(
-            step.model_name,
-            self._state.step_inputs(iteration, node),
-            step.model_version,
-            request.id,
-            node.requested_outputs,
-            request.parameters,
-            request.sequence_id if override is None else override.id,
-            request.sequence_start if override is None else override.is_start,
-            request.sequence_end if override is None else override.is_end,
-            request.priority,
-            request.timeout_microseconds,
-            clock,
-            request.caller,
-            request.has_device_inputs or node.has_device_reads,
-            self._device_outputs(node) if request.device_outputs else node.device_outputs,
-        )
-
-    def _device_outputs(self, node: Node) -> frozenset[str]:
-        """The outputs of a step that may stay on its device, where some of the response may."""
-        results = {port.tensor: port.name in self.request.device_outputs for port in self._plan.outputs}
-        return node.device_outputs | {name for name in node.device_results if results[node.outputs[name]]}
+        inputs = self._state.step_inputs(iteration, node)
+        return step_request(self.request, self._plan, node, inputs, override or sequence_of(self.request), clock)
 
     def _clock(self, step: Step) -> StepClock:
         """It measures a step; where the request is traced it takes the step's trace, a child of the request's."""
@@ -310,7 +289,9 @@ class EnsembleRequest:
     async def _respond(self, iteration: Iteration) -> None:
         """All outputs of an iteration are known."""
         outputs = self._state.response_outputs(iteration)
-        parameters = sequence_parameters(iteration.override(self._plan.response.reads))
+        if len(outputs) < len(self._plan.outputs):
+            self.composition.note_left_out(self._state.left_out(iteration))
+        parameters = self._parameters(iteration, outputs)
         request = self.request
         response = InferenceResponse(self.composition.config.name, self.version, outputs, request.id, parameters)
         turn = self._live[iteration].turn
@@ -329,6 +310,14 @@ class EnsembleRequest:
                 self._end_all()
                 return
         self._close(iteration)
+
+    def _parameters(self, iteration: Iteration, outputs: Sequence[Tensor]) -> dict[str, ParameterValue]:
+        """Those of a response; only one that has the tensor of any step says something of the sequence."""
+        inputs = self.composition.graph.inputs
+        if all(tensor.name in inputs for tensor in outputs):
+            return {}
+        override = iteration.override(self._plan.response.reads)
+        return sequence_parameters(override or sequence_of(self.request))
 
     def _is_last(self, iteration: Iteration) -> bool:
         """Whether no response can come after that of an iteration whose turn it is: no stream goes on, and nothing runs

@@ -1,7 +1,8 @@
-"""What the steps of an ensemble say of the sequence that a request belongs to.
+"""The sequence that an ensemble's request belongs to, as its steps are told and as its response says.
 
 A step's response may carry the parameters `sequence_id`, `sequence_start` and `sequence_end`; they then hold for the
-steps that read its tensors, and for the ensemble's response. Source: Triton's ensemble scheduler.
+steps that read its tensors, and for the ensemble's response, which otherwise says what the request said. Source:
+Triton's ensemble scheduler.
 """
 
 from __future__ import annotations
@@ -24,11 +25,16 @@ class SequenceValues:
     is_end: bool
 
 
+def sequence_of(request: InferenceRequest) -> SequenceValues:
+    """What the client said."""
+    return SequenceValues(request.sequence_id, request.sequence_start, request.sequence_end)
+
+
 def sequence_override(
     parameters: Mapping[str, ParameterValue], request: InferenceRequest, before: SequenceValues | None
 ) -> SequenceValues | None:
     """What holds after a step that answered `request` with these parameters; `before` is what held for it, if that was
-    not what the client said.
+    not what the client said. A step that says anything of it says it all: a flag that it leaves out is off.
 
     Raises:
         InvalidArgument: a parameter of the wrong type.
@@ -42,20 +48,18 @@ def sequence_override(
         )
     return SequenceValues(
         correlation_id,
-        _flag(parameters, "sequence_start", request.sequence_start),
-        _flag(parameters, "sequence_end", request.sequence_end),
+        _flag(parameters, "sequence_start"),
+        _flag(parameters, "sequence_end"),
     )
 
 
-def sequence_parameters(values: SequenceValues | None) -> dict[str, ParameterValue]:
-    """The parameters of the ensemble's response; none where no step changed anything."""
-    if values is None:
-        return {}
+def sequence_parameters(values: SequenceValues) -> dict[str, ParameterValue]:
+    """The parameters of the ensemble's response."""
     return {"sequence_id": values.id, "sequence_start": values.is_start, "sequence_end": values.is_end}
 
 
-def _flag(parameters: Mapping[str, ParameterValue], name: str, otherwise: bool) -> bool:
-    value = parameters.get(name, otherwise)
+def _flag(parameters: Mapping[str, ParameterValue], name: str) -> bool:
+    value = parameters.get(name, False)
     if not isinstance(value, bool):
         raise InvalidArgument(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
     return value

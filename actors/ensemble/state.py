@@ -6,15 +6,16 @@ synchronous: it starts nothing and waits for nothing.
 Rules:
 
 1. A node (a step, or the response) runs once in every iteration of its depth, when all tensors that it reads are known.
-2. A tensor is known when it is there, or known to be absent: SKIPPED (a condition says so) or MISSING (an optional
-   input that the client left out, an output that a model did not give). One with several writers is there with the
-   first that gives it; where none does it is MISSING if one should have, else SKIPPED.
-   What a step's model leaves out is MISSING, but SKIPPED if that is an ensemble: its own conditions say so.
+2. A tensor is known when it is there, or known to be absent: SKIPPED (a condition says so), LEFT_OUT (an optional
+   input by the client, an output by a step's model) or MISSING (its step could not run). One with several writers is
+   there with the first that gives it; where none does, the gravest of their reasons counts.
+   What a step's model leaves out is LEFT_OUT, but SKIPPED if that is an ensemble: its own conditions say so.
 3. A step whose condition does not hold, or that requires a tensor that is SKIPPED, is skipped as soon as that is
-   known; its outputs are SKIPPED. One that requires a tensor that is MISSING cannot run; its outputs are MISSING.
+   known; its outputs are SKIPPED. One that requires a tensor that is LEFT_OUT or MISSING cannot run; its outputs are
+   MISSING.
 4. A decoupled step opens a child iteration for each of its responses. An iteration sees its own tensors and those of
    the iterations around it, and no others, so tensors of two iterations never meet.
-5. A response leaves out outputs that are SKIPPED, and cannot be made where one is MISSING.
+5. A response leaves out outputs that are SKIPPED or LEFT_OUT, and cannot be made where one is MISSING.
 6. A tensor is let go when all that read it have run, if it is no output and nothing in an inner iteration reads it.
 """
 
@@ -24,9 +25,10 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeAlias
 
-from actors.ensemble.graph import Node, Plan
+from actors.ensemble.graph import Node, Plan, Port
 from actors.ensemble.sequence import SequenceValues
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
@@ -35,10 +37,16 @@ from protocol.messages import InferenceRequest, Tensor
 _DECIDED = -1
 
 
-class Absence(enum.Enum):
-    SKIPPED = "skipped"
-    MISSING = "missing"
+class Absence(enum.IntEnum):
+    """Why a tensor is not there, gravest last."""
 
+    SKIPPED = 1
+    LEFT_OUT = 2
+    MISSING = 3
+
+
+# What a step that requires such a tensor cannot do without.
+_UNMET = (Absence.LEFT_OUT, Absence.MISSING)
 
 Value: TypeAlias = Tensor | Absence
 
@@ -97,14 +105,17 @@ class EnsembleState:
         self._barren: list[Iteration] = []
         self._skipped: deque[tuple[Iteration, Node, Absence]] = deque()
 
-    def begin(self, inputs: Sequence[str]) -> list[Ready]:
-        """Take the request's tensors; `inputs` are all that the ensemble has, those left out are MISSING.
+    def begin(self, inputs: Sequence[str], reshaped: Mapping[str, Port] = MappingProxyType({})) -> list[Ready]:
+        """Take the request's tensors; `inputs` are all that the ensemble has, and those `reshaped` come through ports.
 
         Raises:
             InvalidArgument: as `complete`.
         """
         for name in inputs:
-            self._know(self.root, name, self._given.get(name, Absence.MISSING))
+            value = self._given.get(name)
+            if value is not None and name in reshaped:
+                value = reshaped[name].adapt(value)
+            self._know(self.root, name, Absence.LEFT_OUT if value is None else value)
         return self._settled()
 
     def complete(
@@ -179,19 +190,24 @@ class EnsembleState:
         return inputs
 
     def response_outputs(self, iteration: Iteration) -> list[Tensor]:
-        """The ensemble's outputs.
+        """The ensemble's outputs, but for those that are skipped or left out.
 
         Raises:
             InvalidArgument: one is missing.
+            Internal: as `Port.adapt`.
         """
         outputs: list[Tensor] = []
         for port in self.plan.outputs:
             value = iteration.value(port.tensor)
             if isinstance(value, Tensor):
                 outputs.append(port.adapt(value))
-            elif value is not Absence.SKIPPED:
+            elif value is Absence.MISSING:
                 raise self.deadlock(f"output '{port.name}' is missing")
         return outputs
+
+    def left_out(self, iteration: Iteration) -> list[str]:
+        """The ensemble's outputs that no model gave, and no condition skipped."""
+        return [port.name for port in self.plan.outputs if iteration.value(port.tensor) is Absence.LEFT_OUT]
 
     def deadlock(self, why: str) -> InvalidArgument:
         return InvalidArgument(
@@ -206,7 +222,7 @@ class EnsembleState:
             value = outputs.get(name)
             if value is None:
                 is_skipped = node.step is not None and node.step.is_ensemble
-                self._lack(iteration, tensor, Absence.SKIPPED if is_skipped else Absence.MISSING)
+                self._lack(iteration, tensor, Absence.SKIPPED if is_skipped else Absence.LEFT_OUT)
                 continue
             if override is not None:
                 iteration.overrides[tensor] = override
@@ -221,8 +237,7 @@ class EnsembleState:
         writers = self.plan.writers.get(tensor)
         if writers is not None:
             left, before = iteration.writers.get(tensor, (writers, Absence.SKIPPED))
-            if before is Absence.MISSING:
-                absence = before
+            absence = max(absence, before)
             iteration.writers[tensor] = left - 1, absence
             if left > 1:
                 return
@@ -249,7 +264,7 @@ class EnsembleState:
         if left > 1:
             return
         iteration.waits_for[node] = _DECIDED
-        if any(iteration.value(read) is Absence.MISSING for read in node.requires):
+        if any(iteration.value(read) in _UNMET for read in node.requires):
             self._skipped.append((iteration, node, Absence.MISSING))
         else:
             self._ready.append((iteration, node))
@@ -261,7 +276,7 @@ class EnsembleState:
             if node.is_decoupled:
                 if absence is Absence.MISSING:
                     assert node.step is not None
-                    missing = next(r for r in node.step.reads if iteration.value(r) is Absence.MISSING)
+                    missing = next(r for r in node.step.reads if iteration.value(r) in _UNMET)
                     raise self.deadlock(f"tensor '{missing}' of {node.step.label}, is missing")
                 self._barren.append(iteration)
                 continue

@@ -136,7 +136,7 @@ def _check_maps(config: ModelConfig, index: int, step: EnsembleStep, model: Mode
 
 def _check_ends(config: ModelConfig, steps: Sequence[EnsembleStep], composing: Sequence[ModelConfig]) -> None:
     """Whoever gives a tensor and whoever takes it must agree on its datatype and its shape."""
-    givers: dict[str, list[_End]] = {tensor.name: [_end(config, tensor)] for tensor in config.input}
+    givers: dict[str, list[_End]] = {tensor.name: [_own_end(config, tensor)] for tensor in config.input}
     takers: dict[str, list[_End]] = {}
     for step, model in zip(steps, composing, strict=True):
         inputs = {tensor.name: tensor for tensor in model.input}
@@ -146,7 +146,7 @@ def _check_ends(config: ModelConfig, steps: Sequence[EnsembleStep], composing: S
         for name, tensor in sorted(step.output_map.items()):
             givers.setdefault(tensor, []).append(_end(model, outputs[name]))
     for output in config.output:
-        takers.setdefault(output.name, []).append(_end(config, output))
+        takers.setdefault(output.name, []).append(_own_end(config, output))
     for tensor, ends in givers.items():
         giver, *others = ends
         for other in (*others, *takers.get(tensor, ())):
@@ -158,6 +158,11 @@ def _check_ends(config: ModelConfig, steps: Sequence[EnsembleStep], composing: S
 
 def _end(model: ModelConfig, tensor: ModelInput | ModelOutput) -> _End:
     return _End(model.name, model.is_batching, tensor.data_type, tensor.dims)
+
+
+def _own_end(config: ModelConfig, tensor: ModelInput | ModelOutput) -> _End:
+    """Of the ensemble: its steps see the shape behind its `reshape`, as a model's backend does."""
+    return _End(config.name, config.is_batching, tensor.data_type, tensor.backend_dims)
 
 
 def _check_pair(config: ModelConfig, tensor: str, one: _End, other: _End) -> None:

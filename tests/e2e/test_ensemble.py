@@ -194,6 +194,24 @@ def test_a_chain_answers(client: Client) -> None:
     assert only[0] == "TWICE_B"
 
 
+@pytest.mark.parametrize(
+    "sequence", [{}, {"sequence_id": 7, "sequence_start": True}, {"sequence_id": 2**63 - 1, "sequence_end": True}]
+)
+def test_its_response_says_what_the_request_said_of_its_sequence(client: Client, sequence: dict[str, Any]) -> None:
+    inputs = add_sub_inputs(1)
+    made = client.tensors({"A": inputs["INPUT0"], "B": inputs["INPUT1"]})
+    response = client.raw.infer("chain", made, **sequence).get_response()
+    if client.protocol == "http":
+        told = response["parameters"]
+    else:
+        told = {
+            name: getattr(parameter, parameter.WhichOneof("parameter_choice"))
+            for name, parameter in response.parameters.items()
+        }
+    names = ("sequence_id", "sequence_start", "sequence_end")
+    assert {name: told[name] for name in names} == dict(zip(names, (0, False, False), strict=True)) | sequence
+
+
 def test_it_is_described_and_counted_as_other_models_are(server: ServerProcess, client: Client) -> None:
     metadata = client.json("get_model_metadata", "chain")
     assert metadata["platform"] == "ensemble"

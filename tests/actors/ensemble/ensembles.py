@@ -86,6 +86,11 @@ def ensemble_config(
         f"max_inflight_requests: {max_inflight_requests} }} {entries} {more}",
         source="test",
     )
+    return valid(config)
+
+
+def valid(config: ModelConfig) -> ModelConfig:
+    """With the server's defaults in it."""
     config = normalise(config, gpus=NO_GPUS, backend_default_cpu_count=1, backend_prefers_gpu=False)
     validate(config)
     return config
@@ -105,6 +110,7 @@ class Toy:
     is_ready: bool = True
     says_ready: bool = True
     takes_device_tensors: bool = False
+    queue_takes_timeout: bool = False
     flags_last: bool = False  # the last response of a stream is marked final, and no flag comes by itself
     log: list[InferenceRequest] = field(default_factory=list)
     running: int = 0

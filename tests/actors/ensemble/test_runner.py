@@ -83,7 +83,7 @@ async def test_what_a_client_says_of_its_request_reaches_every_step() -> None:
         assert (got.sequence_id, got.sequence_start, got.sequence_end) == (7, True, True)
         assert (got.priority, got.timeout_microseconds) == (2, 5_000_000)
         assert not got.requested_outputs
-    assert response.parameters == {}
+    assert response.parameters == {"sequence_id": 7, "sequence_start": True, "sequence_end": True}
 
 
 async def test_tensors_are_handed_over_without_copies() -> None:
@@ -107,9 +107,18 @@ async def test_the_steps_own_answer_to_the_sequence_holds_for_the_steps_after_it
         response = await model.infer(asked)
         of_c = await model.infer(InferenceRequest("e", asked.inputs, requested_outputs=("C",), sequence_id=7))
     told = [(got.sequence_id, got.sequence_start, got.sequence_end) for got in (a.log[0], b.log[0], c.log[0])]
-    assert told == [(7, True, False), ("other", True, True), (7, True, False)]
-    assert response.parameters == {"sequence_id": "other", "sequence_start": True, "sequence_end": True}
-    assert of_c.parameters == {}
+    assert told == [(7, True, False), ("other", False, True), (7, True, False)]
+    assert response.parameters == {"sequence_id": "other", "sequence_start": False, "sequence_end": True}
+    assert of_c.parameters == {"sequence_id": 7, "sequence_start": False, "sequence_end": False}
+
+
+async def test_a_response_with_no_steps_tensor_says_nothing_of_the_sequence() -> None:
+    config = ensemble_config(step("a", "I=IN", "O=OUT"), outputs=["OUT", "IN"])
+    async with serving(config, toy("a")) as model:
+        assert (await model.infer(request(IN=1, outputs=["IN"]))).parameters == {}
+        whole = await model.infer(request(IN=1))
+    assert numbers(whole) == {"OUT": 1, "IN": 1}
+    assert whole.parameters == {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 
 
 @pytest.mark.parametrize(
@@ -168,6 +177,26 @@ async def test_a_missing_output_is_a_deadlock() -> None:
         "in ensemble 'e', [request id: 7] unexpected deadlock, at least one output is not set while no more ensemble "
         "steps can be made"
     )
+
+
+async def test_an_output_that_a_model_leaves_out_is_left_out_of_the_response(caplog: pytest.LogCaptureFixture) -> None:
+    config = ensemble_config(step("a", "I=IN", "O=X P=Y"), outputs=["X", "Y"])
+    a = toy("a", lambda arrays: {"O": arrays["I"]} if arrays["I"] else {}, outputs=["O", "P"])
+    async with serving(config, a) as model:
+        assert numbers(await model.infer(request(IN=1))) == {"X": 1}
+        assert numbers(await model.infer(request(IN=1, outputs=["Y"]))) == {}
+        empty = await model.infer(request(IN=0))
+        assert (empty.outputs, empty.parameters) == ([], {})
+        assert model.statistics.frozen("e", 1).inference_stats.success.count == 3
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "'Y'" in record.getMessage()]
+    assert told == [("WARNING", "ensemble 'e': composing models did not give output 'Y', a response lacks it")]
+
+
+async def test_a_model_that_may_do_without_an_input_runs_without_an_output_that_is_left_out() -> None:
+    config = ensemble_config(step("a", "I=IN", "O=X P=Y"), step("b", "I=X J=Y", "O=OUT"), outputs=["OUT", "Y"])
+    a = toy("a", adds(1), outputs=["O", "P"])
+    async with serving(config, a, toy("b", inputs=["I", "J?"])) as model:
+        assert numbers(await model.infer(request(IN=1))) == {"OUT": 2}
 
 
 async def test_a_composing_model_that_is_gone_is_told_by_name() -> None:
