@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from actors.model_table import VersionEntry
-from protocol.errors import Internal, InvalidArgument, ServerError
+from protocol.errors import Internal, InvalidArgument, ServerError, text_of
 from repository.agents.interface import AgentModel, RepositoryAgent
 from repository.agents.registry import AgentRegistry
 from repository.layout import ModelDirectory
@@ -70,9 +70,7 @@ class ModelAgents:
             raise InvalidArgument(f"repository agent '{name}' of model '{model.name}': {error}") from error
         except Exception as error:
             logger.error("repository agent '%s' of model '%s' has failed", name, model.name, exc_info=error)
-            raise Internal(
-                f"repository agent '{name}' of model '{model.name}' has failed: {type(error).__name__}: {error}"
-            ) from error
+            raise Internal(f"repository agent '{name}' of model '{model.name}' has failed: {text_of(error)}") from error
         if moved is not None and not moved.is_dir():
             raise Internal(f"repository agent '{name}' of model '{model.name}' gave '{moved}', which is no directory")
         return agent, moved

@@ -32,7 +32,7 @@ from actors.response_stream import ResponseStream
 from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, traces_of
 from actors.warmup import warm_up
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied
-from protocol.errors import Internal, ServerError, Unavailable
+from protocol.errors import Internal, ServerError, Unavailable, text_of
 from repository.warmup_data import WarmupSample
 
 logger = logging.getLogger("trioton.model_instance")
@@ -377,7 +377,7 @@ class ModelInstance:
         if isinstance(error, ServerError):
             return error
         logger.error("model instance '%s' failed", self.name, exc_info=error)
-        return Internal(f"model instance '{self.name}' failed: {type(error).__name__}: {error}")
+        return Internal(f"model instance '{self.name}' failed: {text_of(error)}")
 
     def _close_streams(self, streams: Iterable[ResponseStream], error: ServerError) -> None:
         for stream in list(streams):

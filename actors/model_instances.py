@@ -25,7 +25,7 @@ from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
 from protocol.core import MemoryUsage
-from protocol.errors import Internal, ServerError, Unavailable
+from protocol.errors import Internal, ServerError, Unavailable, text_of
 from repository.model_config import InstanceKind, ModelConfig
 from repository.shape_rules import read_shape_rules
 from repository.warmup_data import WarmupSample
@@ -195,7 +195,7 @@ def load_error(group: BaseExceptionGroup[BaseException], model: str) -> ServerEr
         if isinstance(leaf, ServerError):
             return leaf
     logger.error("model '%s' failed to load", model, exc_info=leaves[0])
-    return Internal(f"{type(leaves[0]).__name__}: {leaves[0]}")
+    return Internal(text_of(leaves[0]))
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

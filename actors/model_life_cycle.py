@@ -19,7 +19,7 @@ from actors.residence import Residence
 from actors.restart_backoff import RestartBackoff
 from backends.free_memory import return_free_memory
 from protocol.core import LoadParameters
-from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unsupported
+from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unsupported, text_of
 from repository.changes import LoadedFrom, has_same_instances, unchanged_versions
 from repository.held_directory import HeldDirectory
 from repository.layout import ModelDirectory
@@ -218,7 +218,7 @@ class ModelLifeCycle:
         """Note a load that came to no version; what served before goes on serving."""
         if not isinstance(error, ServerError):
             logger.error("model '%s' failed to load", entry.name, exc_info=error)
-            error = Internal(f"{type(error).__name__}: {error}")
+            error = Internal(text_of(error))
         reason = with_reason(error)
         logger.error("failed to load '%s': %s", entry.name, reason)
         entry.note_failure(reason)

@@ -27,6 +27,7 @@ from actors.caches.interface import Cache, CacheError
 from actors.caches.registry import UnusableCache, find_cache
 from actors.statistics import VersionStatistics
 from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START
+from protocol.errors import text_of
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from repository.fingerprint import fingerprint
 from repository.json_form import to_json_form
@@ -125,7 +126,7 @@ class ResponseCache:
             except CacheError as error:
                 self._fail(str(error))
             except Exception as error:  # whatever an implementation raises concerns no request
-                self._fail(f"{type(error).__name__}: {error}")
+                self._fail(text_of(error))
             return None
         self._fail(f"no answer within {CALL_TIMEOUT_SECONDS:g} s")
         return None

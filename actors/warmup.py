@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import trio
 
 from backends.interface import Backend, InstanceDied, Rescheduled
-from protocol.errors import Internal, InvalidArgument, ServerError
+from protocol.errors import Internal, InvalidArgument, ServerError, text_of
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.warmup_data import WarmupSample
 
@@ -34,7 +34,7 @@ async def warm_up(backend: Backend, samples: Sequence[WarmupSample]) -> None:
         except InstanceDied as error:
             raise InstanceDied(f"failed to run warmup sample '{sample.name}': {error}; ") from error
         except Exception as error:  # whatever a backend raises concerns this load alone
-            text = str(error) if isinstance(error, ServerError) else f"{type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, ServerError) else text_of(error)
             failures.append(f"failed to run warmup sample '{sample.name}': {text}; ")
     if failures:
         raise InvalidArgument("".join(failures))

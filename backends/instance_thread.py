@@ -18,6 +18,7 @@ from typing import Generic, TypeVar, TypeVarTuple, cast
 import trio
 
 from backends.affinity import bind_thread
+from protocol.errors import text_of
 from protocol.wakeup import Wakeup
 
 logger = logging.getLogger("trioton.model_instance")
@@ -65,7 +66,7 @@ class _Job(Generic[T]):
         except Exception as error:
             self.error = error
         except BaseException as error:  # a framework's sys.exit() must not end the server
-            self.error = RuntimeError(f"the model's code raised {type(error).__name__}: {error}")
+            self.error = RuntimeError(f"the model's code raised {text_of(error)}")
             self.error.__cause__ = error
         with suppress(trio.RunFinishedError):  # the server ended while the call ran; nobody waits any more
             self.token.run_sync_soon(self._ended.wake)

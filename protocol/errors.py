@@ -130,6 +130,21 @@ KINDS: dict[str, type[ServerError]] = {
 }
 
 
+# Characters of a foreign exception's text.
+_LONGEST_TEXT = 1 << 16
+
+
+def text_of(error: BaseException) -> str:
+    """`Type: text` of a foreign exception, for an error of ours. Never raises, though the exception's own code may."""
+    try:
+        text = str(error)
+        if len(text) > _LONGEST_TEXT:
+            text = f"{text[:_LONGEST_TEXT]} ... [{len(text)} characters in all]"
+    except BaseException as failure:
+        text = f"<no text: its __str__ raised {type(failure).__name__}>"
+    return f"{type(error).__name__}: {text}"
+
+
 def told(error: ServerError) -> None:
     """An answer has been made of it. Its traceback goes: of the frames that it holds some hold the error, and the
     request, whose tensors would stay until that circle is collected."""

@@ -22,7 +22,7 @@ from actors.ensemble.sequence import SequenceValues, sequence_of, sequence_overr
 from actors.ensemble.state import EnsembleState, Iteration, Ready
 from actors.ensemble.step_request import step_request
 from actors.ensemble.turns import Turn
-from protocol.errors import KINDS, Internal, ServerError
+from protocol.errors import KINDS, Internal, ServerError, text_of
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 
 logger = logging.getLogger("trioton.ensemble_request")
@@ -350,7 +350,7 @@ def _first_text(error: BaseException) -> str:
     """What went wrong first, out of the group that a nursery makes of it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    return text_of(error)
 
 
 def _size(tensors: Sequence[Tensor]) -> int:

@@ -32,7 +32,7 @@ from backends.python.worker.trioton_worker.frames import (
     beyond_limit,
 )
 from backends.services import CallRefused, Execution, ModelCaller, ModelNotReady
-from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported, told
+from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported, text_of, told
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.server_settings import Trace
 from protocol.wakeup import WaitingTasks
@@ -193,7 +193,7 @@ class BlsCalls:
             return error
         except Exception as error:
             logger.exception("%s: a call of model '%s' failed", self._link.name, head.model)
-            return Internal(f"{type(error).__name__}: {error}")
+            return Internal(text_of(error))
         finally:
             if trace is not None:
                 trace.end()

@@ -22,8 +22,10 @@ from backends.python.link import WorkerLink
 from backends.python.loop_tensors import LargeOutput, inputs_of, settle
 from backends.python.questions import Questions
 from backends.python.running_batch import RunningBatch
+from backends.python.wire import BrokenFrame
 from backends.python.worker.trioton_worker.batch import answered_otherwise, describe_request, received_request
 from backends.python.worker.trioton_worker.connection import encode_json
+from backends.python.worker.trioton_worker.errors import crossing
 from backends.python.worker.trioton_worker.forms import Form
 from backends.python.worker.trioton_worker.frames import LATER, MOST_FORMS
 from backends.python.worker.trioton_worker.instance import fail
@@ -104,11 +106,8 @@ class LoopBatches(Batches):
             if large:
                 del received, responses  # so that it shows who else has the arrays
                 settle(large)
-        except Exception as error:
+        except BaseException as error:  # as in any worker: also sys.exit()
             return self._failed(live, requests, error)
-        except BaseException as error:  # as in any worker, it ends the instance
-            session.break_off(error)
-            return self._deliver(live, requests)
         if computed - begun > SLOW_SECONDS * 1e9:
             self._warn(computed - begun)
         timing = BatchTiming(begun - started, computed - begun, time.perf_counter_ns() - computed)
@@ -194,7 +193,8 @@ class LoopBatches(Batches):
                     continue
             assert response is not None  # or it would be answered otherwise
             if response._error is not None:
-                answers.append(error_of((int(response._error.code()), _text(response._error.message()))))
+                code, text = crossing(response._error)
+                answers.append(error_of((code, _text(text))))
                 continue
             names = made._requested_output_names
             outputs = []
@@ -210,7 +210,7 @@ class LoopBatches(Batches):
         return answers, large
 
     def _failed(
-        self, live: LiveBatch, requests: Sequence[InferenceRequest], error: Exception
+        self, live: LiveBatch, requests: Sequence[InferenceRequest], error: BaseException
     ) -> BatchResult | Internal:
         """What the model has answered before by response senders stays."""
         trace = error.__traceback__
@@ -244,7 +244,10 @@ class LoopBatches(Batches):
         batch = self.open.by_number[live.number] = RunningBatch(live.number, requests, has_left=True)
         while self._hand_over.responses:
             frame = self._hand_over.responses.popleft()
-            self._link.handlers[frame.kind](frame)
+            try:
+                self._link.handlers[frame.kind](frame)
+            except BrokenFrame as broken:
+                self._link.channel.refuse(str(broken))
         return batch
 
     def _warn(self, taken_ns: int) -> None:

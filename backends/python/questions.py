@@ -23,7 +23,7 @@ from backends.python.wire import BrokenFrame, Frame, decode_head, encode
 from backends.python.worker.trioton_worker.frames import CALL, ERROR_KINDS, METRIC, RETURN
 from backends.services import CustomMetric, CustomMetricFamily
 from protocol.core import LoadParameters
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable, Unsupported, text_of
 
 logger = logging.getLogger("trioton.backends.python")
 
@@ -157,7 +157,7 @@ class Questions:
             head = _failed(question, error)
         except Exception as error:
             logger.exception("%s: the server failed to answer %s", self._link.name, type(question).__name__)
-            head = _failed(question, Internal(f"{type(error).__name__}: {error}"))
+            head = _failed(question, Internal(text_of(error)))
         finally:
             self._link.channel.post(encode(RETURN, head))
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-from protocol.errors import Internal, ServerError
+from protocol.errors import Internal, ServerError, text_of
 from protocol.http.body import BodyLimit
 from protocol.http.compression import IDENTITY, content_encoding, inflate
 from protocol.http.errors import BodyTooLarge, LimitError, error_reply
@@ -160,7 +160,7 @@ class HttpApp:
 
 
 def internal_reply(error: Exception) -> Reply:
-    return error_reply(Internal(f"internal error: {type(error).__name__}: {error}"))
+    return error_reply(Internal(f"internal error: {text_of(error)}"))
 
 
 def _body_too_large(size: int, limit: int) -> BodyTooLarge:

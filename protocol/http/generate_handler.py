@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from protocol.errors import Internal, InvalidArgument, ServerError
+from protocol.errors import Internal, InvalidArgument, ServerError, text_of
 from protocol.http.errors import error_reply
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.generate_codec import decode_generate_request, encode_generate_response
@@ -97,7 +97,7 @@ def _event(data: bytes) -> bytes:
 def _error_object(error: Exception, model_name: str) -> bytes:
     if not isinstance(error, ServerError):
         logger.error("a stream of model '%s' failed", model_name, exc_info=error)
-        error = Internal(f"internal error: {type(error).__name__}: {error}")
+        error = Internal(f"internal error: {text_of(error)}")
     return error_reply(error).content
 
 

@@ -310,7 +310,7 @@ async def test_a_client_that_goes_is_seen_by_the_model(tmp_path: Path, when: str
     assert (going.error, staying.error) == (None, None)
 
 
-@pytest.mark.parametrize("end", ["os._exit(3)", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
 async def test_a_worker_that_dies_ends_every_stream(tmp_path: Path, end: str) -> None:
     """Those of the running batch, and those that were left to threads by earlier ones."""
     model = executing(f"""

@@ -11,6 +11,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from .connection import Buffer, Connection, Frame, Head, encode_json
+from .errors import crossing
 from .forms import Forms
 from .frames import BESIDE, ERROR, EXECUTED, INLINE_BYTE_SIZE, LATER, NO_SLOT, PREFIX, RESCHEDULED, pack
 from .packing import Packing, read_tensors
@@ -188,7 +189,7 @@ class Answer:
                 packing.add(response._output_tensors, request._requested_output_names)
             else:
                 packing.add_other(ERROR)
-                head.setdefault("errors", []).append([index, int(error.code()), error.message()])
+                head.setdefault("errors", []).append([index, *crossing(error)])
         self.head = head
         self.packing = packing
 

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any, Coroutine
 
+from .process_exit import print_error
 from .switchboard import Switchboard
 
 
@@ -34,10 +35,21 @@ class BackgroundLoop:
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.run_forever()
+        while not self._has_run(loop):
+            pass
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
         if tasks:
             loop.run_until_complete(asyncio.wait(tasks))
         loop.close()
+
+    def _has_run(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Run until it is stopped; False where a task of the model's has ended by what asyncio lets through, such as
+        sys.exit(): others go on."""
+        try:
+            loop.run_forever()
+        except BaseException as error:
+            print_error(error)
+            return False
+        return True

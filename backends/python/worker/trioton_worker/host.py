@@ -84,7 +84,7 @@ class _Host:
         try:
             self._template = initialized(load_class(head), head)
             _refuse_threads()
-        except Exception as error:
+        except BaseException as error:  # also sys.exit()
             answer = {"message": describe(error)[:_LONGEST_TEXT], "traceback": format_traceback(error)[-_LONGEST_TEXT:]}
         gc.collect()
         gc.freeze()  # collections in the forks must not touch, and by that copy, what is shared

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import threading
@@ -132,7 +131,7 @@ class Instance:
                 self._loop.start(self._go_on(batch, self._awaited(batch, requests, result)))
                 return None
             return self._outgoing(batch, requests, result)
-        except Exception as error:
+        except BaseException as error:  # also sys.exit(): a model that wants its process to end uses os._exit
             return executed(batch, fail(batch, error))
 
     async def _go_on(self, batch: LiveBatch, answer: Any) -> None:
@@ -145,7 +144,7 @@ class Instance:
     async def _awaited(self, batch: LiveBatch, requests: Sequence[InferenceRequest], result: Any) -> bytearray:
         try:
             return self._outgoing(batch, requests, await result)
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             return executed(batch, fail(batch, error))
 
     def _outgoing(self, batch: LiveBatch, requests: Sequence[InferenceRequest], result: Any) -> bytearray:
@@ -191,11 +190,8 @@ class Instance:
             head: Head = {"ready": ready}
         except BadResult as error:
             head = {"ready": False, "error": str(error)}
-        except Exception as error:
-            head = {"ready": False, "error": describe(error)}
         except BaseException as error:
-            self._session.break_off(error)
-            return
+            head = {"ready": False, "error": describe(error)}
         self._session.connection.send(CHECKED, head)
 
 

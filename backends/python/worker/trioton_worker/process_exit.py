@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 
 
 def exit_now(code: int) -> None:
     """End at once, even if threads of the model are still running."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):  # closed by the model, or not what it was
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def exit_for(error: BaseException) -> None:
@@ -22,8 +24,9 @@ def exit_for(error: BaseException) -> None:
 
 
 def print_error(error: BaseException) -> None:
-    """Say what the interpreter would say."""
-    if not isinstance(error, SystemExit):
-        traceback.print_exception(type(error), error, error.__traceback__)
-    elif isinstance(error.code, str):
-        print(error.code, file=sys.stderr)
+    """Say what the interpreter would say. Never raises."""
+    with suppress(BaseException):
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(type(error), error, error.__traceback__)
+        elif isinstance(error.code, str):
+            print(error.code, file=sys.stderr)

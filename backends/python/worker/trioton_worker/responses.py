@@ -7,7 +7,7 @@ from typing import Any, Dict, Sequence, Union
 
 from .arguments import to_sequence
 from .connection import Frame, Head
-from .errors import TritonError, TritonErrorCode, TritonModelException
+from .errors import TritonError, TritonErrorCode, TritonModelException, crossing
 from .forms import Forms
 from .packing import Packing, read_tensors
 from .tensors import Tensor
@@ -73,7 +73,7 @@ def pack_response(response: InferenceResponse, names: Any, head: Head, known: Fo
     if response._parameters:
         head["parameters"] = response._parameters
     if response._error is not None:
-        head["error"] = [int(response._error.code()), response._error.message()]
+        head["error"] = crossing(response._error)
         return None
     packing = Packing(known)
     packing.add(response._output_tensors, names)

@@ -96,7 +96,7 @@ def _answer(session: Session, work: Any, head: Head) -> bool:
     except BadResult as error:
         session.note_failure(error)
         session.connection.send(FAILED, {"message": str(error), "traceback": ""})
-    except Exception as error:
+    except BaseException as error:  # also sys.exit()
         session.note_failure(error)
         session.connection.send(FAILED, {"message": describe(error), "traceback": format_traceback(error)})
     else:

@@ -15,6 +15,7 @@ from typing import Any, Callable, Sequence
 
 from .calls import Calls
 from .connection import Connection, Frame
+from .errors import text_of
 from .forms import Forms
 from .frames import CANCEL, CREDIT, NO_SLOT
 from .process_exit import exit_for, print_error
@@ -120,7 +121,7 @@ class Session:
             exit_for(error)
         self.note_failure(error)
         if not self.end_text:
-            self.end_text = f"ended by {type(error).__name__}" + (f": {error}" if str(error) else "")
+            self.end_text = f"ended by {text_of(error)}"
             print_error(error)
         self.connection.hang_up()
 
