@@ -67,6 +67,8 @@ class PythonBackend(Backend):
         self._outputs = frozenset(output.name for output in (*spec.config.output, *hidden_outputs(spec.config)))
         # Why the instance is dead; empty while it is not.
         self._death = ""
+        self._has_died = trio.Event()
+        self._is_attended = False
 
     @classmethod
     async def complete_config(cls, source: ModelSource) -> ModelConfig:
@@ -255,20 +257,29 @@ class PythonBackend(Backend):
         if loaded is not self._loaded and self._loaded is not None:  # it was being replaced; its successor serves
             return Unavailable(text)
         self._death = text
+        self._has_died.set()
         return InstanceDied(text)
 
     async def wait_died(self) -> None:
-        await self.attend()
+        """While nobody attends, it does so itself."""
+        if self._is_attended:
+            await self._has_died.wait()
+        else:
+            await self.attend()
 
     async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take all that the worker sends, and replace it when that is due. While nobody does, `execute` attends for
         itself, and what a batch has begun ends with it."""
         if self._loaded is not None:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self._attend, self._loaded, nursery.cancel_scope)
-                task_status.started()
-                if self._renewal is not None:
-                    nursery.start_soon(self._renew, self._renewal, nursery)
+            self._is_attended = True
+            try:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self._attend, self._loaded, nursery.cancel_scope)
+                    task_status.started()
+                    if self._renewal is not None:
+                        nursery.start_soon(self._renew, self._renewal, nursery)
+            finally:
+                self._is_attended = False
         if self._loaded is None:  # unloaded meanwhile
             await trio.sleep_forever()
 
