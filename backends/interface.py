@@ -214,6 +214,12 @@ class Backend(abc.ABC):
             ServerError: `load` would fail, as far as can be told from the files.
         """
 
+    @classmethod
+    async def model_warnings(cls, source: ModelSource) -> Sequence[str]:
+        """What in a model's files lets it load, but is likely to fail when it serves, or to do so with Triton; for
+        `trioton doctor`."""
+        return ()
+
     @abc.abstractmethod
     async def load(self) -> None:
         """Make the instance ready to execute. Cancellation must leave nothing behind."""

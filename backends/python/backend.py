@@ -19,6 +19,7 @@ import trio
 
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource, Responder
 from backends.python.batches import Batches
+from backends.python.call_checks import call_faults
 from backends.python.channel import WorkerGone
 from backends.python.environment import find_environment
 from backends.python.loaded_model import LoadedModel, begin
@@ -103,6 +104,11 @@ class PythonBackend(Backend):
         environment = await trio.to_thread.run_sync(find_environment, source, cls.bundled_environment)
         if environment.hold is not None:
             environment.hold.close()
+
+    @classmethod
+    async def model_warnings(cls, source: ModelSource) -> Sequence[str]:
+        """Calls of `pb_utils` in the model's file that cannot work."""
+        return await trio.to_thread.run_sync(call_faults, cls._program(source))
 
     async def load(self) -> None:
         """Start the worker and initialize the model, for as long as that takes. Cancelled, it leaves nothing behind.

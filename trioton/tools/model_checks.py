@@ -129,8 +129,13 @@ class ModelCheck:
         available = await trio.to_thread.run_sync(version_directories, self.directory)
         found: list[Finding] = []
         for version in select_versions(config.version_policy, available, model=self.directory.name):
+            source = loader.source(self.directory, config, version, backend)
             try:
-                await backend.check_model(loader.source(self.directory, config, version, backend))
+                await backend.check_model(source)
+                found += [
+                    Finding(f"version {version}: {text}", level=Level.WARNING)
+                    for text in await backend.model_warnings(source)
+                ]
             except ServerError as error:
                 finding = self._finding(error)
                 found.append(Finding(f"version {version}: {finding.text}", finding.mend))

@@ -75,6 +75,24 @@ def test_by_the_installed_command(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "1 model, 1 error, 0 warnings"
 
 
+def test_calls_that_cannot_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model with them loads, so they are warnings."""
+    program = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        pb_utils.Logger.log_info(5)
+        return [pb_utils.InferenceRequest(model_name="other", inputs=r.inputs()).exec() for r in requests]
+"""
+    model = add_python(tmp_path, "m", program=program)
+    path = model / "1" / "model.py"
+    assert findings(tmp_path, "m", capsys) == [
+        ("warning", f"version 1: {path}:6: Logger.log_info: message must be str or bytes, got 5", ""),
+        ("warning", f"version 1: {path}:7: InferenceRequest: missing required arguments: requested_output_names", ""),
+    ]
+
+
 def test_all_faults_of_a_configuration_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unknown names with the nearest, and what is wrong besides, as if those were mended."""
     config = """

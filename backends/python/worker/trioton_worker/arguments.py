@@ -81,9 +81,3 @@ def to_sequence(value: Any, name: str, of: str) -> Sequence[Any]:
     if is_text or is_mapping or not hasattr(type(value), "__getitem__") or not hasattr(type(value), "__len__"):
         raise TypeError(f"{name} must be a sequence of {of}, found type {type(value)}")
     return [value[index] for index in range(len(value))]
-
-
-def missing(where: str, *named: tuple[str, object]) -> TypeError:
-    """The error for a call that leaves out what has no default."""
-    names = ", ".join(name for name, value in named if value is DEFAULT)
-    return TypeError(f"{where}: missing required arguments: {names}")

@@ -6,7 +6,7 @@ import json
 from typing import Any, Awaitable, Sequence, TypeVar
 
 from . import bls
-from .arguments import DEFAULT, INT64, UINT32, UINT64, missing, to_bool, to_integer, to_sequence, to_text
+from .arguments import DEFAULT, INT64, UINT32, UINT64, to_bool, to_integer, to_sequence, to_text
 from .errors import TritonModelException
 from .preferred_memory import PreferredMemory
 from .responses import Parameters, checked_parameters
@@ -41,6 +41,9 @@ class InferenceRequest:
         "_trace",
     )
 
+    # Arguments that have no default; those before them have one, as Triton has it.
+    _REQUIRED = ("inputs", "requested_output_names", "model_name")
+
     _batch: LiveBatch | None
     _inputs: list[Tensor]
     _preferred_memory: PreferredMemory | None
@@ -64,12 +67,9 @@ class InferenceRequest:
         parameters: Parameters | None = None,
     ) -> None:
         if inputs is DEFAULT or requested_output_names is DEFAULT or model_name is DEFAULT:
-            raise missing(
-                "InferenceRequest",
-                ("inputs", inputs),
-                ("requested_output_names", requested_output_names),
-                ("model_name", model_name),
-            )
+            given = (inputs, requested_output_names, model_name)
+            left_out = [name for name, value in zip(self._REQUIRED, given) if value is DEFAULT]
+            raise TypeError(f"InferenceRequest: missing required arguments: {', '.join(left_out)}")
         self._request_id = request_id = to_text(request_id, "InferenceRequest: request_id")
         self._correlation_id = _checked_correlation(correlation_id)
         self._model_name = model_name = to_text(model_name, "InferenceRequest: model_name")
