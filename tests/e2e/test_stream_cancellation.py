@@ -22,7 +22,7 @@ from tests.e2e.test_metrics import values
 from tests.protocol.grpc.client import REQUEST_HEADERS, framed
 
 CLIENTS = 4
-STREAMS_OF_A_CLIENT = 40
+STREAMS_OF_A_CLIENT = 15
 MOST_REQUESTS = 200
 
 ECHO = """

@@ -25,8 +25,9 @@ from protocol.core import (
     Submitted,
     TensorMetadata,
 )
+from protocol.datatypes import DataType
 from protocol.errors import Decoupled, InvalidArgument, NotFound, Unavailable
-from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
 from tests.protocol.submitted import FakeSubmitted
 
 CONFIG: dict[str, Any] = {
@@ -47,7 +48,7 @@ class FakeCore:
     """Answers `infer` by the model's name.
 
     `echo` gives its inputs back, `wait` does so once `gate` is set, `forever` never answers, `unavailable` and
-    `unknown` and `defect` fail. `requests` are those that came, `cancelled` the names of those that were given up.
+    `unknown` and `defect` fail. With the parameter `size` the output is so many bytes. `requests` are those that came, `cancelled` the names of those that were given up.
 
     `many` is decoupled, `many_wait` and `many_forever` too: they echo as often as the parameter `responses` says, wait
     as their names say after the first, then fail if there is a parameter `failure`, else end as the parameter `end`
@@ -179,7 +180,10 @@ class FakeCore:
             raise
         finally:
             self.in_flight -= 1
-        return InferenceResponse(request.model_name, 1, request.inputs, request.id, {"steps": 1})
+        outputs = request.inputs
+        if isinstance(size := request.parameters.get("size"), int):
+            outputs = [Tensor("x", DataType.UINT8, (size,), bytes(size))]
+        return InferenceResponse(request.model_name, 1, outputs, request.id, {"steps": 1})
 
     async def infer_stream(
         self, request: InferenceRequest, respond: Callable[[InferenceResponse], Awaitable[None]]

@@ -42,6 +42,21 @@ async def test_grpcs_stub_streams_in_both_directions() -> None:
         assert await served.run_stub(use) == expected
 
 
+async def test_grpcs_stub_measures_the_line_while_a_large_response_comes() -> None:
+    """By PINGs, of which it sends a few for each response of this size."""
+    size = 100 << 20
+    request = wire_request()
+    request.parameters["size"].int64_param = size
+
+    def use(stub: Any) -> None:
+        for _ in range(3):
+            assert len(stub.ModelInfer(request).raw_output_contents[0]) == size
+
+    async with serving() as served:
+        await served.run_stub(use)
+        assert served.counts == {}
+
+
 async def test_calls_go_on_while_connections_grow_old() -> None:
     """The client opens new ones, and notices nothing."""
 

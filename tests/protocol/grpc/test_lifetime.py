@@ -72,6 +72,21 @@ async def test_pings_between_responses_are_welcome(autojump_clock: trio.testing.
         assert (await peers.client.call(ECHO, b"on")).messages == [b"on"]
 
 
+async def test_pings_within_a_large_response_are_welcome(autojump_clock: trio.testing.MockClock) -> None:
+    """Each time some of it has come."""
+    async with connected() as peers:
+        stream = await peers.client.start_call(ECHO, bytes(1 << 20))
+        response = peers.client.responses[stream]
+        while not response.has_ended:
+            came = len(response.data)
+            await peers.client.read()
+            if len(response.data) > came:
+                peers.client.h2.ping(bytes(8))
+                await peers.client.flush()
+        assert response.messages == [bytes(1 << 20)]
+        assert peers.counts == {}
+
+
 AGED = ConnectionLimits(max_connection_age=100, max_connection_idle=math.inf, keepalive=Keepalive(time=math.inf))
 
 
