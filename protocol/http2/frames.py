@@ -25,7 +25,7 @@ HEADER_SIZE = 9
 # Of a peer that has said nothing else; nothing that we send in frames of our own choice has to be larger.
 DEFAULT_MAX_FRAME_SIZE = 16384
 
-# A frame that is held until it is whole; DATA without padding may be larger.
+# A frame that is held until it is whole; DATA may be larger.
 MAX_WHOLE_FRAME = 131072
 # A DATA frame of more is given in pieces as they come. What is smaller is worth waiting for.
 _SPLIT_ABOVE = 8192
@@ -49,13 +49,19 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 class FrameReader:
     """Cuts what a client sends into frames, its preface first. It holds no more than one frame that is not complete.
 
+    A large DATA frame that comes in pieces is given in pieces. Where it is padded, its padding comes behind it as a
+    DATA frame of its own, which has the flags.
+
     The payload of a frame is a copy; a view where a copy would not keep much less alive.
 
     Attributes:
         under_way: of a DATA frame that is given in pieces its flags, its stream, and how many bytes are to come.
     """
 
-    __slots__ = ("_any_may_have", "_max_frame_size", "_needed", "_preface", "_rest", "_rest_size", "under_way")
+    __slots__ = (
+        *("_any_may_have", "_max_frame_size", "_needed", "_padding", "_preface", "_rest", "_rest_size"),
+        "under_way",
+    )
 
     def __init__(self, max_frame_size: int) -> None:
         self._max_frame_size = max_frame_size
@@ -64,6 +70,7 @@ class FrameReader:
         self._rest: list[Buffer] = []
         self._rest_size = 0
         self._needed = 0  # with fewer bytes nothing more can be said
+        self._padding = b""  # the start of the frame that stands for the padding behind the pieces
         self.under_way: tuple[int, int, int] | None = None
 
     def read(self, data: Buffer) -> tuple[list[Frame], ProtocolError | None]:
@@ -90,6 +97,9 @@ class FrameReader:
             flags, stream_id, left = self.under_way
             position = min(left, end)
             found.append(self._data_piece(flags, stream_id, left, memoryview(data)[:position]))
+            if self._padding and self.under_way is None:
+                data = self._before_padding(data[position:])
+                position, end = 0, len(data)
         while end - position >= HEADER_SIZE:
             high, low, kind, flags, stream_id = unpack_header(data, position)
             size = high << 16 | low
@@ -97,7 +107,7 @@ class FrameReader:
                 if size > self._max_frame_size:
                     error = f"Received overlong frame: length {size}, max {self._max_frame_size}"
                     return found, FrameTooLargeError(error)
-                if kind != DATA or flags & IS_PADDED:
+                if kind != DATA:
                     error = f"Received a frame of kind {kind} of {size} bytes, max {MAX_WHOLE_FRAME}"
                     return found, FrameTooLargeError(error)
             stream_id &= 0x7FFFFFFF
@@ -108,23 +118,43 @@ class FrameReader:
                     found.append((kind, flags, stream_id, memoryview(data)[start:position]))
                 else:
                     found.append((kind, flags, stream_id, data[start:position]))
-            elif kind == DATA and size > _SPLIT_ABOVE and not flags & IS_PADDED:
-                if start < end:
-                    found.append(self._data_piece(flags, stream_id, size, memoryview(data)[start:end]))
-                else:
-                    self.under_way = flags, stream_id, size
-                return found, None
             else:
-                self._keep(data[start - HEADER_SIZE :], HEADER_SIZE + size)
+                self._begin(found, data, start, size, kind, flags, stream_id)
                 return found, None
         if position < end:
             self._keep(data[position:], HEADER_SIZE)
         return found, None
 
+    def _begin(
+        self, found: list[Frame], data: Buffer, start: int, size: int, kind: int, flags: int, stream_id: int
+    ) -> None:
+        """A frame whose payload begins here, and ends in what is still to come."""
+        if kind != DATA or size <= _SPLIT_ABOVE:
+            self._keep(data[start - HEADER_SIZE :], HEADER_SIZE + size)
+            return
+        padding = 0
+        if flags & IS_PADDED:
+            if start == len(data):
+                self._keep(data[start - HEADER_SIZE :], HEADER_SIZE + 1)
+                return
+            padding = data[start]
+            self._padding = frame_header(1 + padding, DATA, flags, stream_id) + bytes((padding,))
+            flags, size, start = 0, size - 1 - padding, start + 1
+        if start < len(data):
+            found.append(self._data_piece(flags, stream_id, size, memoryview(data)[start : start + size]))
+        else:
+            self.under_way = flags, stream_id, size
+        if self._padding and self.under_way is None:  # all but the padding is there
+            self._keep(self._before_padding(data[start + size :]), HEADER_SIZE + 1 + padding)
+
     def _data_piece(self, flags: int, stream_id: int, left: int, payload: memoryview) -> Frame:
         left -= len(payload)
         self.under_way = (flags, stream_id, left) if left else None
         return DATA, 0 if left else flags, stream_id, payload
+
+    def _before_padding(self, rest: Buffer) -> bytes:
+        start, self._padding = self._padding, b""
+        return b"".join((start, rest))
 
     def _keep(self, rest: Buffer, needed: int) -> None:
         self._rest.append(rest)

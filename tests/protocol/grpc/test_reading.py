@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from tritonclient.grpc import service_pb2
 
 from protocol.grpc.outgoing import Outgoing
 from tests.protocol.grpc.caller import SERVICE
@@ -72,6 +73,30 @@ async def test_a_large_message_with_more_behind_it(piece: int) -> None:
         statuses = [(await client.finish(stream)).status for stream in streams]
         assert statuses == [0, 0, 3, 0]
         assert server.services.memory.held == 0
+
+
+@pytest.mark.parametrize("padding", [0, 1, 255])
+@pytest.mark.parametrize("size", [132_000, 500_000, 1_040_000])
+async def test_large_padded_frames(size: int, padding: int) -> None:
+    """As large as the server's settings allow. What is padding is no part of the message, and comes back into the
+    windows: more than they hold is sent."""
+    values = np.arange(size // 4, dtype=np.float32)
+    message = wire_request(values=values).SerializeToString()
+    async with serving() as server, connected(server) as client:
+        await client.call(INFER, wire_request().SerializeToString())  # the server's settings have come
+        for _ in range(20):
+            stream = await client.open(INFER, holds_back=True)
+            data = b"\0" + len(message).to_bytes(4, "big") + message
+            while client.h2.local_flow_control_window(stream) < len(data) + 1 + padding:
+                await client.read()
+            client.h2.send_data(stream, data, end_stream=True, pad_length=padding)
+            await client.flush()
+            response = await client.finish(stream)
+            assert response.status == 0
+        answer = service_pb2.ModelInferResponse.FromString(response.messages[0])
+        assert answer.raw_output_contents[0] == values.tobytes()
+        assert server.services.memory.held == 0
+        assert server.counts == {}
 
 
 async def test_a_client_that_leaves_without_a_word() -> None:

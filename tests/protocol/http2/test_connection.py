@@ -138,7 +138,6 @@ ERRORS: dict[str, tuple[bytes, ErrorCodes]] = {
     "more data than the window": (OPEN + frame(frames.DATA, 0, 1, bytes(60_000)) * 2, FLOW_CONTROL),
     "a frame that is too large": (frames.frame_header(MAX_FRAME_SIZE + 1, frames.DATA, 0, 1), FRAME_SIZE),
     "headers that are too large": (frames.frame_header(MAX_WHOLE_FRAME + 1, frames.HEADERS, 0, 1), FRAME_SIZE),
-    "too much with padding": (frames.frame_header(MAX_WHOLE_FRAME + 1, frames.DATA, frames.IS_PADDED, 1), FRAME_SIZE),
 }
 
 

@@ -60,11 +60,37 @@ def test_a_large_data_frame_is_given_as_it_comes(piece: int) -> None:
     assert b"".join(one[3] for one in (*pieces, last)) == payload
 
 
-def test_a_padded_frame_is_never_cut() -> None:
+@pytest.mark.parametrize("padding", [0, 1, 255])
+@pytest.mark.parametrize("size", [9000, 70_000])
+@pytest.mark.parametrize("piece", [1, 9, 10, 11, 4000, 9001, 65536])
+def test_the_padding_of_a_large_frame_is_a_frame_behind_it(piece: int, size: int, padding: int) -> None:
+    """With its flags, so that nothing that was sent is left out of the windows."""
     found = reader()
-    data = frame(frames.DATA, frames.IS_PADDED, 3, b"\5" + bytes(20_000))
-    assert read(found, data[:15_000]) == []
-    assert [body for *_, body in read(found, data[15_000:])] == [b"\5" + bytes(20_000)]
+    payload = bytes(range(250)) * (size // 250)
+    padded = bytes([padding]) + payload + bytes(padding)
+    flags = frames.END_STREAM | frames.IS_PADDED
+    data = frame(frames.DATA, flags, 3, padded) + frame(frames.DATA, 0, 5, b"x")
+    seen = [
+        (kind, flags, stream, bytes(body))
+        for start in range(0, len(data), piece)
+        for kind, flags, stream, body in read(found, data[start : start + piece])
+    ]
+    *pieces, last, behind = seen
+    assert behind == (frames.DATA, 0, 5, b"x")
+    if pieces:
+        assert last == (frames.DATA, flags, 3, bytes([padding]) + bytes(padding))
+        assert all(one[:3] == (frames.DATA, 0, 3) and one[3] for one in pieces)
+        assert b"".join(one[3] for one in pieces) == payload
+    else:
+        assert last == (frames.DATA, flags, 3, padded)
+
+
+def test_a_large_frame_is_not_held_for_its_padding() -> None:
+    found = reader()
+    data = frame(frames.DATA, frames.IS_PADDED, 3, b"\5" + bytes(90_000))
+    for start in range(0, len(data), 1000):
+        read(found, data[start : start + 1000])
+        assert found._rest_size < 2000
 
 
 def test_a_frame_that_is_too_large_is_refused_by_its_header() -> None:
