@@ -48,7 +48,8 @@ class FakeCore:
     """Answers `infer` by the model's name.
 
     `echo` gives its inputs back, `wait` does so once `gate` is set, `forever` never answers, `unavailable` and
-    `unknown` and `defect` fail. With the parameter `size` the output is so many bytes. `requests` are those that came, `cancelled` the names of those that were given up.
+    `unknown` and `defect` fail. With the parameter `size` the output is so many bytes. `requests` are those that came,
+    `cancelled` the names of those that were given up.
 
     `many` is decoupled, `many_wait` and `many_forever` too: they echo as often as the parameter `responses` says, wait
     as their names say after the first, then fail if there is a parameter `failure`, else end as the parameter `end`
