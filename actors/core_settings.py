@@ -47,6 +47,8 @@ class CoreSettings:
     model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
     host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
     min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
+    # How long requests wait while the last instance of their model is started again; 0 for not at all.
+    restart_wait_seconds: float = 0.0
     latency_histograms: bool = True
     summary_quantiles: tuple[float, ...] = ()
     # None where the rate limiter is off.
@@ -81,6 +83,7 @@ def model_manager(
         gpu_limits=settings.model_load_gpu_limits,
         devices=devices,
         min_compute_capability=settings.min_compute_capability,
+        restart_wait_seconds=settings.restart_wait_seconds,
     )
     return ModelManager(
         Repositories(settings.repositories, is_namespaced=settings.is_namespaced, open_place=settings.open_repository),

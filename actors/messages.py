@@ -114,6 +114,10 @@ class InstanceGone(msgspec.Struct, frozen=True):
     instance: InstanceAddress
 
 
+class RestartDelayed(msgspec.Struct, frozen=True):
+    """To a scheduler: no instance is being started again now, so nobody needs to wait for one."""
+
+
 class RemoveInstance(msgspec.Struct, frozen=True):
     """To a scheduler: have the instance of this name finish what it has, and no more; others take its place."""
 
@@ -153,7 +157,7 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 SchedulerMessage: TypeAlias = (
-    Submit | Abandon | InstanceReady | InstanceGone | RemoveInstance | BatchDone | StreamEnded | Drain
+    Submit | Abandon | InstanceReady | InstanceGone | RestartDelayed | RemoveInstance | BatchDone | StreamEnded | Drain
 )
 
 

@@ -59,6 +59,7 @@ class Model:
         limits: ModelLimits | None = None,
         initial_states: Mapping[str, Tensor] | None = None,
         composition: Composition | None = None,
+        restart_wait: float = 0.0,
     ) -> None:
         self.config = config
         self.version = version
@@ -88,10 +89,14 @@ class Model:
             self._scheduler = self._ensemble = EnsembleRunner(composition, version, self.statistics)
         elif config.sequence_batching is None:
             self._scheduler = build_scheduler(
-                config, self.statistics, can_run_ahead=backend.can_run_ahead, instances=self._instances.active_count
+                config,
+                self.statistics,
+                can_run_ahead=backend.can_run_ahead,
+                instances=self._instances.active_count,
+                restart_wait=restart_wait,
             )
         else:
-            self._scheduler = sequence_batcher(config, self.statistics, initial_states or {})
+            self._scheduler = sequence_batcher(config, self.statistics, initial_states or {}, restart_wait=restart_wait)
         self.is_ordered = config.preserves_ordering
         # Requests of sequences take their places when the scheduler says so: one in the backlog must hold nobody up.
         self._takes_turns_late = config.sequence_batching is not None

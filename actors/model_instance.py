@@ -57,6 +57,8 @@ class ModelInstance:
     responses: ResponseStatistics = field(default_factory=ResponseStatistics)  # of its decoupled model
     # Loaded until then, and never told of to the scheduler; None for one that takes requests.
     passive_until: trio.Event | None = None
+    # Whether a batch has come to its end: a restart is then likely to help.
+    has_worked: bool = field(default=False, init=False)
     _places: set[Place] = field(default_factory=set, init=False)
     # Those whose last batch runs: the instance has another one for the next.
     _freed: set[Place] = field(default_factory=set, init=False)
@@ -297,6 +299,7 @@ class ModelInstance:
         timing: BatchTiming | None = None
         if isinstance(result, BatchResult) and len(result.responses) == len(batch):
             replies, timing = result.responses, result.timing
+            self.has_worked = True
         elif result is None:
             self._is_stopping = True
             replies = [InstanceDied(f"model instance '{self.name}' was stopped")] * len(batch)
@@ -330,6 +333,7 @@ class ModelInstance:
         self._executing += 1
         try:
             timing = await self.backend.execute_decoupled([item.request for item in message.batch], streams)
+            self.has_worked = True
         except Exception as error:
             self._close_streams(streams, self._as_reply(error))
         except BaseException:

@@ -15,7 +15,7 @@ from functools import partial
 import trio
 
 from actors.instance_plan import plan_instances
-from actors.messages import RemoveInstance, SchedulerAddress, stopped_accepting
+from actors.messages import RemoveInstance, RestartDelayed, SchedulerAddress, stopped_accepting
 from actors.model_instance import ModelInstance
 from actors.rate_limiter import InstanceLimit, ModelLimits
 from actors.readiness import all_ready
@@ -150,7 +150,7 @@ class ModelInstances:
         is raised."""
         limits = self._limits
         limit = None if limits is None else limits.of_instance(spec.name, spec.device_id, spec.source)
-        place = SupervisedInstance(spec, partial(self._instance, limit))
+        place = SupervisedInstance(spec, partial(self._instance, limit), self._note_delay)
         self._places.append(place)
         if self.is_over:
             place.end()
@@ -162,6 +162,14 @@ class ModelInstances:
                 self._loaded.pop(spec.name, None)
             if limit is not None:
                 limit.close()
+
+    def _note_delay(self) -> None:
+        """A restart is put off: nobody is to wait for it, unless another one is under way."""
+        if self._scheduler is not None and not any(
+            place.is_coming for place in self._places if not place.spec.is_passive
+        ):
+            with suppress(Unavailable):  # the scheduler has ended
+                self._scheduler.tell(RestartDelayed())
 
     def _instance(self, limit: InstanceLimit | None, place: SupervisedInstance) -> ModelInstance:
         assert self._scheduler is not None  # it is started first

@@ -125,7 +125,7 @@ class ModelLifeCycle:
             except LoadFailed as error:
                 if not left or not error.may_pass:
                     raise
-            delay = backoff.delay(lived_seconds=0.0)
+            delay = backoff.grown()
             logger.warning("'%s' failed to load, tried again in %g s (%d times more at most)", entry.name, delay, left)
             await trio.sleep(delay)
             left -= 1

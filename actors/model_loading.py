@@ -71,6 +71,7 @@ class ModelLoader:
     gpu_limits: Mapping[int, float] = field(default_factory=dict)
     devices: Devices = field(default_factory=Devices)
     min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
+    restart_wait_seconds: float = 0.0
 
     @property
     def gpus(self) -> UsableGpus:
@@ -264,6 +265,7 @@ class ModelLoader:
             initial_states=initial_states,
             cache=cache,
             limits=ModelLimits(self.rate_limiter, needs) if self.rate_limiter is not None and needs else None,
+            restart_wait=self.restart_wait_seconds,
         )
 
 

@@ -25,6 +25,7 @@ from actors.messages import (
     InstanceReady,
     QueuedRequest,
     RemoveInstance,
+    RestartDelayed,
     SchedulerMessage,
     StreamEnded,
     Submit,
@@ -62,7 +63,12 @@ class Scheduler(SchedulerLoop):
         if policy.can_expire:
             self._refuse_expired(now)
         self._assign(now)
-        return policy.wake_at(is_idle=bool(self._idle)) if policy.waiting else math.inf
+        if not self._live and not self._is_held():  # the restart has taken too long
+            self._fail(policy.clear(), self._no_instance())
+        if not policy.waiting:
+            return math.inf
+        wake_at = policy.wake_at(is_idle=bool(self._idle))
+        return wake_at if self._live else min(wake_at, self._held_until)
 
     def _has_running(self) -> bool:
         return bool(self._running or self._streaming)
@@ -82,6 +88,8 @@ class Scheduler(SchedulerLoop):
             case InstanceReady(instance):
                 self._live.add(instance)
                 self._rest(instance)
+            case RestartDelayed():
+                self._held_until = -math.inf  # those that wait are refused when the task looks
             case RemoveInstance(name):
                 self._remove(name)
             case InstanceGone(instance):
@@ -92,7 +100,7 @@ class Scheduler(SchedulerLoop):
     def _submit(self, item: QueuedRequest) -> None:
         if self._is_draining:
             item.answer(stopped_accepting())
-        elif not self._live:
+        elif not self._live and not self._is_held():
             item.answer(self._no_instance())
             self.statistics.count_failure(FailureReason.OTHER, 0.0)
         elif self.policy.add(item) or self._has_made_room(item):
@@ -167,8 +175,8 @@ class Scheduler(SchedulerLoop):
         self._retire(instance)
 
     def _retire(self, instance: InstanceAddress) -> None:
-        self._live.discard(instance)
-        if not self._live:  # nobody is left to run them, and a restart may take long or fail
+        self._end_life(instance)
+        if not self._live and not self._is_held():
             self._fail(self.policy.clear(), self._no_instance())
 
     def _assign(self, now: float) -> None:

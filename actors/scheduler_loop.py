@@ -59,11 +59,15 @@ class SchedulerLoop(abc.ABC):
     policy: Waiting
     statistics: VersionStatistics
     ordered: OrderedReplies | None = None
+    # How long requests wait for an instance that is started again when the last one has died; 0 for not at all.
+    restart_wait: float = field(default=0.0, kw_only=True)
     _live: set[InstanceAddress] = field(default_factory=set, init=False)
     # Names of instances that finish what they have, and no more.
     _removed: set[str] = field(default_factory=set, init=False)
     _is_draining: bool = field(default=False, init=False)
     _has_ended: bool = field(default=False, init=False)
+    # Until then requests wait though no instance lives.
+    _held_until: float = field(default=-math.inf, init=False)
     # Since the task has last looked what can be given out.
     _has_news: bool = field(default=False, init=False)
     # As `_give_out` has said last.
@@ -184,6 +188,18 @@ class SchedulerLoop(abc.ABC):
     @abc.abstractmethod
     def _fail_all(self, error: Unavailable) -> None:
         """Answer everything that waits or runs with an error: the scheduler ends."""
+
+    def _end_life(self, instance: InstanceAddress) -> None:
+        """An instance takes no more. After the last one requests wait for a while, where the model waits for restarts
+        at all: `RestartDelayed` ends that."""
+        if instance in self._live:
+            self._live.discard(instance)
+            if not self._live:
+                self._held_until = self._now() + self.restart_wait if self.restart_wait else -math.inf
+
+    def _is_held(self) -> bool:
+        """Whether requests may wait for an instance although none lives."""
+        return self._now() < self._held_until
 
     def _no_instance(self) -> Unavailable:
         return Unavailable(f"model '{self.name}' is not ready: all of its instances have stopped and are restarting")

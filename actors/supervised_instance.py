@@ -1,4 +1,5 @@
-"""Supervised instance: one place of a model's instance, filled again with back-off when the one in it has died.
+"""Supervised instance: one place of a model's instance, filled again when the one in it has died: at once where that
+had worked, else with back-off.
 
 Flow: model → [supervised instance] → model instance. Runs in the model's nursery.
 """
@@ -20,28 +21,39 @@ logger = logging.getLogger("trioton.model")
 
 @dataclass(eq=False, slots=True)
 class SupervisedInstance:
-    """`make` gives a new instance, not yet loaded. `over` is set when this place is to be filled no more."""
+    """`make` gives a new instance, not yet loaded. `over` is set when this place is to be filled no more. `delayed` is
+    called when a restart is put off; until then, and from the restart on, the place `is_coming`, or serves."""
 
     spec: InstanceSpec
     make: Callable[[SupervisedInstance], ModelInstance]
+    delayed: Callable[[], None]
     over: trio.Event = field(default_factory=trio.Event)
+    is_coming: bool = True
     # That of an instance that is loading again after a death: an end does not wait for it.
     _restart: trio.CancelScope | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Returns when it is over and the instance has unloaded. Only the first load's failure is raised."""
-        await self.make(self).run(task_status=task_status)
-        backoff = RestartBackoff()
+        instance = self.make(self)
         born = trio.current_time()
+        await instance.run(task_status=task_status)
+        backoff = RestartBackoff()
         while not self.over.is_set():
-            delay = backoff.delay(lived_seconds=trio.current_time() - born)
-            logger.warning("model instance '%s' has died; starting it again in %g s", self.spec.name, delay)
-            with trio.move_on_after(delay):
-                await self.over.wait()
-                return
+            now = trio.current_time()
+            delay = backoff.delay(now=now, born=born, has_worked=instance.has_worked)
+            when = f"in {delay:.3g} s" if delay else "now"
+            logger.warning("model instance '%s' has died; starting it again %s", self.spec.name, when)
+            if delay:
+                self.is_coming = False
+                self.delayed()
+                with trio.move_on_after(delay):
+                    await self.over.wait()
+                    return
+                self.is_coming = True
             born = trio.current_time()
+            instance = self.make(self)
             try:
-                await self._run_again()
+                await self._run_again(instance)
             except Exception as error:
                 logger.error("model instance '%s' failed to start again: %s", self.spec.name, error)
 
@@ -55,9 +67,9 @@ class SupervisedInstance:
         """As a task status, of an instance that was started again: it serves."""
         self._restart = None
 
-    async def _run_again(self) -> None:
+    async def _run_again(self, instance: ModelInstance) -> None:
         with trio.CancelScope() as self._restart:
             try:
-                await self.make(self).run(task_status=self)
+                await instance.run(task_status=self)
             finally:
                 self._restart = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trioton.flags import at_least, flag, integer, of_device, repeatable
+from trioton.flags import at_least, flag, integer, of_device, repeatable, seconds
 from trioton.host_policies import HostPolicySetting, host_policy_setting
 
 LOADING = "Loading and placement of models"
@@ -60,6 +60,14 @@ class LoadingFlags:
         metavar="<bytes>",
         help="The memory that all models may hold together. Above it those not used for longest are unloaded, "
         "and loaded again by the next request for them. Where absent, all stay loaded.",
+    )
+    restart_wait_secs: float = flag(
+        5.0,
+        seconds,
+        group=LOADING,
+        metavar="<seconds>",
+        help="How long requests wait while the last instance of their model, which has died, is started again; 0 to "
+        "refuse them at once. They wait in the model's queue, within its limits and timeouts.",
     )
     host_policy: tuple[HostPolicySetting, ...] = repeatable(
         host_policy_setting,

@@ -354,6 +354,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         model_load_gpu_limits={limit.device_id: limit.fraction for limit in settings.model_load_gpu_limit},
         host_policies=settings.host_policies(),
         min_compute_capability=settings.min_supported_compute_capability,
+        restart_wait_seconds=settings.restart_wait_secs,
         latency_histograms=settings.shows_metrics("histogram_latencies"),
         summary_quantiles=settings.summary_quantiles(),
         rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,

@@ -15,13 +15,19 @@ from repository.model_config import ModelConfig
 
 
 def build_scheduler(
-    config: ModelConfig, statistics: VersionStatistics, *, can_run_ahead: bool, instances: int = 1
+    config: ModelConfig,
+    statistics: VersionStatistics,
+    *,
+    can_run_ahead: bool,
+    instances: int = 1,
+    restart_wait: float = 0.0,
 ) -> Scheduler:
     """The scheduler that the configuration asks for, not yet running.
 
     Args:
         can_run_ahead: whether the model's backend can be given a batch while it runs one.
         instances: how many instances there are to be.
+        restart_wait: how many seconds requests wait for an instance that is started again.
 
     Raises:
         InvalidArgument: a parameter about batching is wrong.
@@ -47,6 +53,7 @@ def build_scheduler(
         is_decoupled=config.is_decoupled,
         tuning=tuning,
         runs_ahead=_runs_ahead(config, can_run_ahead=can_run_ahead),
+        restart_wait=restart_wait,
     )
 
 

@@ -7,6 +7,7 @@ in `actors.sequence.policy`, what it adds to requests in `actors.sequence.tensor
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from actors.messages import (
     InstanceGone,
     InstanceReady,
     QueuedRequest,
+    RestartDelayed,
     SchedulerMessage,
     StreamEnded,
     Submit,
@@ -46,9 +48,14 @@ from repository.model_config import ModelConfig
 
 
 def sequence_batcher(
-    config: ModelConfig, statistics: VersionStatistics, initial_states: Mapping[str, Tensor]
+    config: ModelConfig,
+    statistics: VersionStatistics,
+    initial_states: Mapping[str, Tensor],
+    *,
+    restart_wait: float = 0.0,
 ) -> SequenceBatcher:
-    """The sequence batcher of one model version; `initial_states` are those of `repository.initial_state`."""
+    """The sequence batcher of one model version; `initial_states` are those of `repository.initial_state`, and requests
+    wait `restart_wait` seconds for an instance that is started again."""
     tensors = SequenceTensors(config, initial_states)
     batching = config.sequence_batching
     oldest = None if batching is None else batching.oldest
@@ -58,7 +65,15 @@ def sequence_batcher(
     policy = SequencePolicy(
         config, key_of_states=tensors.key_of_states, on_offered=_take_turn if ordered is None else ordered.expect
     )
-    return SequenceBatcher(config.name, policy, statistics, ordered, tensors=tensors, is_decoupled=config.is_decoupled)
+    return SequenceBatcher(
+        config.name,
+        policy,
+        statistics,
+        ordered,
+        tensors=tensors,
+        is_decoupled=config.is_decoupled,
+        restart_wait=restart_wait,
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -85,6 +100,11 @@ class SequenceBatcher(SchedulerLoop):
     def _give_out(self, now: float) -> float:
         self._give_up_expired(now)
         self._assign(now)
+        if self._live or not self.policy.waiting:
+            return self.policy.wake_at(self._idle)
+        if self._is_held():
+            return min(self.policy.wake_at(self._idle), self._held_until)
+        self._fail(self.policy.clear(), self._no_instance())  # the restart has taken too long
         return self.policy.wake_at(self._idle)
 
     def _has_running(self) -> bool:
@@ -104,6 +124,8 @@ class SequenceBatcher(SchedulerLoop):
                 self.policy.add_instance(instance)
             case InstanceGone(instance):
                 self._lose(instance)
+            case RestartDelayed():
+                self._held_until = -math.inf  # those that wait are refused when the task looks
             case Drain(lets_sequences_end):
                 self._is_draining = True
                 self._lets_sequences_end = lets_sequences_end
@@ -111,7 +133,7 @@ class SequenceBatcher(SchedulerLoop):
     def _submit(self, item: QueuedRequest) -> None:
         if self._is_draining and not self.policy.continues(item.request):
             self._refuse(item, stopped_accepting())
-        elif not self._live:
+        elif not self._live and not self._is_held():
             self._refuse(item, self._no_instance())
             self.statistics.count_failure(FailureReason.OTHER, 0.0)
         else:
@@ -256,14 +278,14 @@ class SequenceBatcher(SchedulerLoop):
         """An instance takes no more batches: its sequences are over."""
         if instance not in self._live:
             return
-        self._live.discard(instance)
+        self._end_life(instance)
         self._idle.pop(instance, None)
         waiting = self.policy.remove_instance(instance)
         unseen = _real(self._running.pop(instance, ()))  # handed over in the moment in which it died
         for step in unseen:
             self.policy.finish(step, trio.current_time())
         self._fail([*(step.item for step in unseen), *waiting], _died(instance))
-        if not self._live:  # nobody is left to run them, and a restart may take long or fail
+        if not self._live and not self._is_held():
             self._fail(self.policy.clear(), self._no_instance())
 
     def _fail(
