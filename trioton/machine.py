@@ -1,13 +1,15 @@
-"""Readings of the machine: how busy its processors are, how much of its memory is used. From /proc, where present."""
+"""Readings of the machine: how busy its processors are, how much of its memory is used, and how much of both this
+process may have. From /proc, where present."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from trioton.control_groups import ROOT, cpu_quotas, memory_limits
 
 PROC = Path("/proc")
 
@@ -21,32 +23,40 @@ class MachineReading:
     memory_used_bytes: int | None = None
 
 
-# Where the limits of a container are, by the version of control groups.
-CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-CGROUP_QUOTAS = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
 # Taken where the system does not say.
 _UNKNOWN_MEMORY = 8 << 30
+# How often the bytes of a request are held at the most: as its body, for the worker, as the worker's answer, and as the
+# response on its way.
+_COPIES = 4
 
 
-def memory_size(proc: Path = PROC, limits: Sequence[Path] = CGROUP_LIMITS) -> int:
-    """Bytes of memory that this process may have: the machine's, or its container's if that is less."""
-    sizes = [total for total, _ in [Machine(0, proc)._memory()] if total is not None]
-    for path in limits:
-        with suppress(OSError, ValueError):  # "max" is no number
-            sizes.append(int(path.read_text()))
-    return min(sizes, default=_UNKNOWN_MEMORY)
+def memory_size(root: Path = ROOT) -> int:
+    """Bytes of memory that this process may have: the machine's, or what a control group leaves it if that is less."""
+    total, _ = Machine(0, root / "proc")._memory()
+    return min([*_known(total), *(group.limit for group in memory_limits(root))], default=_UNKNOWN_MEMORY)
 
 
-def core_count(quotas: Sequence[Path] = CGROUP_QUOTAS) -> float:
+def available_memory(root: Path = ROOT) -> int:
+    """How much of that is not used now."""
+    total, used = Machine(0, root / "proc")._memory()
+    machine = _known(None if total is None or used is None else total - used)
+    return min([*machine, *(group.available for group in memory_limits(root))], default=_UNKNOWN_MEMORY)
+
+
+def default_request_memory(size: int, available: int) -> int:
+    """How much request bodies may hold, so that they fit with their copies into what is available; but a part of the
+    whole where others use nearly all of it now."""
+    return max(min(size // 2, available // _COPIES), size // 16)
+
+
+def core_count(root: Path = ROOT) -> float:
     """Cores that this process may use: those of the machine, or its part of their time if that is less."""
-    cores = [float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)]
-    for path in quotas:
-        with suppress(OSError, ValueError):  # "max" is no number
-            quota, *period = path.read_text().split()
-            whole = period[0] if period else path.with_name("cpu.cfs_period_us").read_text()
-            if int(quota) > 0:  # version 1 has -1 for no quota
-                cores.append(int(quota) / int(whole))
-    return min(cores)
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([float(own), *cpu_quotas(root)])
+
+
+def _known(value: int | None) -> list[int]:
+    return [] if value is None else [value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.host_policies import resolve_host_policies
 from trioton.http_flags import HTTP, HttpFlags
 from trioton.loading_flags import LOADING, LoadingFlags
-from trioton.machine import core_count, memory_size
+from trioton.machine import available_memory, core_count, default_request_memory, memory_size
 from trioton.metrics_flags import MetricSetting, metric_setting, shows_metrics, skipped_quantiles, summary_quantiles
 from trioton.scheduling_flags import (
     CacheChoice,
@@ -243,7 +243,8 @@ class Settings(CompatibilityFlags, LoadingFlags, DeviceFlags, StoreFlags, HttpFl
         group=SERVER,
         metavar=_INT,
         help="The most bytes that the bodies of all requests in flight hold, over HTTP and gRPC; others are refused. "
-        "Where absent, half of the memory of this machine or container.",
+        "Where absent, a quarter of the memory that is available once the models are loaded, in this machine or its "
+        "control group.",
     )
     busy_poll_microseconds: int | None = flag(
         None,
@@ -401,7 +402,8 @@ class Settings(CompatibilityFlags, LoadingFlags, DeviceFlags, StoreFlags, HttpFl
             raise UsageError(f"--host-policy: {error}") from None
 
     def request_memory(self) -> int:
-        return self.max_request_memory or memory_size() // 2
+        """As given, or what suits the memory that is available now: to be asked when the models are loaded."""
+        return self.max_request_memory or default_request_memory(memory_size(), available_memory())
 
     def busy_poll_seconds(self) -> float:
         if self.busy_poll_microseconds is not None:

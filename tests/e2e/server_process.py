@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -34,12 +34,13 @@ class ServerProcess:
         repository: Path | str | None = None,
         model: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = (),
     ) -> None:
-        """`environment` is added to that of this process."""
+        """`environment` is added to that of this process; `launcher` is a command that ends in running another."""
         command = ["run", str(model)] if model is not None else ["serve", f"--model-repository={repository}"]
         anywhere = [f"--{word}-{what}" for word in SERVICES for what in (f"address={LOCAL}", "port=0")]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "trioton", *command, *anywhere, *flags],
+            [*launcher, sys.executable, "-m", "trioton", *command, *anywhere, *flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

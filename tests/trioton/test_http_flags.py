@@ -79,8 +79,8 @@ def test_metrics_over_tls_need_the_certificates_of_http() -> None:
     assert make(metrics_use_ssl=True, http_use_ssl=True, http_server_cert=CERT, http_server_key=KEY).metrics_use_ssl
 
 
-def test_half_of_the_memory_is_for_requests() -> None:
-    assert make().request_memory() == memory_size() // 2
+def test_a_part_of_the_memory_is_for_requests() -> None:
+    assert memory_size() // 16 <= make().request_memory() <= memory_size() // 2
     assert make(max_request_memory=7).request_memory() == 7
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trioton.machine import Machine, MachineReading, core_count, memory_size
+from trioton.machine import (
+    Machine,
+    MachineReading,
+    available_memory,
+    core_count,
+    default_request_memory,
+    memory_size,
+)
 
 MEMINFO = "MemTotal:        1000 kB\nMemFree:          100 kB\nMemAvailable:     400 kB\nHugePages_Total:       0\n"
 
@@ -66,39 +73,39 @@ def test_a_machine_without_proc(tmp_path: Path) -> None:
     assert Machine(2.0, tmp_path / "absent").reading() == MachineReading()
 
 
+def test_the_memory_is_that_of_the_group_if_that_is_less(tmp_path: Path) -> None:
+    """What others than its own processes use counts for the machine, what the group uses for the group."""
+    assert memory_size(tmp_path) == available_memory(tmp_path) == 8 << 30  # a system that does not say
+    write(tmp_path / "proc/meminfo", MEMINFO)
+    assert (memory_size(tmp_path), available_memory(tmp_path)) == (1000 * 1024, 400 * 1024)
+    write(tmp_path / "proc/self/cgroup", "0::/unit\n")
+    write(tmp_path / "proc/self/mountinfo", "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    write(tmp_path / "sys/fs/cgroup/unit/memory.max", "512000\n")
+    assert (memory_size(tmp_path), available_memory(tmp_path)) == (512_000, 400 * 1024)
+    write(tmp_path / "sys/fs/cgroup/unit/memory.current", "412000\n")
+    assert (memory_size(tmp_path), available_memory(tmp_path)) == (512_000, 100_000)
+    write(tmp_path / "sys/fs/cgroup/unit/memory.max", "9999999\n")
+    assert (memory_size(tmp_path), available_memory(tmp_path)) == (1000 * 1024, 400 * 1024)
+
+
 @pytest.mark.parametrize(
-    ("limit", "expected"),
-    [("512000\n", 512_000), ("max\n", 1_024_000), ("99999999999\n", 1_024_000), (None, 1_024_000)],
+    ("size", "available", "expected"),
+    [(1600, 1600, 400), (1600, 1000, 250), (1600, 0, 100), (300 << 20, 220 << 20, 55 << 20)],
 )
-def test_the_memory_is_that_of_the_container_if_that_is_less(tmp_path: Path, limit: str | None, expected: int) -> None:
-    (tmp_path / "meminfo").write_text(MEMINFO)
-    if limit is not None:
-        (tmp_path / "memory.max").write_text(limit)
-    assert memory_size(tmp_path, [tmp_path / "memory.max"]) == expected
+def test_requests_fit_with_their_copies_into_what_is_available(size: int, available: int, expected: int) -> None:
+    assert default_request_memory(size, available) == expected
 
 
-def test_a_system_that_does_not_say_has_some_memory(tmp_path: Path) -> None:
-    assert memory_size(tmp_path, []) > 1 << 30
-
-
-@pytest.mark.parametrize(
-    ("name", "quota", "period", "expected"),
-    [
-        ("cpu.max", "25000 100000\n", None, 0.25),
-        ("cpu.max", "max 100000\n", None, None),
-        ("cpu.cfs_quota_us", "50000\n", "100000\n", 0.5),
-        ("cpu.cfs_quota_us", "-1\n", "100000\n", None),
-        ("cpu.cfs_quota_us", "50000\n", None, None),
-        ("cpu.max", "", None, None),
-        ("nothing", "", None, None),
-    ],
-)
-def test_a_container_may_have_less_than_the_machine(
-    tmp_path: Path, name: str, quota: str, period: str | None, expected: float | None
-) -> None:
-    (tmp_path / name).write_text(quota)
-    if period is not None:
-        (tmp_path / "cpu.cfs_period_us").write_text(period)
+@pytest.mark.parametrize(("quota", "expected"), [("25000 100000\n", 0.25), ("max 100000\n", None), (None, None)])
+def test_a_group_may_have_less_than_the_machine(tmp_path: Path, quota: str | None, expected: float | None) -> None:
+    write(tmp_path / "proc/self/cgroup", "0::/\n")
+    write(tmp_path / "proc/self/mountinfo", "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    if quota is not None:
+        write(tmp_path / "sys/fs/cgroup/cpu.max", quota)
     own = len(os.sched_getaffinity(0))
-    found = core_count([tmp_path / "cpu.max", tmp_path / "cpu.cfs_quota_us"])
-    assert found == (own if expected is None else expected)
+    assert core_count(tmp_path) == (own if expected is None else expected)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
