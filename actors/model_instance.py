@@ -125,7 +125,10 @@ class ModelInstance:
         place = Place(self.name, self._begin, self._free, take_ahead if self.runs_ahead else None)
         self._places.add(place)
         self.scheduler.tell(InstanceReady(place.address))
-        hearing.start_soon(self._hear, place)
+        if self.limit is None:
+            hearing.start_soon(self._hear, place)
+        else:
+            hearing.start_soon(self._hear_in_turns, place, self.limit)
 
     def _free(self, place: Place) -> None:
         """The instance can take a batch beside that of a place: in another one, and this one ends with its batch."""
@@ -139,8 +142,20 @@ class ModelInstance:
         while (message := await place.receive()) is not None:
             if not (self.backend.runs_at_once and self._begin(place, message)):
                 place.is_busy = True
-                await self._take(place, message, place.free)
+                await self._run_batch(place, message, place.free)
             del message  # a place that waits for the next one keeps no tensors, and no client's shared memory
+
+    async def _hear_in_turns(self, place: Place, limit: InstanceLimit) -> None:
+        """As `_hear`, each batch when it is the instance's turn; one that is there when a batch ends waits in line
+        before what that one held goes to anybody else."""
+        while (message := await place.receive()) is not None:
+            async with limit:
+                while message is not None:
+                    place.is_busy = True
+                    await self._run_batch(place, message, None)
+                    message = place.receive_nowait()
+                    if message is not None:
+                        await limit.renew()
 
     def _after_batch(self, place: Place) -> None:
         if self._has_died and self._serving is not None:
@@ -151,13 +166,6 @@ class ModelInstance:
             place.close()
         elif not self._has_died and not self._is_stopping:
             place.go_on()
-
-    async def _take(self, place: Place, message: Execute, free: Callable[[], None] | None = None) -> None:
-        if self.limit is None:
-            await self._run_batch(place, message, free)
-        else:
-            async with self.limit:
-                await self._run_batch(place, message, None)
 
     async def _run_batch(self, place: Place, message: Execute, free: Callable[[], None] | None) -> None:
         if self.is_decoupled:
@@ -170,7 +178,7 @@ class ModelInstance:
         await trio.lowlevel.checkpoint()  # until it has been given the one before, so that batches keep their order
         message = place.receive_nowait()
         if message is not None:  # else it was taken in turn, the one before has ended
-            await self._take(place, message)
+            await self._run_batch(place, message, None)
 
     async def _watch(self, serving: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
         """End the instance when its backend dies while idle; during a batch `execute` sees the death itself."""

@@ -22,7 +22,8 @@ Pool: TypeAlias = tuple[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class RateLimitResource:
-    """One `--rate-limit-resource`. Without a device the count is that of each device, or of the global resource."""
+    """One `--rate-limit-resource`. Without a device the count is that of each device. For a global resource the device
+    is of no concern."""
 
     name: str
     count: int
@@ -60,8 +61,8 @@ def make_claim(instance: str, device_id: int, limits: ModelRateLimiter) -> Claim
 class RateLimitPolicy:
     """The rules.
 
-    1. A pool has as many units as `--rate-limit-resource` says, else as many as the registered instance that needs
-       most of it.
+    1. Where `--rate-limit-resource` is given, a pool has as many units as it says, and none if it says nothing of that
+       resource (on that device); else as many as the registered instance needs that needs most of it.
     2. An instance runs when every pool has as many free units as it needs; it takes them all at once and gives them all
        back after its batch.
     3. Among waiting instances the one with the smallest position goes first, among equals the one that has waited
@@ -74,7 +75,10 @@ class RateLimitPolicy:
     """
 
     def __init__(self, resources: Iterable[RateLimitResource] = ()) -> None:
-        self._counts = {(resource.name, resource.device_id): resource.count for resource in resources}
+        self._counts: dict[Pool, int] = {}
+        for resource in resources:
+            key = resource.name, resource.device_id
+            self._counts[key] = min(resource.count, self._counts.get(key, resource.count))
         self._claims: dict[Claim, None] = {}
         self._waiting: dict[Claim, None] = {}
         self._used: dict[Pool, int] = {}
@@ -162,8 +166,17 @@ class RateLimitPolicy:
         return max((claim.needs.get(pool, 0) for claim in self._claims), default=0)
 
     def _given(self, pool: Pool) -> int | None:
-        count = self._counts.get(pool)
-        return self._counts.get((pool[0], None)) if count is None else count
+        if not self._counts:
+            return None
+        name, device = pool
+        return max(
+            (
+                count
+                for (given, given_device), count in self._counts.items()
+                if given == name and (device is None or given_device in (None, device))
+            ),
+            default=0,
+        )
 
 
 def _of_both_kinds(name: str) -> InvalidArgument:

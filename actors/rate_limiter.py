@@ -7,7 +7,7 @@ giving back are calls, each done between two checkpoints; only a model instance 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 import trio
@@ -48,8 +48,24 @@ class RateLimiter:
 
     async def acquire(self, claim: Claim) -> None:
         """Wait for the turn of an instance. Cancelled, it holds nothing."""
+        await self._wait_for(claim, self._ask(claim))
+
+    async def acquire_again(self, claim: Claim) -> None:
+        """Give back what an instance holds, and wait for its next turn. Cancelled, it holds nothing.
+
+        It asks before it gives back: else there would always be somebody who waits for longer, and priorities would
+        count for nothing.
+        """
+        granted = self._ask(claim)
+        self._policy.release(claim)
+        await self._wait_for(claim, granted)
+
+    def _ask(self, claim: Claim) -> trio.Event:
         granted = self._waiting[claim] = trio.Event()
         self._policy.ask(claim)
+        return granted
+
+    async def _wait_for(self, claim: Claim, granted: trio.Event) -> None:
         self._grant()
         try:
             await granted.wait()
@@ -92,21 +108,32 @@ class ModelLimits:
         return InstanceLimit(self.limiter, claim, source)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class InstanceLimit:
-    """`async with` it, an instance holds its resources; entering waits for them."""
+    """`async with` it, an instance holds its resources; entering waits for them, and so does each `renew`."""
 
     limiter: RateLimiter
     claim: Claim
     source: object = None
+    _holds: bool = field(default=False, init=False)
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> InstanceLimit:
         await self.limiter.acquire(self.claim)
+        self._holds = True
+        return self
+
+    async def renew(self) -> None:
+        """The instance has another batch to run after the one that has ended: wait for its next turn."""
+        self._holds = False
+        await self.limiter.acquire_again(self.claim)
+        self._holds = True
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.limiter.release(self.claim)
+        if self._holds:  # else it was cancelled while it waited for its next turn
+            self._holds = False
+            self.limiter.release(self.claim)
 
     def close(self) -> None:
         """The instance is gone."""

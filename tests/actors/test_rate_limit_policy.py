@@ -70,9 +70,22 @@ def test_without_a_count_the_neediest_instance_sets_it() -> None:
     assert limits.free(R) == 2
 
 
-def test_a_count_for_all_devices_and_one_for_a_device() -> None:
-    limits = RateLimitPolicy([RateLimitResource("R", 2), RateLimitResource("R", 5, 1)])
-    assert [limits.free(pool) for pool in (("R", 0), ("R", 1), ("R", None), ("S", 0))] == [2, 5, 2, 0]
+def test_counts_for_all_devices_and_for_one() -> None:
+    """The larger one counts; a global resource has the largest of all, and what is not named there is none of."""
+    limits = RateLimitPolicy([RateLimitResource("R", 2), RateLimitResource("R", 5, 1), RateLimitResource("R", 1, 2)])
+    pools = [("R", 0), ("R", 1), ("R", 2), ("R", None), ("S", 0), ("S", None)]
+    assert [limits.count(pool) for pool in pools] == [2, 5, 2, 5, 0, 0]
+
+
+def test_the_smallest_of_several_counts_for_the_same_device_counts() -> None:
+    limits = RateLimitPolicy([RateLimitResource("R", 3, 1), RateLimitResource("R", 2, 1), RateLimitResource("R", 4, 1)])
+    assert limits.count(("R", 1)) == 2
+
+
+@pytest.mark.parametrize("given", [RateLimitResource("R", 9, 3), RateLimitResource("S", 9)])
+def test_a_resource_that_is_given_for_another_device_or_not_at_all_cannot_be_had(given: RateLimitResource) -> None:
+    with pytest.raises(InvalidArgument, match='Resource count for "R" is limited to 0 which will prevent scheduling'):
+        RateLimitPolicy([given]).register(claim("a"))
 
 
 def test_devices_are_apart_and_a_global_resource_is_one() -> None:

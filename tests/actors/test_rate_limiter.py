@@ -181,3 +181,76 @@ async def test_an_instance_without_needs_is_not_limited() -> None:
     limits = ModelLimits(RateLimiter(), {"a": ModelRateLimiter(priority=3)})
     assert limits.of_instance("a", 0) is None
     assert limits.of_instance("other", 0) is None
+
+
+async def _runs_in(
+    seconds: float, *priorities: int, requests: int, instances: int = 1, needs: int = 1, units: int | None = None
+) -> list[int]:
+    """How many batches models of these priorities run, with so many requests in each queue always."""
+    limiter = RateLimiter() if units is None else RateLimiter([RateLimitResource("R", units)])
+    backends = [fake_backend(seconds=1) for _ in priorities]
+    async with trio.open_nursery() as nursery:
+        models = [
+            model(
+                backend,
+                limiter,
+                instances=instances,
+                needs=ModelRateLimiter((RateLimiterResource("R", count=needs),), priority),
+            )
+            for backend, priority in zip(backends, priorities, strict=True)
+        ]
+        for served in models:
+            await nursery.start(served.run)
+
+        async def ask(served: Model) -> None:
+            while True:
+                await served.infer(request(4))
+
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as calls:
+                for served in models:
+                    for _ in range(requests):
+                        calls.start_soon(ask, served)
+        for served in models:
+            served.drain()
+    return [len(backend.batches) for backend in backends]
+
+
+@pytest.mark.parametrize(
+    ("priorities", "expected"),
+    [((1, 1), (60, 60)), ((1, 2), (80, 40)), ((1, 2, 3), (66, 33, 22)), ((1, 5), (100, 20))],
+)
+async def test_models_run_as_often_as_their_priorities_say(
+    autojump_clock: MockClock, priorities: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    assert await _runs_in(120.5, *priorities, requests=3) == pytest.approx(expected, abs=2)
+
+
+async def test_instances_of_several_models_run_as_often_as_their_priorities_say(autojump_clock: MockClock) -> None:
+    assert await _runs_in(60.5, 1, 2, requests=6, instances=2, units=2) == pytest.approx((80, 40), abs=3)
+    assert await _runs_in(60.5, 1, 2, requests=6, instances=2, units=1) == pytest.approx((40, 20), abs=3)
+
+
+async def test_one_cancelled_while_it_waits_for_its_next_turn_holds_nothing() -> None:
+    limiter = RateLimiter()
+    first, second = (Claim(name, 1, {("R", 0): 1}) for name in "ab")
+    for claim in (first, second):
+        limiter.register(claim)
+    limit = InstanceLimit(limiter, first)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limiter.acquire, second)
+        with trio.CancelScope() as scope:
+            async with limit:
+                await wait_all_tasks_blocked()  # the second waits now, for longer than the first will
+                nursery.start_soon(_cancel_when_all_wait, scope)
+                await limit.renew()
+    assert scope.cancelled_caught
+    limiter.release(second)
+    for claim in (first, second):
+        async with InstanceLimit(limiter, claim):
+            pass
+
+
+async def _cancel_when_all_wait(scope: trio.CancelScope) -> None:
+    await wait_all_tasks_blocked()
+    scope.cancel()

@@ -63,9 +63,15 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     add_model(repository / "calls_b", count=1, resource="", text=CALLS_B)
     add_model(repository / "holds_and_calls_b", count=1, resource=SHARED, text=CALLS_B)
     add_model(repository / "needy", count=1, resource='{ name: "N" count: 3 }')
+    add_model(repository / "elsewhere", count=1, resource='{ name: "E" count: 1 }')
+    add_model(repository / "unnamed", count=1, resource='{ name: "U" global: true count: 1 }')
+    add_model(repository / "both", count=1, resource='{ name: "B" global: true count: 1 }, { name: "B" count: 1 }')
     with ServerProcess(
         "--rate-limit=execution_count",
+        "--rate-limit-resource=R:1",
         "--rate-limit-resource=N:2",
+        "--rate-limit-resource=E:4:3",
+        "--rate-limit-resource=B:1",
         "--exit-on-error=false",
         repository=repository,
     ) as process:
@@ -97,11 +103,23 @@ def test_a_call_that_waits_for_what_its_caller_holds_is_refused(limited: ServerP
             assert client.infer("calls_b", inputs)["STAMPS"].shape == (2,)
 
 
-def test_a_model_that_could_never_run_is_not_loaded(limited: ServerProcess) -> None:
+TOO_FEW = (
+    'Resource count for "{}" is limited to {} which will prevent scheduling of one or more model instances, the minimum '
+    "required count is {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("needy", TOO_FEW.format("N", 2, 3)),
+        ("elsewhere", TOO_FEW.format("E", 0, 1)),
+        ("unnamed", TOO_FEW.format("U", 0, 1)),
+        ("both", 'Resource "B" is present as both global and device-specific resource in the model configuration.'),
+    ],
+)
+def test_a_model_that_could_never_run_is_not_loaded(limited: ServerProcess, model: str, text: str) -> None:
     with Client("http", limited.addresses["http"]) as client:
-        (entry,) = [each for each in client.json("get_model_repository_index") if each["name"] == "needy"]
+        (entry,) = [each for each in client.json("get_model_repository_index") if each["name"] == model]
         assert entry["state"] == "UNAVAILABLE"
-        assert (
-            'Resource count for "N" is limited to 2 which will prevent scheduling of one or more model instances, the '
-            "minimum required count is 3"
-        ) in entry["reason"]
+        assert text in entry["reason"]
