@@ -104,8 +104,8 @@ def test_a_call_that_waits_for_what_its_caller_holds_is_refused(limited: ServerP
 
 
 TOO_FEW = (
-    'Resource count for "{}" is limited to {} which will prevent scheduling of one or more model instances, the minimum '
-    "required count is {}"
+    'Resource count for "{}" is limited to {} which will prevent scheduling of one or more model instances, the '
+    "minimum required count is {}"
 )
 
 
