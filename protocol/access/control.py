@@ -4,16 +4,36 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import trio
+
 from protocol.access.categories import Category
 from protocol.access.keys import KeyRing
 from protocol.access.restricted import HeaderLookup, RestrictedApis
+from protocol.errors import ServerError
 
 
 class KeySource(Protocol):
-    """Where the current ring comes from; `keys_file.KeysFile` is one."""
+    """Where the current ring comes from; `keys_file.KeysFile` is one. `changed` is set when there is another one, and
+    has then been replaced. What was found by a ring holds as long as `current` is that same ring."""
 
     @property
-    def current(self) -> KeyRing: ...
+    def current(self) -> KeyRing | None: ...
+
+    @property
+    def changed(self) -> trio.Event: ...
+
+
+class _NoKeys:
+    """A server without keys."""
+
+    current: KeyRing | None = None
+
+    @property
+    def changed(self) -> trio.Event:
+        return trio.Event()  # never set
+
+
+NO_KEYS: KeySource = _NoKeys()
 
 
 class AccessControl:
@@ -22,11 +42,11 @@ class AccessControl:
     Each that is configured must be content. Without any, `is_open` is true, and a call need not be checked.
     """
 
-    __slots__ = ("_keys", "_restricted", "is_open")
+    __slots__ = ("_restricted", "is_open", "keys")
 
     def __init__(self, restricted: RestrictedApis | None = None, keys: KeySource | None = None) -> None:
         self._restricted = restricted or RestrictedApis()
-        self._keys = keys
+        self.keys = keys or NO_KEYS
         self.is_open = keys is None and self._restricted.is_open
 
     def check(self, category: Category, headers: HeaderLookup) -> None:
@@ -41,6 +61,16 @@ class AccessControl:
         """
         if self.is_open:
             return
-        if self._keys is not None:
-            self._keys.current.check(headers("authorization"), category)
+        if (ring := self.keys.current) is not None:
+            ring.check(headers("authorization"), category)
         self._restricted.check(category, headers)
+
+    async def until_refused(self, category: Category, headers: HeaderLookup) -> ServerError:
+        """Wait until a call that was allowed would not be any more, since the keys have changed; returns why."""
+        while True:
+            changed = self.keys.changed
+            try:
+                self.check(category, headers)
+            except ServerError as refusal:
+                return refusal
+            await changed.wait()

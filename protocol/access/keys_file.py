@@ -36,6 +36,8 @@ class KeysFile:
     A file that has become unreadable or wrong leaves the keys that were read before in force, and the log says once
     what is wrong with it.
 
+    Implements `control.KeySource`.
+
     Raises:
         ValueError: the file cannot be read, or is wrong; a server does not start with it.
     """
@@ -44,11 +46,8 @@ class KeysFile:
         self._path = path
         contents = _read(path)
         self._mark = _mark(contents)
-        self._current = _parsed(contents, path)
-
-    @property
-    def current(self) -> KeyRing:
-        return self._current
+        self.current = _parsed(contents, path)
+        self.changed = trio.Event()
 
     async def watch(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look at the file every second, for ever. Ends by cancellation only, and leaves nothing behind."""
@@ -71,7 +70,9 @@ class KeysFile:
         if isinstance(look.found, ValueError):
             logger.error("%s; the keys that were read before stay in force", look.found)
             return
-        self._current = look.found
+        self.current = look.found
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()
         names = ", ".join(look.found.names) or "none"
         logger.info("auth keys file '%s' has changed; its keys are now: %s", self._path, names)
 

@@ -5,10 +5,14 @@ Source: Triton, "Limit Endpoint Access"; what Triton does not have falls in with
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
+import trio
 from grpclib.const import Handler
 
 from protocol.access.categories import Category
-from protocol.access.control import AccessControl
+from protocol.access.control import NO_KEYS, AccessControl
+from protocol.errors import ServerError
 from protocol.grpc.stream import Stream
 
 _CALLS = {
@@ -72,4 +76,29 @@ def _guarded(handler: Handler, category: Category, access: AccessControl) -> Han
         access.check(category, stream.header)
         await handler.func(stream)
 
-    return handler._replace(func=check_and_handle)
+    async def check_and_handle_stream(stream: Stream) -> None:
+        access.check(category, stream.header)
+        await _while_allowed(handler, stream, access.until_refused(category, stream.header))
+
+    is_long = handler.cardinality.server_streaming and access.keys is not NO_KEYS
+    return handler._replace(func=check_and_handle_stream if is_long else check_and_handle)
+
+
+async def _while_allowed(handler: Handler, stream: Stream, until_refused: Awaitable[ServerError]) -> None:
+    """Handle a call that may last for days. It ends when its key is taken back; what it has under way is cancelled."""
+    end: Exception | None = None
+
+    async def watch() -> None:
+        nonlocal end
+        end = await until_refused
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        try:
+            await handler.func(stream)
+        except Exception as error:  # raised below, as it is and not in a group
+            end = error
+        nursery.cancel_scope.cancel()
+    if end is not None:
+        raise end

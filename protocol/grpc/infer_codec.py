@@ -219,7 +219,8 @@ def encode_response(response: InferenceResponse, is_final: bool | None = None) -
             response.model_name, response.model_version, tuple(outputs), is_final, tuple(response.parameters.items())
         )
     else:
-        parts[0] = _usual_start(response.model_name, response.model_version, tuple(outputs), is_final)
+        start = _usual_start if len(outputs) <= _MOST_OUTPUTS_KEPT else _response_start
+        parts[0] = start(response.model_name, response.model_version, tuple(outputs), is_final)
     size = sum(map(len, parts))
     if size > MAX_RESPONSE_SIZE:
         raise InvalidArgument(
@@ -284,6 +285,7 @@ def _response_start(
 # A model's responses differ in their data and ids only. Those with parameters of their own are not kept: equal keys
 # could mean different ones, as 1 and True do.
 _usual_start = lru_cache(maxsize=512)(_response_start)
+_MOST_OUTPUTS_KEPT = 32
 
 
 def _encode_parameter(key: str, parameter: Any, value: ParameterValue) -> None:

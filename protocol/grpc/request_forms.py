@@ -29,6 +29,7 @@ _ID = 3  # field numbers
 _MODEL_NAME = 1
 # Of what a form keeps; what takes more is not worth it.
 _MAX_START_SIZE = 4096
+_MAX_PARTS = 64  # inputs, outputs and parameters, each of which is larger in memory than on the wire
 _MAX_FORMS = 512
 # Of one model; the ones used last.
 _MAX_FORMS_PER_MODEL = 8
@@ -222,6 +223,9 @@ def _form_of(data: bytes | memoryview, request: WireRequest) -> RequestForm | No
     if any(field.number == RAW_INPUT_CONTENTS for field in before) or len(ids) > 1 or end > _MAX_START_SIZE:
         return None
     decoded = decode_request(request)
+    known = decoded.request
+    if len(known.inputs) + len(known.requested_outputs) + len(known.parameters) > _MAX_PARTS:
+        return None
     placed = decoded.placement.inputs if decoded.placement is not None else ()
     if len(raw) != len(decoded.request.inputs) - len(placed):
         return None

@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
+from protocol.access.keys import KeyRing
 from protocol.answers import Answers, Awaited
 from protocol.errors import ServerError
 from protocol.http.app import HttpApp, internal_reply
@@ -42,7 +43,8 @@ class Asking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DirectHead:
-    """What the head of a plain inference request says; the same for all requests with these bytes."""
+    """What the head of a plain inference request says; the same for all requests with these bytes, as long as the
+    server has the same `keys`."""
 
     data: bytes
     size: int  # with the body
@@ -50,6 +52,7 @@ class DirectHead:
     model_version: int
     header_length: int | None
     accepts_coding: bytes | None
+    keys: KeyRing | None
 
 
 class DirectRequest(Awaited, kw_only=True):
@@ -71,6 +74,7 @@ class DirectInference:
         self._app = app
         self._services = app.services
         self.poller = the_poller()
+        self.keys = app.services.access.keys
         self._answers: Answers = Answers()
 
     async def run(self) -> None:
@@ -111,6 +115,7 @@ class DirectInference:
             version,
             header_length,
             headers.get(b"accept-encoding"),
+            self.keys.current,
         )
 
     def begin(self, head: DirectHead, body: memoryview, asking: Asking) -> DirectRequest | None:

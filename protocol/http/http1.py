@@ -25,7 +25,7 @@ from protocol.http.exchange import App, ClientGone
 from protocol.http.http1_body import IncomingBody
 from protocol.http.http1_chunks import LineTooLong
 from protocol.http.http1_exchange import Http1Exchange, response_head
-from protocol.http.http1_head import END_OF_HEAD, HTTP2_PREFACE, Head, malformed, parse_head
+from protocol.http.http1_head import END_OF_HEAD, HTTP2_PREFACE, Head, is_worth_keeping, malformed, parse_head
 from protocol.http.http1_rest import RECEIVE_SIZE, Rest, Unfinished
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.messages import Buffer
@@ -175,10 +175,12 @@ class Http1:
                 return exchange
             await self._run(exchange)
             self._exchange = None
+            del head  # it may be large, and the next one far
             if exchange.closes or self._is_draining or self._is_gone:
                 self._has_ended = True
                 self._has_unread = self._has_unread or self.has_more
                 return None
+            del exchange
 
     async def _run(self, exchange: Http1Exchange) -> None:
         try:
@@ -266,7 +268,8 @@ class Http1:
         if self._may_upgrade and (settings := head.http2_settings) is not None:
             await self._upgrade(head, settings)
             return None
-        self._last_head, self._parsed = data, head
+        if is_worth_keeping(data):
+            self._last_head, self._parsed = data, head
         return head
 
     # Bodies.

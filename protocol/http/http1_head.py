@@ -23,7 +23,10 @@ END_OF_HEAD = re.compile(rb"\n\r?\n")
 # What a client that knows that it talks HTTP/2 begins with (RFC 9113, 3.4); it has the form of a head.
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
-_MOST_REMEMBERED = 1024  # bytes of a head
+# Of a head that is kept: by its connection, and by all together. Its lines count more than its bytes.
+_LARGEST_KEPT = 8192
+_LARGEST_SHARED = 1024
+_MOST_LINES_KEPT = 64
 _SETTING_SIZE = 6  # bytes of one entry in a SETTINGS frame
 
 
@@ -75,13 +78,20 @@ class Head:
         return text if len(settings) % _SETTING_SIZE == 0 else None
 
 
+def is_worth_keeping(data: bytes) -> bool:
+    """Whether a connection may remember this head, and what follows from it, until another one comes. It costs as much
+    memory as long as its client is silent."""
+    return len(data) <= _LARGEST_KEPT and data.count(b"\n") <= _MOST_LINES_KEPT
+
+
 def parse_head(data: bytes) -> Head:
     """The head that `data` is, from the first byte of its line to the empty line at its end.
 
     Raises:
         InvalidArgument: it is none; Unsupported: its body comes in a coding that this server does not know.
     """
-    return _known(data) if len(data) <= _MOST_REMEMBERED else _parse(data)
+    is_shared = len(data) <= _LARGEST_SHARED and data.count(b"\n") <= _MOST_LINES_KEPT
+    return _known(data) if is_shared else _parse(data)
 
 
 def _parse(data: bytes) -> Head:

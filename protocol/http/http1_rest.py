@@ -10,12 +10,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from protocol.access.control import NO_KEYS
 from protocol.errors import ServerError
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
 from protocol.http.http1_exchange import JOINED_SIZE, response_head, usual_head
 from protocol.http.http1_half_close import HalfClose
-from protocol.http.http1_head import END_OF_HEAD, parse_head
+from protocol.http.http1_head import END_OF_HEAD, is_worth_keeping, parse_head
 from protocol.http.reply import Reply
 from protocol.http.settings import ConnectionLimits
 from protocol.messages import Buffer
@@ -42,6 +43,7 @@ class Rest:
         self._wire = wire
         self._plain = wire if isinstance(wire, PlainWire) else None
         self._direct = direct
+        self._keys = NO_KEYS if direct is None else direct.keys
         self._limits = limits
         self._date = date
         self._head: DirectHead | None = None
@@ -160,7 +162,8 @@ class Rest:
         """Whether the request could be taken here, or its rest is to come."""
         assert self._direct is not None
         head = self._head
-        if head is None or not data.startswith(head.data):
+        # What it says of access holds for the keys by which it was allowed.
+        if head is None or head.keys is not self._keys.current or not data.startswith(head.data):
             head = self._head = self._find_head(data)
         if head is None or self.served + 1 >= self.most or (self.closes and not self._begun):
             return False
@@ -182,7 +185,7 @@ class Rest:
         if found is None or found.end() > self._limits.max_header_size:
             return None
         text = data[: found.end()]
-        if text == self._usual:
+        if text == self._usual or not is_worth_keeping(text):
             return None
         try:
             head = self._direct.head(parse_head(text), text)

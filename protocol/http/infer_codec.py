@@ -26,6 +26,8 @@ from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Param
 from protocol.placement import MemoryReference, Placement
 from protocol.shapes import expected_byte_size
 
+# Of a response whose JSON is kept for the next one like it.
+_MOST_OUTPUTS_KEPT = 32
 HEADER_LENGTH = b"inference-header-content-length"
 # A bound on what a request makes the server loop over in Python.
 MAX_TENSORS = 4096
@@ -144,13 +146,12 @@ def parse_header_length(value: bytes | None, body_size: int) -> int | None:
     """
     if value is None:
         return None
-    length = _number(value)
+    length = _usual_number(value) if len(value) <= _USUAL_DIGITS else _number(value)
     if not 0 <= length <= body_size:
         raise InvalidArgument(f"inference header size should be in range (0, {body_size}), got: {length}")
     return length
 
 
-@lru_cache(maxsize=256)
 def _number(value: bytes) -> int:
     text = value.decode("latin-1").strip()
     digits = text.removeprefix("-")
@@ -163,6 +164,10 @@ def _number(value: bytes) -> int:
             f"got: {text}"
         )
     return int(text)
+
+
+_USUAL_DIGITS = 11
+_usual_number = lru_cache(maxsize=256)(_number)
 
 
 def decode_infer_request(
@@ -265,7 +270,8 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
             data = tensor.data if type(tensor.data) is bytes else flat(tensor.data)
             described.append((tensor.name, tensor.datatype, tensor.shape, len(data)))
             parts.append(data)
-        text, headers = _usual_text(response.model_name, response.model_version, tuple(described))
+        write = _usual_text if len(described) <= _MOST_OUTPUTS_KEPT else _text
+        text, headers = write(response.model_name, response.model_version, tuple(described))
         return headers, [text, *parts]
     outputs: list[OutputBody] = []
     parts = []
@@ -299,9 +305,7 @@ def _headers(text: bytes, *, has_tail: bool) -> Headers:
     return ((b"content-type", b"application/octet-stream"), (HEADER_LENGTH, b"%d" % len(text)))
 
 
-# The responses of a model differ in their data, mostly, and not in their JSON.
-@lru_cache(maxsize=512)
-def _usual_text(
+def _text(
     model_name: str, model_version: int, outputs: tuple[tuple[str, DataType, tuple[int, ...], int], ...]
 ) -> tuple[bytes, Headers]:
     """The JSON, and its headers, of a response whose outputs are all binary, of so many bytes each."""
@@ -310,6 +314,10 @@ def _usual_text(
     ]
     text = msgspec.json.encode(ResponseBody(msgspec.UNSET, model_name, str(model_version), msgspec.UNSET, described))
     return text, _headers(text, has_tail=any(size for *_, size in outputs))
+
+
+# The responses of a model differ in their data, mostly, and not in their JSON.
+_usual_text = lru_cache(maxsize=512)(_text)
 
 
 def _read_input(

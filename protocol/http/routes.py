@@ -125,7 +125,9 @@ def _documentation() -> Iterator[Route]:
 ROUTES: tuple[Route, ...] = tuple(_routes())
 
 
+# Paths of requests that are remembered, and the length of one: clients ask for few, and for none that is long.
 _MOST_REMEMBERED = 1024
+_LONGEST_REMEMBERED = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,9 @@ class RouteTable:
         found = self._found.get(raw_path)
         if found is None:
             found = self._search(raw_path)
-            if len(self._found) < _MOST_REMEMBERED:  # clients ask for few paths; who asks for many is searched for
+            if len(raw_path) <= _LONGEST_REMEMBERED:
+                if len(self._found) >= _MOST_REMEMBERED:
+                    self._found.clear()
                 self._found[raw_path] = found
         return found
 

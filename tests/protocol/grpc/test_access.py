@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
+import trio.testing
 
 from protocol.access.categories import RESTRICTABLE, Category
 from protocol.access.control import AccessControl
-from protocol.access.keys import KeyRing
 from protocol.access.restricted import GRPC_PROTOCOL, RestrictedApis
 from protocol.grpc.access import CATEGORIES
 from protocol.grpc.handlers import grpc_handlers
 from protocol.grpc.settings import GrpcSettings
 from protocol.services import EdgeServices
+from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.grpc.caller import serving
 from tests.protocol.grpc.harness import UNAVAILABLE
 from tests.protocol.grpc.services import edge_services
+from tests.protocol.grpc.test_stream_infer import PATH
+from tests.protocol.grpc.test_stream_infer import request as stream_request
 
 PERMISSION_DENIED, UNAUTHENTICATED = 7, 16
 KEY = "a-key-of-enough-characters"
@@ -29,17 +30,12 @@ allow = ["inference"]
 """
 
 
-@dataclass
-class Keys:
-    current: KeyRing
-
-
 def restricted(*values: str) -> EdgeServices:
     return edge_services(access=AccessControl(RestrictedApis.parse(values, GRPC_PROTOCOL)))
 
 
 def with_keys() -> EdgeServices:
-    return edge_services(access=AccessControl(keys=Keys(KeyRing.parse(KEYS, source="keys.toml"))))
+    return edge_services(access=AccessControl(keys=ChangingKeys(KEYS)))
 
 
 def test_every_call_has_a_category() -> None:
@@ -92,3 +88,23 @@ async def test_an_unknown_call_is_unknown_to_everyone() -> None:
     async with serving(with_keys()) as peers:
         response = await peers.client.call("/inference.GRPCInferenceService/Nothing", b"")
         assert response.message == "unknown method '/inference.GRPCInferenceService/Nothing'"
+
+
+async def test_a_key_that_is_taken_back_is_refused_at_once() -> None:
+    """By calls on a connection that it has been used on, and by a stream that it has opened, whose requests end."""
+    keys = ChangingKeys(KEYS)
+    async with serving(edge_services(access=AccessControl(keys=keys))) as peers:
+        peers.headers = {"authorization": f"Bearer {KEY}"}
+        for _ in range(2):
+            await peers.ask("ModelInfer")
+        stream = await peers.client.open(PATH, peers.headers)
+        await peers.client.send(stream, stream_request("a", "echo") + stream_request("b", "forever"))
+        await trio.testing.wait_all_tasks_blocked()
+        keys.change(KEYS.replace("alice", "bob"))  # the same key goes on
+        keys.change(KEYS.replace('["inference"]', '["metadata"]'))
+        response = await peers.client.finish(stream)
+        assert (response.status, len(response.messages)) == (PERMISSION_DENIED, 1)
+        assert "does not allow 'inference' calls" in response.message
+        keys.change('[anonymous]\nallow = ["health"]')
+        assert (await peers.refusal("ModelInfer"))[0] == UNAUTHENTICATED
+        assert peers.core.cancelled == ["b"]

@@ -12,11 +12,11 @@ import trio
 import trio.testing
 
 from protocol.access.control import AccessControl
-from protocol.access.keys import KeyRing
 from protocol.access.restricted import HTTP_API, RestrictedApis
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from protocol.request_memory import RequestMemory
+from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.http.asgi import Answer, Exchange, call
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import FakeTraceControl, make_services
@@ -226,14 +226,12 @@ async def test_a_refused_call_is_refused_before_its_body_is_read(autojump_clock:
     assert answer.status == 403
 
 
-class OneKey:
-    """A source of keys; its one key may do nothing but look at health."""
-
-    current = KeyRing.parse('[keys.bob]\nkey = "0123456789abcdef"\nallow = ["health"]', source="test")
+# It may do nothing but look at health.
+KEY = '[keys.bob]\nkey = "0123456789abcdef"\nallow = ["health"]'
 
 
 async def test_keys() -> None:
-    app = HttpApp(make_services(access=AccessControl(keys=OneKey())), SMALL)
+    app = HttpApp(make_services(access=AccessControl(keys=ChangingKeys(KEY))), SMALL)
     answer = await call(app, "GET", "/v2/health/live")
     assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert answer.error == "a valid key is needed, expecting header 'Authorization: Bearer <key>'"

@@ -11,12 +11,14 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.access.control import AccessControl
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.http.server import HttpSettings
 from protocol.http.settings import ConnectionLimits
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.request_memory import RequestMemory
+from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.http.conftest import Serve
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
@@ -307,3 +309,29 @@ async def test_as_many_requests_as_a_connection_may_have(serve: Serve) -> None:
         status, headers, _ = await client.response()
         assert (status, headers.get("connection")) == (200, "close" if number == 2 else None)
     assert await client.is_at_end()
+
+
+KEY = "a-key-of-enough-characters"
+KEYS = f'[keys.alice]\nkey = "{KEY}"\nallow = ["inference"]\n'
+
+
+@pytest.mark.parametrize("path", [INFER, "/v2/models/echo/generate"])
+async def test_a_key_that_is_taken_back_is_refused_at_once(serve: Serve, path: str) -> None:
+    """Also by a connection whose last request had the same head."""
+    core, keys = FakeCore(), ChangingKeys(KEYS)
+    server = await serve(core, None, make_services(core, access=AccessControl(keys=keys)))
+    request = sized(path, EMPTY if path == INFER else b"{}", f"Authorization: Bearer {KEY}")
+    for changed, status in ((KEYS.replace('["inference"]', '["health"]'), 403), (KEYS.replace(KEY, KEY + "2"), 401)):
+        client = await connect(server)
+        for _ in range(3):
+            await client.send(request)
+            assert (await client.response())[0] == 200
+        keys.change(KEYS + "# the same keys, and another file")
+        await client.send(request)
+        assert (await client.response())[0] == 200
+        keys.change(changed)
+        await client.send(request)
+        assert (await client.response())[0] == status
+        keys.change(KEYS)
+    if path == INFER:  # and these needed no task
+        assert endings(core) == ["answered"] * 8

@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from protocol.access.control import AccessControl
-from protocol.access.keys import KeyRing
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.settings import ConnectionLimits
 from protocol.limits import LimitCounter
+from tests.protocol.access.changing_keys import ChangingKeys
 
 
 @dataclass
@@ -82,19 +82,20 @@ async def test_stopping(nursery: trio.Nursery, renderer: Renderer) -> None:
     assert not serving.cancel_scope.cancelled_caught
 
 
-class OneKey:
-    """A source of keys, of which one reads metrics and another does not."""
-
-    current = KeyRing.parse(
-        '[keys.reader]\nkey = "0123456789abcdef"\nallow = ["metrics"]\n'
-        '[keys.other]\nkey = "fedcba9876543210"\nallow = ["inference"]\n',
-        source="test",
-    )
+# One reads metrics and another does not.
+KEYS = """
+[keys.reader]
+key = "0123456789abcdef"
+allow = ["metrics"]
+[keys.other]
+key = "fedcba9876543210"
+allow = ["inference"]
+"""
 
 
 async def test_keys(nursery: trio.Nursery, renderer: Renderer) -> None:
     """Asked for before the method is looked at; an unknown path needs none."""
-    access = AccessControl(keys=OneKey())
+    access = AccessControl(keys=ChangingKeys(KEYS))
     serve = partial(serve_metrics, renderer, MetricsSettings("127.0.0.1", 0), renderer.stop, access=access)
     host, port = await nursery.start(serve)
     async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
