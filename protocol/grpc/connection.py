@@ -21,6 +21,7 @@ from protocol.flood import FloodGuard
 from protocol.grpc.calls import Calls, Shared
 from protocol.grpc.keepalive import Due, Lifetime, PingPolice
 from protocol.grpc.outgoing import Outgoing
+from protocol.grpc.request_head import malformed_head
 from protocol.http2 import events
 from protocol.http2.connection import ServerConnection
 from protocol.messages import Buffer
@@ -63,6 +64,7 @@ class Connection:
             connection_window=limits.connection_window,
             max_header_size=limits.max_header_size,
             interpret=lambda headers: self._calls.read_head(headers),
+            refuse=malformed_head,
         )
         self._out = Outgoing(
             self._h2,

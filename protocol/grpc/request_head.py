@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from grpclib.const import Handler
 
-from protocol.errors import PayloadTooLarge, ServerError, Unsupported
+from protocol.errors import InvalidArgument, PayloadTooLarge, ServerError, Unsupported
 from protocol.grpc.compression import check_encoding
 from protocol.grpc.headers import Header, decode_timeout_seconds, error_response, header_size, refusal
 
@@ -63,3 +63,9 @@ def read_head(
         limit = "max_header_size" if isinstance(error, PayloadTooLarge) else None
         return RequestHead(headers, method, refusal=error_response(error, method), limit=limit)
     return RequestHead(headers, method, handler, seconds, encoding, is_direct=method == direct_method)
+
+
+def malformed_head(reason: str) -> RequestHead:
+    """Of a request whose headers are none that a request may have."""
+    error = InvalidArgument(f"the call's headers are malformed: {reason[:200]}")
+    return RequestHead((), "", refusal=error_response(error, ""))

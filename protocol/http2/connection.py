@@ -46,7 +46,7 @@ from protocol.http2.frames import (
     frame_header,
     pack_header,
 )
-from protocol.http2.request_headers import Headers, RequestHeaders
+from protocol.http2.request_headers import Headers, MalformedHeadersError, RequestHeaders
 from protocol.http2.response_headers import ResponseBlock, ResponseHeaders
 from protocol.messages import Buffer
 
@@ -90,8 +90,9 @@ class ServerConnection:
     """The windows are how many bytes a client may send that nobody has read yet.
 
     `interpret` is called with a request's headers, and what it gives is the event's `request`; it is not called again
-    for a header block that is the same. Headers of more than twice `max_header_size` end the connection, since they
-    cannot be decoded.
+    for a header block that is the same. `refuse` is called in its place where headers are malformed, with what is wrong
+    with them; without one such a request's stream is reset. Headers of more than twice `max_header_size` end the
+    connection, since they cannot be decoded.
     """
 
     def __init__(
@@ -102,9 +103,10 @@ class ServerConnection:
         connection_window: int,
         max_header_size: int,
         interpret: Callable[[Headers], Any] = _as_it_is,
+        refuse: Callable[[str], Any] | None = None,
     ) -> None:
         self.client_settings = ClientSettings()
-        self.request_headers = RequestHeaders(interpret, 2 * max_header_size)
+        self.request_headers = RequestHeaders(interpret, 2 * max_header_size, refuse)
         self.response_headers = ResponseHeaders()
         self._own_settings = {
             SettingCodes.MAX_CONCURRENT_STREAMS: max_concurrent_streams,
@@ -234,11 +236,18 @@ class ServerConnection:
             if not stream_id & 1:
                 raise ProtocolError(f"Stream {stream_id} is not a client's")
             request = self.request_headers.kept.get(block)
+            is_malformed = False
             if request is None:
-                request = self.request_headers.request(block)
+                try:
+                    request = self.request_headers.request(block)
+                except MalformedHeadersError:
+                    is_malformed = True
             self._highest_stream_id = stream_id
             has_ended = bool(flags & END_STREAM)
             self._streams[stream_id] = _Stream(self.client_settings.initial_window_size, None, has_ended)
+            if is_malformed:
+                self._reset(stream_id, ErrorCodes.PROTOCOL_ERROR)
+                return
             self._events.append(events.RequestReceived(stream_id, request, has_ended))
         elif not self._takes_trailers(stream_id, flags, block):
             return
@@ -246,7 +255,7 @@ class ServerConnection:
             self._events.append(events.IgnoredFrame(PRIORITY))
 
     def _takes_trailers(self, stream_id: int, flags: int, block: bytes) -> bool:
-        """False where the stream has ended."""
+        """False where the stream has ended, or is reset for them."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.has_ended:
             self.request_headers.skip(block)
@@ -255,9 +264,13 @@ class ServerConnection:
             else:
                 self._check_gone(stream_id)
             return False
-        if not flags & END_STREAM:
-            raise ProtocolError("Trailers must have END_STREAM set")
-        self.request_headers.trailers(block)
+        try:
+            self.request_headers.trailers(block)
+            if not flags & END_STREAM:
+                raise MalformedHeadersError("trailers that do not end the stream")
+        except MalformedHeadersError:
+            self._reset(stream_id, ErrorCodes.PROTOCOL_ERROR)
+            return False
         stream.has_ended = True
         if stream.is_answered:
             del self._streams[stream_id]
@@ -266,9 +279,9 @@ class ServerConnection:
 
     def _on_window_update(self, flags: int, stream_id: int, payload: Buffer) -> None:
         increment = (int.from_bytes(payload, "big") if len(payload) == 4 else _number(payload)) & 0x7FFFFFFF
-        if not increment:
-            raise ProtocolError("WINDOW_UPDATE by 0")
         if not stream_id:
+            if not increment:
+                raise ProtocolError("WINDOW_UPDATE by 0")
             self._window += increment
             if self._window > LARGEST_WINDOW:
                 raise FlowControlError(f"May not increment flow control window past {LARGEST_WINDOW}")
@@ -276,6 +289,9 @@ class ServerConnection:
             stream = self._streams.get(stream_id)
             if stream is None:
                 self._check_opened(stream_id)
+                return
+            if not increment:
+                self._reset(stream_id, ErrorCodes.PROTOCOL_ERROR)
                 return
             stream.window += increment
             if stream.window > LARGEST_WINDOW:

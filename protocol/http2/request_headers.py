@@ -26,6 +26,11 @@ _OF_REQUEST = HeaderValidationFlags(is_client=False, is_trailer=False, is_respon
 _OF_TRAILERS = _OF_REQUEST._replace(is_trailer=True)
 
 
+class MalformedHeadersError(ProtocolError):
+    """Headers that no request, or no end of one, may have: its stream's error, and not the connection's (RFC 9113,
+    8.1.1)."""
+
+
 class _WatchedTable(HeaderTable):
     """Knows whether it has changed."""
 
@@ -46,12 +51,15 @@ class _WatchedTable(HeaderTable):
 
 
 class RequestHeaders(Generic[T]):
-    """`interpret` says what a request's headers mean. `max_size` bounds what a block may be decoded to, each header
-    with 32 bytes more; who sends more than that cannot be understood any longer. `kept` are the requests by the blocks
-    that are known to say them."""
+    """`interpret` says what a request's headers mean, and `refuse` what takes that place where they are malformed, from
+    what is wrong. `max_size` bounds what a block may be decoded to, each header with 32 bytes more; who sends more than
+    that cannot be understood any longer. `kept` are the requests by the blocks that are known to say them."""
 
-    def __init__(self, interpret: Callable[[Headers], T], max_size: int) -> None:
+    def __init__(
+        self, interpret: Callable[[Headers], T], max_size: int, refuse: Callable[[str], T] | None = None
+    ) -> None:
         self._interpret = interpret
+        self._refuse = refuse
         self._decoder = Decoder(max_header_list_size=max_size)
         self._table = self._decoder.header_table = _WatchedTable()
         self.kept: dict[bytes, T] = {}
@@ -60,13 +68,20 @@ class RequestHeaders(Generic[T]):
         """What the headers of a request mean.
 
         Raises:
+            MalformedHeadersError: they are no request's, and nothing takes its place.
             DenialOfServiceError: they are far too many.
-            ProtocolError: they are broken, or no request's.
+            ProtocolError: they cannot be decoded.
         """
         found = self.kept.get(block)
         if found is None:
             headers = self._decoded(block)
-            found = self._interpret(_checked(headers, _OF_REQUEST))
+            try:
+                headers = _checked(headers, _OF_REQUEST)
+            except MalformedHeadersError as error:
+                if self._refuse is None:
+                    raise
+                return self._refuse(str(error))
+            found = self._interpret(headers)
             if len(block) <= _MAX_KEPT_SIZE and not self._table.has_changed:
                 if len(self.kept) >= _MAX_KEPT:
                     self.kept.clear()
@@ -77,7 +92,7 @@ class RequestHeaders(Generic[T]):
         """Take note of the headers behind a request's data.
 
         Raises:
-            DenialOfServiceError, ProtocolError: as for `request`.
+            MalformedHeadersError, DenialOfServiceError, ProtocolError: as for `request`.
         """
         _checked(self._decoded(block), _OF_TRAILERS)
 
@@ -99,4 +114,13 @@ class RequestHeaders(Generic[T]):
 
 
 def _checked(headers: Headers, flags: HeaderValidationFlags) -> Headers:
-    return list(validate_headers(headers, flags))
+    """As they are, without space around their values: gRPC's clients send it, and HTTP has it mean nothing (RFC 9110,
+    5.5)."""
+    try:
+        return list(validate_headers(headers, flags))
+    except ProtocolError:
+        pass
+    try:
+        return list(validate_headers([(name, value.strip(b" \t")) for name, value in headers], flags))
+    except ProtocolError as error:
+        raise MalformedHeadersError(str(error)) from None

@@ -42,6 +42,18 @@ async def test_grpcs_stub_streams_in_both_directions() -> None:
         assert await served.run_stub(use) == expected
 
 
+async def test_grpcs_stub_sends_space_around_metadata() -> None:
+    """Which means nothing, and costs nobody a call."""
+
+    def use(stub: Any) -> None:
+        for value in ("v ", " v", "  v  ", " "):
+            assert stub.ModelInfer(wire_request(), metadata=[("x-key", value)]).model_name == "echo"
+
+    async with serving(forwarding=HeaderForwarding("^x-")) as served:
+        await served.run_stub(use)
+        assert [request.parameters["x-key"] for request in served.core.requests] == ["v", "v", "v", ""]
+
+
 async def test_grpcs_stub_measures_the_line_while_a_large_response_comes() -> None:
     """By PINGs, of which it sends a few for each response of this size."""
     size = 100 << 20

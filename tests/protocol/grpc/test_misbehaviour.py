@@ -20,6 +20,7 @@ from protocol.grpc.settings import ConnectionLimits, Keepalive
 from protocol.http2 import output
 from tests.protocol.grpc.client import REQUEST_HEADERS, Client, Response, framed
 from tests.protocol.grpc.harness import (
+    INVALID_ARGUMENT,
     Calls,
     connected,
 )
@@ -34,6 +35,28 @@ async def test_a_protocol_error_closes_the_connection_with_a_goaway(autojump_clo
         assert [goaway.error_code for goaway in peers.client.goaways] == [ErrorCodes.FRAME_SIZE_ERROR]
         await peers.has_ended.wait()
         assert peers.calls.cancelled == 1
+
+
+MALFORMED = {"Upper": "x", "connection": "close", "te": "gzip", "a b": "x", "x": "a\nb", ":late": "x"}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("name", MALFORMED)
+async def test_malformed_headers_cost_their_call_only(
+    name: str, ends: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Which is told what is wrong with them."""
+    async with connected() as peers:
+        other = await peers.client.start_call("/test.Test/Wait", b"on")
+        config = peers.client.h2.config
+        config.validate_outbound_headers = config.normalize_outbound_headers = False
+        stream = await peers.client.open("/test.Test/Echo", {name: MALFORMED[name]}, end=ends)
+        response = await peers.client.finish(stream)
+        assert response.status == INVALID_ARGUMENT
+        assert response.message.startswith("the call's headers are malformed: ")
+        peers.calls.gate.set()
+        assert (await peers.client.finish(other)).messages == [b"on"]
+        assert peers.client.goaways == []
 
 
 async def test_a_client_that_speaks_http_1_is_sent_away(autojump_clock: trio.testing.MockClock) -> None:

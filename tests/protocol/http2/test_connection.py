@@ -132,7 +132,6 @@ ERRORS: dict[str, tuple[bytes, ErrorCodes]] = {
     ),
     "headers without end": (frame(frames.HEADERS, 0, 1) + frame(frames.CONTINUATION, 0, 1, b"x") * 65, PROTOCOL),
     "headers of megabytes": (frame(frames.HEADERS, 0, 1) + frame(frames.CONTINUATION, 0, 1, bytes(16_000)) * 2, CALM),
-    "trailers that are not the end": (OPEN + frame(frames.HEADERS, frames.END_HEADERS, 1, BLOCK), PROTOCOL),
     "padding and nothing else": (OPEN + frame(frames.DATA, frames.IS_PADDED, 1, b"\5"), PROTOCOL),
     "padding without its length": (OPEN + frame(frames.DATA, frames.IS_PADDED, 1), FRAME_SIZE),
     "more data than the window": (OPEN + frame(frames.DATA, 0, 1, bytes(60_000)) * 2, FLOW_CONTROL),
@@ -153,7 +152,16 @@ def test_what_ends_the_connection(name: str) -> None:
     assert goaway.error_code == error
 
 
+BAD_BLOCK = bytes(Encoder().encode([("Upper", "x")]))
+AT_END = frames.END_HEADERS | frames.END_STREAM
 STREAM_ERRORS = {
+    "a request whose headers are malformed": (frame(frames.HEADERS, frames.END_HEADERS, 1, BAD_BLOCK), PROTOCOL),
+    "trailers that are not the end": (
+        OPEN + frame(frames.HEADERS, frames.END_HEADERS, 1, bytes(Encoder().encode([("a", "b")]))),
+        PROTOCOL,
+    ),
+    "trailers that are malformed": (OPEN + frame(frames.HEADERS, AT_END, 1, BAD_BLOCK), PROTOCOL),
+    "a window of a stream opened by nothing": (OPEN + frame(frames.WINDOW_UPDATE, 0, 1, bytes(4)), PROTOCOL),
     "data behind the end": (OPEN_AND_END + frame(frames.DATA, 0, 1, b"x"), STREAM_CLOSED),
     "headers behind the end": (OPEN_AND_END + OPEN, STREAM_CLOSED),
     "a window of a stream opened too far": (

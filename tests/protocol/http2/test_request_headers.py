@@ -8,7 +8,7 @@ from hpack.hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.http2.request_headers import Headers, RequestHeaders
+from protocol.http2.request_headers import Headers, MalformedHeadersError, RequestHeaders
 
 BASE = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x"), (b":authority", b"a")]
 
@@ -53,6 +53,37 @@ def test_any_sequence_of_headers_is_read_as_it_was_written(sent: list[tuple[str,
         headers = [*BASE, (name.encode(), str(number).encode() * 20)]
         block = encoder.encode([(*header, is_sensitive) for header in headers])
         assert [tuple(header) for header in reader.headers.request(block)] == headers
+
+
+def test_space_around_values_means_nothing() -> None:
+    reader = Reader()
+    block = Encoder().encode([*BASE, (b"x", b"\t a b  "), (b"y", b" ")])
+    assert list(reader.headers.request(block)) == [*BASE, (b"x", b"a b"), (b"y", b"")]
+
+
+MALFORMED = [[(b"Upper", b"x")], [(b"connection", b"close")], [(b"a", b"b\r\n")], [(b"a", b" \0")], [(b":late", b"x")]]
+
+
+@pytest.mark.parametrize("more", MALFORMED)
+def test_malformed_headers_are_told_apart_from_broken_ones(more: list[tuple[bytes, bytes]]) -> None:
+    """The table has taken note of them, so those behind them mean what they say."""
+    reader, encoder = Reader(), Encoder()
+    with pytest.raises(MalformedHeadersError):
+        reader.headers.request(encoder.encode([*BASE, *more]))
+    assert list(reader.headers.request(encoder.encode(BASE))) == BASE
+    with pytest.raises(MalformedHeadersError):
+        reader.headers.trailers(encoder.encode(more))
+    with pytest.raises(ProtocolError) as raised:
+        reader.headers.request(b"\xff\xff\xff\xff\xff")
+    assert not isinstance(raised.value, MalformedHeadersError)
+
+
+def test_something_may_take_the_place_of_a_malformed_request() -> None:
+    headers: RequestHeaders[object] = RequestHeaders(lambda headers: headers, 16384, str.upper)
+    encoder = Encoder()
+    for _ in range(2):
+        assert "ILLEGAL CHARACTER" in str(headers.request(encoder.encode([*BASE, ("a b", "x")])))
+    assert headers.kept == {}
 
 
 def test_what_is_kept_is_bounded() -> None:
