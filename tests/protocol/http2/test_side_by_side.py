@@ -115,8 +115,9 @@ def _is_forgiven(data: bytes, error: Exception, words: Sequence[Any]) -> bool:
     """Malformed headers, and a stream's window opened by nothing, are errors of their stream (RFC 9113, 8.1.1 and 6.9);
     h2 ends the connection. Space around a value means nothing."""
     reset = [("reset", int.from_bytes(data[5:9], "big") & 0x7FFFFFFF)]
-    is_of_stream = data[3] in (frames.HEADERS, frames.CONTINUATION, frames.WINDOW_UPDATE)
-    return (is_of_stream and words == reset) or "whitespace" in str(error)
+    is_request = data[3] in (frames.HEADERS, frames.CONTINUATION) and words == reset
+    is_window = data[3] == frames.WINDOW_UPDATE and words in (reset, [])
+    return is_request or is_window or "whitespace" in str(error)
 
 
 def _tried(act: Any) -> tuple[Exception | None, Any]:
