@@ -14,7 +14,7 @@ from grpclib.const import Cardinality, Handler
 from protocol import core as vocabulary
 from protocol.answers import Answers
 from protocol.core import LoadParameters
-from protocol.errors import InvalidArgument, Unsupported
+from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 from protocol.grpc.generated import inference as pb
 from protocol.grpc.infer import model_infer
 from protocol.grpc.infer_codec import decode_version
@@ -81,7 +81,12 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
         return pb.ServerReadyResponse(ready=await self._core.check_ready())
 
     async def model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        ready = await self._core.check_model_ready(message.name, decode_version(message.version))
+        version = decode_version(message.version)
+        try:
+            ready = await self._core.check_model_ready(message.name, version)
+        except (NotFound, Unavailable):  # clients ask whether it is there, and take an error for one of their own
+            self._core.is_ready()  # raises while the server ends: that is not a model's state
+            ready = False
         return pb.ModelReadyResponse(ready=ready)
 
     async def server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:

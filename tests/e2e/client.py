@@ -46,12 +46,7 @@ class Client:
 
     def is_ready(self, model: str, version: str = "") -> bool:
         """Whether a version serves; a version that is not there does not."""
-        try:
-            return bool(self.raw.is_model_ready(model, version))
-        except InferenceServerException as error:
-            if status_of(error) in ("NOT_FOUND", "UNAVAILABLE"):  # gRPC says why
-                return False
-            raise
+        return bool(self.raw.is_model_ready(model, version))
 
     def json(self, method: str, *arguments: Any, **more: Any) -> Any:
         """What a call that is not an inference answers, in JSON's types over either protocol."""

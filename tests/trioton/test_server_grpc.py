@@ -187,7 +187,6 @@ async def test_names_that_lead_out_of_the_repository(name: str, repository: Path
 
     def call(client: triton.InferenceServerClient) -> None:
         mine: list[Callable[[], Any]] = [
-            lambda: client.is_model_ready(name),
             lambda: client.get_model_metadata(name),
             lambda: client.get_model_config(name),
             lambda: client.infer(name, inputs()),
@@ -200,6 +199,7 @@ async def test_names_that_lead_out_of_the_repository(name: str, repository: Path
                 ask()
             assert caught.value.status() in ("StatusCode.INVALID_ARGUMENT", "StatusCode.NOT_FOUND"), str(caught.value)
         client.unload_model(name)
+        assert not client.is_model_ready(name)
         assert client.is_model_ready("add_sub")
 
     flags = ("--model-control-mode=explicit", "--load-model=add_sub")

@@ -91,6 +91,9 @@ class FakeCore:
         return self.is_ready()
 
     async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        self.is_ready()
+        if name == "unavailable":
+            raise Unavailable("Request for unknown model: 'unavailable' has no available versions")
         return self.is_model_ready(name, version)
 
     def server_metadata(self) -> ServerMetadata:

@@ -53,7 +53,26 @@ async def test_a_server_that_stops_says_so() -> None:
         assert (response.status, response.message) == (UNAVAILABLE, "Server exiting")
 
 
-@pytest.mark.parametrize("name", ["ModelReady", "ModelMetadata", "ModelConfig"])
+@pytest.mark.parametrize(("model", "version"), [("other", ""), ("unavailable", ""), ("echo", "2")])
+async def test_a_model_that_is_not_there_is_not_ready(model: str, version: str) -> None:
+    """Which is no error: clients ask that to see whether it is there."""
+    request = service_pb2.ModelReadyRequest(name=model, version=version)
+    async with serving() as peers:
+        assert (await peers.ask("ModelReady", request)).ready is False
+        peers.core.is_up = False
+        assert await peers.refusal("ModelReady", request) == (UNAVAILABLE, "Server exiting")
+
+
+async def test_a_model_of_a_bad_version_is_an_error() -> None:
+    async with serving() as peers:
+        status, message = await peers.refusal(
+            "ModelReady", service_pb2.ModelReadyRequest(name="echo", version="newest")
+        )
+        assert status == INVALID_ARGUMENT
+        assert "version string 'newest'" in message
+
+
+@pytest.mark.parametrize("name", ["ModelMetadata", "ModelConfig"])
 async def test_unknown_models_and_bad_versions(name: str) -> None:
     request = getattr(service_pb2, f"{name}Request")
     async with serving() as peers:
