@@ -1,8 +1,7 @@
 """The command line: words to settings, and settings to a running server or the demo.
 
 `trioton serve …` and `trioton …` are the same, as people type `tritonserver …`; `trioton run …` serves one model to the
-person who writes it. Usage errors go to stderr with exit
-code 1, as Triton's do.
+person who writes it. Usage errors go to stderr with exit code 1, as Triton's do.
 """
 
 from __future__ import annotations
@@ -11,46 +10,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from importlib import metadata
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from trioton.flags import Flag, UsageError, read_arguments, read_environment, rows
-from trioton.help import command_help
-from trioton.settings import DemoSettings, Settings
+from repository.stores.urls import StoreUrl
+from trioton.flags import Flag, UsageError, read_arguments, read_environment, read_words, rows
+from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
+from trioton.settings import GROUPS, RUN, DemoSettings, Settings
+from trioton.store_flags import repository_place
+from trioton.tools.layout_checks import place_findings
 
-USAGE = """\
-usage: trioton [serve] --model-repository=<path> [flags]
-       trioton run <model directory> [--reload] [flags]
-       trioton demo [--once] [flags]
-       trioton doctor <repository> … [--json] [flags]
-       trioton config <model directory> [--json] [flags]
-       trioton repo add <repository> <model file or directory> [--name <name>] [flags]
-       trioton <command> --help
-       trioton --version"""
-RUN_USAGE = "usage: trioton run <model directory> [--reload] [flags]"
-DEMO_USAGE = "usage: trioton demo [--once] [flags]"
-DOCTOR_USAGE = """\
-usage: trioton doctor <repository> … [--json] [flags]
-
-Checks every model of the repositories without serving it, and says how to mend what is wrong. Exit code 0 if a server
-would load all of them, else 1."""
-CONFIG_USAGE = """\
-usage: trioton config <model directory> [--json] [flags]
-
-Prints the configuration that a server would use, with everything completed."""
-REPO_USAGE = """\
-usage: trioton repo add <repository> <model file or directory> [--name <name>] [--version <number>] [--force] [flags]
-
-Puts a model into a repository, with a configuration made from it. What is there already stays, unless --force is given.
-A running server sees all of it or nothing."""
-USAGES = {
-    "config": CONFIG_USAGE,
-    "demo": DEMO_USAGE,
-    "doctor": DOCTOR_USAGE,
-    "repo": REPO_USAGE,
-    "run": RUN_USAGE,
-    "serve": USAGE,
-}
 # Triton's own variable: 0 shows log messages as they are, without quotes and escapes.
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 # Exit codes as shells have them for the signals that other programs end by.
@@ -58,15 +27,30 @@ PIPE_CLOSED = 128 + 13  # SIGPIPE, which not every system has
 INTERRUPTED = 128 + signal.SIGINT
 
 
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`run` takes the words after the command and answers the exit code. Plain `--help` shows the groups of flags
+    `shown`; none of them means the overview of all commands."""
+
+    usage: str
+    table: Callable[[], Sequence[Flag]]
+    run: Callable[[Sequence[str]], int]
+    shown: Sequence[str] = (ALL,)
+    epilogue: str = USAGE_OF_FLAGS
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; answers the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    command = words.pop(0) if words and not words[0].startswith("-") else "serve"
+    name = words.pop(0) if words and not words[0].startswith("-") else "serve"
+    command = COMMANDS.get(name, COMMANDS["serve"])
     try:
-        code = _command(command, words)
+        if name not in COMMANDS:
+            raise UsageError(_no_command(name))
+        code = _run_command(name, words)
         sys.stdout.flush()
     except UsageError as error:
-        usage, _, _ = USAGES.get(command, USAGE).partition("\n\n")
+        usage, _, _ = command.usage.partition("\n\n")
         print(usage, error, sep="\n", file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever reads has seen enough (`… --help | head`)
@@ -78,41 +62,64 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _command(command: str, words: list[str]) -> int:
-    match command:
-        case "serve":
-            return _serve(words)
-        case "run":
-            return _run(words)
-        case "demo":
-            return _demo(words)
-        case "doctor":
-            return _doctor(words)
-        case "config":
-            return _config(words)
-        case "repo":
-            return _repo(words)
-    raise UsageError(f"Unexpected argument: {command}; the commands are serve, run, demo, doctor, config and repo")
-
-
 def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Settings from flags and environment; flags win.
+    """A server's settings from words and environment; flags win. Words that are no flags are model repositories.
 
     Raises:
-        UsageError: see `trioton.flags` and `Settings`.
+        UsageError: see `trioton.flags` and `Settings`; a word that is no repository.
     """
     table = rows(Settings)
-    given = read_arguments(table, arguments)
+    places, given = read_words(table, arguments)
+    if places:
+        given["model_repository"] = (*map(_repository, places), *given.get("model_repository", ()))
     return Settings(**{"log_escape": _escapes_log(environment), **read_environment(table, environment), **given})
 
 
+def _repository(word: str) -> Path | StoreUrl:
+    """Raises UsageError: it is none, so it was perhaps not meant as one."""
+    place = repository_place(word)
+    if isinstance(place, Path):
+        for finding in place_findings(place):
+            raise UsageError(f"Unexpected argument: {word}; {finding.text}: {finding.mend}")
+    return place
+
+
+def _run_command(name: str, words: Sequence[str]) -> int:
+    command = COMMANDS[name]
+    groups = _groups_asked_for(words)
+    if groups is None:
+        return command.run(words)
+    print(_help(name, command, groups))
+    return 0
+
+
+def _help(name: str, command: Command, groups: Sequence[str]) -> str:
+    if not groups and not command.shown:
+        return overview(command.table())
+    shown = groups or command.shown
+    return command_help(command.usage, command.table(), shown=shown, command=name, epilogue=command.epilogue)
+
+
+def _groups_asked_for(words: Sequence[str]) -> Sequence[str] | None:
+    """What follows `--help`, empty where nothing does; None where no help is asked for."""
+    for index, word in enumerate(words):
+        name, equals, groups = word.partition("=")
+        if name in ("--help", "-h"):
+            following = words[index + 1] if index + 1 < len(words) else ""
+            named = groups if equals else following if following in (*GROUPS.values(), ALL) else ""
+            return [group for group in named.split(",") if group]
+    return None
+
+
+def _no_command(name: str) -> str:
+    known = [each for each in COMMANDS if each != "help"]
+    hint = f"; to serve what is in it: trioton serve {name}" if os.path.isdir(name) else ""
+    return f"Unexpected argument: {name}; the commands are {', '.join(known[:-1])} and {known[-1]}{hint}"
+
+
 def _serve(words: Sequence[str]) -> int:
-    if _asks_for(words, "--help", "-h"):
-        print(command_help(USAGE, rows(Settings)))
-        return 0
-    if _asks_for(words, "--version"):
-        print(f"trioton {metadata.version('trioton')}")
-        return 0
+    if "--version" in words:
+        return _version(())
     return _serve_process(settings_from(words, os.environ))
 
 
@@ -123,60 +130,143 @@ def _serve_process(settings: Settings) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    from trioton.run import run_settings, run_table
+    from trioton.run import run_settings
 
-    if _asks_for(words, "--help", "-h"):
-        print(command_help(RUN_USAGE, run_table()))
-        return 0
     settings = run_settings(words, os.environ)
     # Tracebacks are easier to read unescaped.
     return _serve_process(replace(settings, log_escape=_escapes_log({ESCAPE_VARIABLE: "0", **os.environ})))
 
 
+def _run_table() -> Sequence[Flag]:
+    from trioton.run import run_table
+
+    return run_table()
+
+
 def _demo(words: Sequence[str]) -> int:
-    table = rows(DemoSettings)
-    if _asks_for(words, "--help", "-h"):
-        print(command_help(DEMO_USAGE, table, epilogue=""))
-        return 0
-    settings = DemoSettings(**read_arguments(table, words))
+    settings = DemoSettings(**read_arguments(rows(DemoSettings), words))
     from trioton.demo import run_demo
 
     return run_demo(settings)
 
 
 def _doctor(words: Sequence[str]) -> int:
-    from trioton.tools.doctor_command import doctor_table, run_doctor
+    from trioton.tools.doctor_command import run_doctor
 
-    return _tool(words, DOCTOR_USAGE, doctor_table(), run_doctor)
+    return run_doctor(words, os.environ)
+
+
+def _doctor_table() -> Sequence[Flag]:
+    from trioton.tools.doctor_command import doctor_table
+
+    return doctor_table()
 
 
 def _config(words: Sequence[str]) -> int:
-    from trioton.tools.config_command import config_table, run_config
+    from trioton.tools.config_command import run_config
 
-    return _tool(words, CONFIG_USAGE, config_table(), run_config)
+    return run_config(words, os.environ)
+
+
+def _config_table() -> Sequence[Flag]:
+    from trioton.tools.config_command import config_table
+
+    return config_table()
 
 
 def _repo(words: Sequence[str]) -> int:
-    from trioton.tools.repo_command import repo_table, run_repo
+    from trioton.tools.repo_command import run_repo
 
-    return _tool(words, REPO_USAGE, repo_table(), run_repo)
+    return run_repo(words, os.environ)
 
 
-def _tool(
-    words: Sequence[str],
-    usage: str,
-    table: Sequence[Flag],
-    run: Callable[[Sequence[str], Mapping[str, str]], int],
-) -> int:
-    if _asks_for(words, "--help", "-h"):
-        print(command_help(usage, table))
-        return 0
-    return run(words, os.environ)
+def _repo_table() -> Sequence[Flag]:
+    from trioton.tools.repo_command import repo_table
+
+    return repo_table()
+
+
+def _version(words: Sequence[str]) -> int:
+    from trioton.version import version_text
+
+    _refuse_words(words)
+    print(version_text())
+    return 0
+
+
+def _help_command(words: Sequence[str]) -> int:
+    """`help`, `help <command>`, `help <group>`, `help <command> <group>`."""
+    name, *groups = words or ["serve"]
+    if name not in COMMANDS and name in (*GROUPS.values(), ALL):
+        name, groups = "serve", list(words)
+    if name not in COMMANDS:
+        raise UsageError(_no_command(name))
+    print(_help(name, COMMANDS[name], groups))
+    return 0
+
+
+def _refuse_words(words: Sequence[str]) -> None:
+    if words:
+        raise UsageError(f"Unexpected argument: {words[0]}")
+
+
+def _no_table() -> Sequence[Flag]:
+    return ()
 
 
 def _escapes_log(environment: Mapping[str, str]) -> bool:
     return environment.get(ESCAPE_VARIABLE) != "0"
 
 
-def _asks_for(words: Sequence[str], *names: str) -> bool:
-    return any(word in names for word in words)
+COMMANDS = {
+    "serve": Command(
+        "usage: trioton serve <repository> … [flags]; see trioton --help", lambda: rows(Settings), _serve, shown=()
+    ),
+    "run": Command(
+        """\
+usage: trioton run <model directory> [--reload] [flags]
+
+Serves one model on this machine, with the flags of a server.""",
+        _run_table,
+        _run,
+        shown=(GROUPS[RUN],),
+    ),
+    "demo": Command(
+        """\
+usage: trioton demo [--once] [flags]
+
+Builds a repository of real models, serves it, and shows what they answer.""",
+        lambda: rows(DemoSettings),
+        _demo,
+        epilogue="",
+    ),
+    "doctor": Command(
+        """\
+usage: trioton doctor <repository> … [--json] [flags]
+
+Checks every model of the repositories without serving it, and says how to mend
+what is wrong. Exit code 0 if a server would load all of them, else 1.""",
+        _doctor_table,
+        _doctor,
+    ),
+    "config": Command(
+        """\
+usage: trioton config <model directory> [--json] [flags]
+
+Prints the configuration that a server would use, with everything completed.""",
+        _config_table,
+        _config,
+    ),
+    "repo": Command(
+        """\
+usage: trioton repo add <repository> <model file or directory> [flags]
+
+Puts a model into a repository, with a configuration made from it. What is there
+already stays, unless --force is given. A running server sees all of it or
+nothing.""",
+        _repo_table,
+        _repo,
+    ),
+    "version": Command("usage: trioton version", _no_table, _version, epilogue=""),
+    "help": Command("usage: trioton help [<command>] [<group of flags>]", _no_table, _help_command, epilogue=""),
+}

@@ -1,4 +1,4 @@
-"""The text of `--help`, made from the table of flags."""
+"""The texts of `--help`: what one needs first on one screen, and the flags by group, made from their table."""
 
 from __future__ import annotations
 
@@ -6,34 +6,102 @@ import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 
-from trioton.flags import ENVIRONMENT_PREFIX, ENVIRONMENT_SEPARATOR, Flag
+from trioton.flags import ENVIRONMENT_PREFIX, ENVIRONMENT_SEPARATOR, Flag, UsageError
 from trioton.settings import GROUPS
 
-WIDTH = 100
+WIDTH = 80
 INDENT = "      "
+ALL = "all"
 
-EPILOGUE = f"""\
-A flag is given as --name=value or --name value. Each can also come from the environment, as
-{ENVIRONMENT_PREFIX}<NAME IN CAPITALS> with _ for -, and with "{ENVIRONMENT_SEPARATOR}" between the values of a flag
-that may be given several times; the command line wins. Booleans are true, on, 1, false, off or 0."""
+OVERVIEW = """\
+usage: trioton <command> [flags]; trioton [flags] is trioton serve [flags]
+
+  serve REPOSITORY …         serve the models of a repository
+  run MODEL_DIR              serve one model; with --reload again as it changes
+  demo                       build real models and ask them
+  doctor REPOSITORY …        say what is wrong with models, and how to mend it
+  config MODEL_DIR           print a model's configuration, completed
+  repo add REPOSITORY FILE   put a model file into a repository
+  help [COMMAND], version    this, or a command's help; version and commit
+
+What serve needs first:
+  --model-repository=<path>  the models; also s3://, gs:// and as://
+  --model-control-mode=explicit --load-model=<name>
+                             load this one; clients load and unload others
+  --exit-on-error=false      serve the others where a model does not load
+  --http-port=8000 --grpc-port=8001 --metrics-port=8002 --log-verbose=1"""
+
+EXAMPLES = """\
+Examples:
+  trioton serve models/
+  trioton repo add models/ resnet.onnx --name resnet
+  curl localhost:8000/v2/models/resnet"""
+
+USAGE_OF_FLAGS = f"""\
+A flag is given as --name=value or --name value. Each can also come from the
+environment, as {ENVIRONMENT_PREFIX}<NAME IN CAPITALS> with _ for -, and with "{ENVIRONMENT_SEPARATOR}" between
+the values of a flag that may be given several times; the command line wins.
+Booleans are true, on, 1, false, off or 0."""
 
 
-def command_help(usage: str, table: Sequence[Flag], *, epilogue: str = EPILOGUE) -> str:
-    """The usage, then every flag under its group; within a group in the table's order."""
+def overview(table: Sequence[Flag]) -> str:
+    """The commands, the first flags, the names of all groups of a server's flags, and examples: one screen."""
+    return "\n".join([OVERVIEW, _groups_text("serve", table), EXAMPLES])
+
+
+def command_help(
+    usage: str,
+    table: Sequence[Flag],
+    *,
+    shown: Sequence[str] = (ALL,),
+    command: str = "",
+    epilogue: str = USAGE_OF_FLAGS,
+) -> str:
+    """The usage, then the flags of the groups `shown` (words of `GROUPS`) under their headings, each group in the
+    table's order. Where others are left out, `command` is that whose help has them.
+
+    Raises:
+        UsageError: there is no such group.
+    """
+    names = _group_names(table)
+    for name in shown:
+        if name not in (*names, ALL):
+            raise UsageError(f"--help: there is no group '{name}' of flags; there are {', '.join(names)} and {ALL}")
     parts = [usage]
-    ordered = sorted(table, key=lambda flag: GROUPS.index(flag.group))
-    for group, flags in groupby(ordered, key=lambda flag: flag.group):
-        parts.append("\n".join([f"{group}:", *(_flag_help(flag) for flag in flags)]))
+    ordered = sorted(table, key=lambda flag: list(GROUPS).index(flag.group))
+    for heading, flags in groupby(ordered, key=lambda flag: flag.group):
+        if GROUPS[heading] in shown or ALL in shown:
+            parts.append("\n".join([f"{heading}:", *(_flag_help(flag) for flag in flags)]))
+    if command and ALL not in shown:
+        parts.append(_groups_text(command, table))
     return "\n\n".join([*parts, epilogue]).rstrip()
+
+
+def _groups_text(command: str, table: Sequence[Flag]) -> str:
+    names = " ".join(_group_names(table))
+    return f"All flags by group: trioton {command} --help=<group>, or --help={ALL}\n{_filled(names, '  ')}"
+
+
+def _group_names(table: Sequence[Flag]) -> list[str]:
+    given = {flag.group for flag in table}
+    return [name for heading, name in GROUPS.items() if heading in given]
 
 
 def _flag_help(flag: Flag) -> str:
     value = f"={flag.metavar}" if flag.metavar else ""
     names = ", ".join(f"--{name}{value}" for name in (flag.name, *flag.aliases))
-    text = textwrap.fill(
-        flag.help + _default(flag), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False
+    return f"{_filled(names, '  ')}\n{_filled(flag.help + _default(flag), INDENT)}"
+
+
+def _filled(text: str, indent: str) -> str:
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
-    return f"  {names}\n{text}"
 
 
 def _default(flag: Flag) -> str:

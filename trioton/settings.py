@@ -70,23 +70,23 @@ TRACING = "Tracing"
 DEMO = "Demo"
 RUN = "Run"
 TOOLS = "Command"
-# In the order of the help text.
-GROUPS = (
-    TOOLS,
-    RUN,
-    SERVER,
-    STORES,
-    LOADING,
-    DEVICES,
-    HTTP,
-    GRPC,
-    METRICS,
-    SCHEDULING,
-    LOGGING,
-    TRACING,
-    DEMO,
-    COMPATIBILITY,
-)
+# The headings of the help text in its order, with the words that ask for one alone.
+GROUPS = {
+    TOOLS: "command",
+    RUN: "run",
+    SERVER: "server",
+    STORES: "stores",
+    LOADING: "loading",
+    DEVICES: "gpus",
+    HTTP: "http",
+    GRPC: "grpc",
+    METRICS: "metrics",
+    SCHEDULING: "scheduling",
+    LOGGING: "logging",
+    TRACING: "tracing",
+    DEMO: "demo",
+    COMPATIBILITY: "compatibility",
+}
 
 
 @dataclass(frozen=True, slots=True)

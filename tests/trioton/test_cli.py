@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from trioton.cli import ESCAPE_VARIABLE, PIPE_CLOSED, main, settings_from
+from trioton.cli import COMMANDS, ESCAPE_VARIABLE, PIPE_CLOSED, main, settings_from
 from trioton.flags import UsageError
 from trioton.settings import BackendSetting
+from trioton.version import commit
 
 
 def test_flags_win_over_the_environment() -> None:
@@ -129,7 +131,7 @@ def test_flags_of_tritons_that_have_no_effect_are_taken_and_told() -> None:
         ([], "--model-repository is required"),
         (["serve"], "--model-repository is required"),
         (["--model-repsitory=/a"], 'Bad option: "--model-repsitory". Did you mean --model-repository?'),
-        (["sreve"], "Unexpected argument: sreve; the commands are serve, run, demo, doctor, config and repo"),
+        (["sreve"], "Unexpected argument: sreve; the commands are serve, run, demo, doctor, config, repo and version"),
         (
             ["--model-repository=/a", "--load-model=x"],
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
@@ -188,9 +190,88 @@ def test_help_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--model-repository" not in shown
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"trioton {metadata.version('trioton')}\n"
+@pytest.mark.parametrize("arguments", [["--version"], ["version"], ["serve", "--version"]])
+def test_the_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == f"trioton {metadata.version('trioton')} (commit {commit()})\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], ["serve", "--help"], ["help", "serve"]])
+def test_the_first_help_fits_one_screen(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 24 lines and 80 columns, with every command and every group of flags; what it names is there."""
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) < 24
+    assert max(map(len, shown.splitlines())) <= 80
+    for name in COMMANDS:
+        assert f"{name} " in shown
+    settings_from(["--model-repository=/a", "--model-control-mode=explicit", *_flags_of(shown)], {})
+
+
+def _flags_of(shown: str) -> list[str]:
+    flags = [word for word in shown.split() if re.match(r"--\w", word) and not word.startswith("--help")]
+    known = [word.replace("<path>", "/a").replace("<name>", "m") for word in flags]
+    return [word for word in known if word not in ("--reload", "--name")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown", "hidden"),
+    [
+        (["--help=scheduling"], "--rate-limit=", "--http-port="),
+        (["serve", "--help", "http"], "--http-port=<integer>", "--rate-limit="),
+        (["serve", "--help=http,grpc"], "--grpc-port=<integer>", "--rate-limit="),
+        (["help", "grpc"], "--grpc-port=<integer>", "--http-port="),
+        (["help", "run"], "--reload", "--http-port="),
+        (["help", "run", "http"], "--http-port=", "--debug="),
+        (["run", "--help=all"], "--http-port=", "--load-model"),
+        (["help", "demo"], "--once", "--model-repository"),
+        (["doctor", "--help"], "--backend-directory=", "--http-port="),
+        (["--help=all"], "--vertex-ai-port=", "--reload\n"),
+        (["--help", "--http-port=1"], "What serve needs first", "--vertex-ai-port"),
+    ],
+)
+def test_help_of_a_group(arguments: list[str], shown: str, hidden: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert shown in text
+    assert hidden not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--help=htp"], "there is no group 'htp' of flags; there are server, stores, loading, gpus, http, grpc"),
+        (["help", "sreve"], "Unexpected argument: sreve; the commands are"),
+        (["version", "now"], "Unexpected argument: now"),
+    ],
+)
+def test_help_that_there_is_not(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    assert text in capsys.readouterr().err
+
+
+def test_repositories_without_a_flag(tmp_path: Path) -> None:
+    """Words of `serve` are repositories, beside those of the flag; a word that is none was meant otherwise."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "one" / "1").mkdir(parents=True)
+    (tmp_path / "one" / "1" / "model.py").touch()
+    models = str(tmp_path / "models")
+    settings = settings_from(
+        [models, "--model-repository=/b", "s3://bucket/models"], {"TRIOTON_MODEL_REPOSITORY": "/c"}
+    )
+    assert [str(place) for place in settings.model_repository] == [models, "s3://bucket/models", "/b"]
+    assert settings_from(["--strict-readiness", models], {}).model_repository == (tmp_path / "models",)
+    for word, reason in {
+        "absent": "Unexpected argument: absent; repository 'absent' does not exist",
+        str(tmp_path / "one"): "is the directory of one model, not a repository: give the directory around it",
+    }.items():
+        with pytest.raises(UsageError, match=reason):
+            settings_from([word], {})
+
+
+def test_a_directory_in_the_place_of_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 1
+    assert f"to serve what is in it: trioton serve {tmp_path}" in capsys.readouterr().err
 
 
 def test_wrong_flags_are_found_before_anything_is_loaded() -> None:

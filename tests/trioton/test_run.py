@@ -116,7 +116,7 @@ def test_usage_errors(
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--help"]) == 0
+    assert main(["run", "--help=all"]) == 0
     shown = capsys.readouterr().out
     assert "--reload" in shown
     assert "--http-port" in shown

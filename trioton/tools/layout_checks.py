@@ -30,6 +30,11 @@ _LIKE_CONFIG = re.compile(r"(config|model)\.?(pbtxt?|pb\.?txt|txt|json|prototxt)
 
 def repository_findings(path: Path) -> list[Finding]:
     """What is wrong with a repository as such."""
+    return place_findings(path) or _repository_findings(path)
+
+
+def place_findings(path: Path) -> list[Finding]:
+    """Whether it is no repository at all."""
     if not path.exists():
         return [Finding(f"repository '{path}' does not exist", "make it, or correct the path")]
     if not path.is_dir():
@@ -41,6 +46,10 @@ def repository_findings(path: Path) -> list[Finding]:
                 f"give the directory around it: {path.absolute().parent}",
             )
         ]
+    return []
+
+
+def _repository_findings(path: Path) -> list[Finding]:
     findings = [
         Finding(
             f"'{name}' lies in the repository itself, where no model is looked for",
