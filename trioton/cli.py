@@ -42,6 +42,8 @@ class Command:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; answers the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        del sys.argv[1:]  # a model in this process that reads its own arguments is not to find the server's
     name = words.pop(0) if words and not words[0].startswith("-") else "serve"
     command = COMMANDS.get(name, COMMANDS["serve"])
     try:

@@ -11,7 +11,7 @@ import sys
 # Not only as a script's first entry: PYTHONSAFEPATH leaves that out. The loader moves it behind the model's folders.
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-if __name__ == "__main__":  # processes that a model spawns import this file under another name
+if __name__ == "__main__":
     if sys.version_info < (3, 8):  # noqa: UP036 (this is the check)
         sys.exit("The Python backend needs Python 3.8 or newer; " + sys.executable + " is " + sys.version.split()[0])
     try:

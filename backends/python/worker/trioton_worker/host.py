@@ -22,12 +22,12 @@ from typing import Any
 
 from .connection import Connection, encode_json
 from .errors import describe, format_traceback
-from .hiding import hide_server
-from .lifeline import LIFELINE, tie_to_server
+from .lifeline import tie_to_server
 from .making import SharingMaker, TemplateMaker, initialized, load_class
 from .process_exit import exit_for, exit_now
 from .serve import collect_less, serve
 from .session import Session, open_session
+from .surroundings import set_up
 
 _MOST_DESCRIPTORS = 2
 _MESSAGE_SIZE = 65536
@@ -40,7 +40,7 @@ def main(host_fd: int) -> None:
     os.set_inheritable(host_fd, False)
     control = socket.socket(fileno=host_fd)
     tie_to_server(control)
-    hide_server()
+    set_up()
     try:
         _Host(control).run()
     except BaseException as error:
@@ -121,7 +121,6 @@ class _Host:
 def _refuse_threads() -> None:
     """Threads are not forked; a model that counts on them would hang."""
     others = [each.name for each in threading.enumerate() if each is not threading.main_thread()]
-    others = [name for name in others if name != LIFELINE]
     if others:
         raise RuntimeError(
             f"initialize has started threads ({', '.join(others)}), which forked workers would not have; start them in "

@@ -6,6 +6,7 @@ and needs its workers for it; it ends them itself.
 
 from __future__ import annotations
 
+import _thread
 import faulthandler
 import os
 import select
@@ -13,9 +14,6 @@ import signal
 import socket
 import sys
 import threading
-
-# The name of the thread that waits for the server's end.
-LIFELINE = "lifeline"
 
 _PR_SET_PDEATHSIG = 1
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
@@ -73,7 +71,7 @@ def _die_with_parent() -> None:
 
 def _watch(control_fd: int) -> None:
     """Also for the processes that a model forks, which the kernel does not kill with the server."""
-    threading.Thread(target=_exit_at_hangup, args=(control_fd,), name=LIFELINE, daemon=True).start()
+    _thread.start_new_thread(_exit_at_hangup, (control_fd,))  # a model's own threads are all that it sees
 
 
 def _exit_at_hangup(control_fd: int) -> None:

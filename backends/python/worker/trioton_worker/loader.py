@@ -27,6 +27,8 @@ def load_model_class(path: str, model_directory: str, version_directory: str) ->
     folder, filename = os.path.split(path)
     while _worker_folder in sys.path:
         sys.path.remove(_worker_folder)
+    if not getattr(sys.flags, "safe_path", False):  # Python 3.11
+        sys.path.insert(0, "")
     sys.path += [*model_folders(path, model_directory, version_directory), _worker_folder]
     stem = os.path.splitext(filename)[0]
     if version_directory != folder:
@@ -80,4 +82,7 @@ def _run(name: str, path: str, search: list[str] | None = None) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    package, _, own = name.rpartition(".")
+    if package:  # as the import statement does
+        setattr(sys.modules[package], own, module)
     return module

@@ -17,12 +17,12 @@ from .connection import Connection, Frame, Head
 from .debugger import offer_breakpoints
 from .errors import describe, format_traceback
 from .frames import COMPLETE, DONE, EXECUTE, FAILED, FINALIZE, INITIALIZE
-from .hiding import hide_server
 from .instance import Instance
 from .lifeline import tie_to_server
 from .making import FreshMaker, Maker
 from .model_config import ModelConfig
 from .session import Session, close_session, open_session
+from .surroundings import set_up
 
 _GARBAGE_THRESHOLDS = (5_000, 10, 10)
 
@@ -33,7 +33,7 @@ def main(control_fd: int) -> None:
     os.set_inheritable(control_fd, False)
     control = socket.socket(fileno=control_fd)
     tie_to_server(control)
-    hide_server()
+    set_up()
     serve(open_session(Session(Connection(control))), FreshMaker())
 
 
