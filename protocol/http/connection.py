@@ -19,6 +19,7 @@ from protocol.http.exchange import App
 from protocol.http.http1 import ChangeToHttp2, Http1
 from protocol.http.http2_connection import Http2Connection
 from protocol.http.settings import ConnectionLimits, OnLimit
+from protocol.http.upgraded_connection import UpgradedConnection
 from protocol.tls import agreed_protocol
 from protocol.wire import PlainWire, TlsWire, Wire
 
@@ -31,7 +32,7 @@ class Served:
     limits: ConnectionLimits
     on_limit: OnLimit
     date: DateHeader
-    # Of hypercorn, for HTTP/2.
+    # Of hypercorn, for connections that were upgraded to HTTP/2.
     asgi: AppWrapper
     config: Config
     context: WorkerContext
@@ -44,7 +45,7 @@ class Connection:
         self._is_tls = isinstance(stream, trio.SSLStream)
         self.wire: Wire = TlsWire(stream) if isinstance(stream, trio.SSLStream) else PlainWire(stream)
         self._shaking_hands = trio.CancelScope()
-        self._protocol: Http1 | Http2Connection | None = None
+        self._protocol: Http1 | Http2Connection | UpgradedConnection | None = None
         self._is_draining = False
 
     async def run(self) -> None:
@@ -73,17 +74,24 @@ class Connection:
             self._protocol = http1
             change = await http1.run()
         if change is not None:
+            await self._run_http2(change)
+
+    async def _run_http2(self, change: ChangeToHttp2) -> None:
+        served = self._served
+        if change.settings is None:
             http2 = Http2Connection(
-                self._served.asgi,
-                self._served.config,
-                self._served.context,
-                self._served.limits,
-                self._served.on_limit,
-                self.wire,
-                is_tls=self._is_tls,
+                served.app, self.wire, served.limits, served.on_limit, served.date, direct=served.direct
             )
             self._protocol = http2
-            await http2.run(change.rest, change.headers, change.settings)
+            if self._is_draining:
+                await http2.drain()
+            await http2.run(change.rest)
+        else:
+            upgraded = UpgradedConnection(
+                served.asgi, served.config, served.context, served.limits, served.on_limit, self.wire
+            )
+            self._protocol = upgraded
+            await upgraded.run(change.rest, change.headers, change.settings)
 
     def check_time(self, now: float) -> None:
         """End a wait that has lasted too long."""

@@ -35,7 +35,7 @@ ALPN_PROTOCOLS = ("h2", "http/1.1")
 # Clients that are told at a time that there are too many of them; others are just closed.
 MAX_REFUSALS = 64
 # How often connections are looked after, and so how soon it is noticed that the client of a long request has left.
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.15
 _NEVER = 2**31
 
 

@@ -75,12 +75,13 @@ class DirectInference:
         self._services = app.services
         self.poller = the_poller()
         self.keys = app.services.access.keys
-        self._answers: Answers = Answers()
+        self.answers: Answers = Answers()
+        self.give_out = app.services.core.give_out
 
     async def run(self) -> None:
         """As long as connections are to be called."""
-        with self.poller.calling_last(self._services.core.give_out):
-            await self._answers.run()
+        with self.poller.calling_last(self.give_out):
+            await self.answers.run()
 
     def head(self, head: Head, data: bytes) -> DirectHead | None:
         """None where its requests are not plain inference."""
@@ -118,6 +119,18 @@ class DirectInference:
             self.keys.current,
         )
 
+    def hold(self, size: int) -> bool:
+        """Count bytes of a body that comes; False where there is no memory for them, and nothing is counted."""
+        memory = self._services.memory
+        if size > memory.limit - memory.held:
+            return False
+        memory.held += size
+        return True
+
+    def release(self, size: int) -> None:
+        """What `hold` has counted is let go, or counted by `begin` or by a task from now on."""
+        self._services.memory.held -= size
+
     def begin(self, head: DirectHead, body: memoryview, asking: Asking) -> DirectRequest | None:
         """Queue a request; None where it has to go the usual way, and nothing has been done."""
         services = self._services
@@ -133,7 +146,7 @@ class DirectInference:
             if decoded.placement is not None:
                 return None
             request = DirectRequest(
-                self._answers, asking=asking, encoding=decoded.encoding, accepts_coding=head.accepts_coding, size=size
+                self.answers, asking=asking, encoding=decoded.encoding, accepts_coding=head.accepts_coding, size=size
             )
             request.submitted = services.core.submit(decoded.request, request, later=True)
         except ServerError:

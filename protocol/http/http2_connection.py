@@ -1,145 +1,262 @@
-"""An HTTP/2 connection: moves bytes between a wire and hypercorn's protocol, with an end to every wait.
+"""REST on one HTTP/2 connection, on the sans-IO core of `protocol.http2`: a reader, a writer, and its requests.
 
-    wire -> [http2_connection] -> http2 -> the application -> http2 -> [http2_connection] -> wire
+    wire -> [http2_connection] -> http2_streams … http2_output -> wire
 
-This stands in for hypercorn's own `TCPServer`, where a client that neither reads nor leaves holds its connection for
-ever.
+What floods the connection ends it: streams that are opened and reset again (CVE-2023-44487), frames that only make work
+(CVE-2019-9512 and its like), header lists far over the limit.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
+from typing import Any
 
 import trio
-from h2.exceptions import ProtocolError
-from hypercorn.config import Config
-from hypercorn.events import Event, RawData, Updated
-from hypercorn.trio.task_group import TaskGroup
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ConnectionState
+from h2.errors import ErrorCodes
+from h2.exceptions import DenialOfServiceError, ProtocolError
 
-from protocol.http.http2 import Http2
+from protocol.flood import FloodGuard
+from protocol.http.date import DateHeader
+from protocol.http.direct_infer import DirectInference
+from protocol.http.exchange import App
+from protocol.http.http2_goodbye import RETIRING_PING, Goodbye, Step
+from protocol.http.http2_head import ResponseBlocks
+from protocol.http.http2_output import HttpOutput
+from protocol.http.http2_streams import CONNECTION_WINDOW, STREAM_WINDOW, Http2Streams, no_request
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
+from protocol.http2 import events
+from protocol.http2.connection import ServerConnection
+from protocol.http2.frames import GOAWAY
+from protocol.http2.reader import WireReader
+from protocol.messages import Buffer
 from protocol.wire import Wire
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_SIZE = 64 * 1024
+RECEIVE_SIZE = 65536
+
+
+class _CutOffError(ProtocolError):
+    """The client sends more of something than any decent one does; a GOAWAY says so."""
 
 
 class Http2Connection:
-    """`on_limit` is told the name of each limit that bites."""
+    """`on_limit` is told the name of each limit that bites. Without `direct` every request takes a task."""
 
     def __init__(
         self,
-        app: AppWrapper,
-        config: Config,
-        context: WorkerContext,
+        app: App,
+        wire: Wire,
         limits: ConnectionLimits,
         on_limit: OnLimit,
-        wire: Wire,
+        date: DateHeader,
         *,
-        is_tls: bool,
+        direct: DirectInference | None = None,
     ) -> None:
         self._limits = limits
         self._on_limit = on_limit
         self._wire = wire
-        self._tasks = TaskGroup()
-        self._send_lock = trio.Lock()
+        self._now = trio.lowlevel.current_clock().current_time
+        blocks = ResponseBlocks(date)
+        self._h2 = ServerConnection(
+            max_concurrent_streams=limits.max_concurrent_streams,
+            stream_window=STREAM_WINDOW,
+            connection_window=CONNECTION_WINDOW,
+            max_header_size=limits.max_header_size,
+            interpret=lambda headers: self._streams.read_head(headers),
+            refuse=no_request,
+            response_headers=blocks.encoder,
+        )
+        self._out = HttpOutput(
+            self._h2, blocks, wire, on_limit, send_timeout=limits.send_timeout, connection_window=CONNECTION_WINDOW
+        )
+        self._streams = Http2Streams(app, direct, limits, self._out, self, on_limit)
+        self._reader = WireReader(wire, None if direct is None else direct.poller, self._out, self._h2, self)
+        self._give_out = None if direct is None else direct.give_out
+        self._goodbye = Goodbye()
+        self._served = 0
+        self._most_served = limits.max_requests_per_connection or math.inf
+        self._seen = -1  # how many requests had been taken when the connection was last looked at
+        self._deadline = math.inf  # of the wait for a request
         self._reading = trio.CancelScope()
-        self._waiting = trio.CancelScope()  # for the next bytes
-        self._deadline = math.inf  # of that wait
-        self._is_gone = False  # the client has left, or takes nothing any more
-        self._is_draining = False
-        state = ConnectionState({})
-        self._protocol = Http2(app, config, context, self._tasks, state, is_tls, None, None, self._send)
-        self._protocol.prepare(limits, on_limit)
+        self._is_lost = False  # the client is gone, or cannot be written to
+        self._has_failed = False  # it broke the protocol, and a GOAWAY says so
+        self._resets = FloodGuard(limits.max_stream_resets)
+        self._control_frames = FloodGuard(limits.max_control_frames)
+        self._on_event: dict[type[events.Event], Callable[[Any], None]] = {
+            events.RequestReceived: self._streams.on_request,
+            events.DataReceived: self._streams.on_data,
+            events.TrailersReceived: self._streams.on_trailers,
+            events.StreamReset: self._streams.on_stream_reset,
+            events.WindowUpdated: self._on_window_updated,
+            events.RemoteSettingsChanged: self._on_settings_changed,
+            events.PingReceived: self._on_control_frame,
+            events.PingAckReceived: self._on_ping_answered,
+            events.IgnoredFrame: self._on_ignored_frame,
+        }
 
-    async def run(self, rest: bytes, headers: list[tuple[bytes, bytes]] | None, settings: bytes | None) -> None:
-        """Serve until either side ends the connection; what still runs for it then is cancelled. `rest` has come
-        already; after an upgrade there are the headers of its request, and its settings.
-
-        Cancelling ends it at once, but for a write, which ends when the wire is closed under it.
-        """
-        with trio.CancelScope() as everything:
-            async with self._tasks:
+    async def run(self, begun: bytes) -> None:
+        """Serve until the client goes, breaks the protocol, or `drain` was called and no request is left. `begun` has
+        come already. Cancelling ends it at once, with what runs."""
+        self._h2.initiate_connection()
+        self._out.flush()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                self._streams.begin(nursery)
                 with self._reading:
-                    self._note_idle(True)
-                    if await self._begin(rest, headers, settings):
-                        await self._read()
-                if not self._is_gone and self._protocol.may_get_more:
+                    if begun:
+                        self.take(begun)
+                        self.end_burst()
+                    await self._reader.run()
+                self._streams.terminate()
+                if not self._is_lost:
                     with trio.move_on_after(GOODBYE_SECONDS):
                         await self._say_goodbye()
-                everything.cancel()
-
-    def check_time(self, now: float) -> None:
-        """Its waits have deadlines of their own."""
+                nursery.cancel_scope.cancel()
+        finally:
+            self._streams.terminate()
 
     async def drain(self) -> None:
-        """Finish what is in flight, take no more, and let `run` return."""
-        self._is_draining = True
-        await self._protocol.drain()
+        """Take no more requests than those that the client sends before it has heard of that, answer them, and let
+        `run` return."""
+        self._goodbye.begin(self._now(), is_idle=not self._streams)
 
-    # From the client.
-
-    async def _begin(self, rest: bytes, headers: list[tuple[bytes, bytes]] | None, settings: bytes | None) -> bool:
-        try:
-            await self._protocol.initiate(headers, settings)
-            if rest:
-                await self._protocol.handle(RawData(rest))
-        except ProtocolError as error:
-            logger.debug("an upgrade to HTTP/2 failed: %s", error)
-            return False
-        return True
-
-    async def _read(self) -> None:
-        while True:
-            with trio.CancelScope(deadline=self._deadline) as self._waiting:
-                data = await self._wire.receive(RECEIVE_SIZE)
-            if self._waiting.cancelled_caught:
-                self._on_limit("idle_timeout")
-                await self._protocol.drain()
-                return
-            if not data:
-                self._is_gone = True
-                return
-            await self._protocol.handle(RawData(data))
-            if self._protocol.idle and self._deadline == math.inf:  # busy for a moment only
-                self._note_idle(True)
-
-    def _note_idle(self, is_idle: bool) -> None:
-        self._deadline = trio.current_time() + self._limits.idle_timeout if is_idle else math.inf
-        self._waiting.deadline = self._deadline
-
-    # What the protocol sends.
-
-    async def _send(self, event: Event) -> None:
-        if isinstance(event, RawData):
-            await self._write(event.data)
-        elif isinstance(event, Updated):
-            self._note_idle(self._protocol.idle)
-            if self._protocol.idle and self._is_draining:
-                self._reading.cancel()
-        else:  # all has been said
+    def check_time(self, now: float) -> None:
+        """Called every now and then."""
+        is_new = self._seen != self._served
+        self._seen = self._served
+        if self._streams:
+            self._streams.hand_over_slow()
+        if self._goodbye.has_begun:
+            self._follow(self._goodbye.due(now))
+        if self._streams:
+            self._deadline = math.inf
+        elif is_new or self._deadline == math.inf:
+            self._deadline = now + self._limits.idle_timeout
+        elif now >= self._deadline:
+            self._on_limit("idle_timeout")
             self._reading.cancel()
 
-    async def _write(self, data: bytes) -> None:
-        """Shielded, because it may be of one exchange among several on the connection: a frame that is lost, or half
-        out, would spoil the others. It ends when nothing moves for `send_timeout` seconds."""
-        with trio.CancelScope(shield=True):
-            async with self._send_lock:
-                if not self._is_gone and not await self._wire.send(data, self._limits.send_timeout, self._note_deaf):
-                    self._is_gone = True  # part of a message is out, and nothing can follow it
-                    self._reading.cancel()
+    # What comes.
 
-    def _note_deaf(self) -> None:
-        self._on_limit("send_timeout")
+    @property
+    def is_over(self) -> bool:
+        """Implements `reader.Reading`."""
+        return self._is_lost or self._has_failed
+
+    def take(self, data: Buffer) -> None:
+        """Implements `reader.Reading`."""
+        if not data:
+            self._is_lost = True
+            return
+        try:
+            for event in self._h2.receive_data(data):
+                self._on_event[type(event)](event)
+        except ProtocolError as error:  # a GOAWAY that says so to the client is ready
+            logger.debug("closing an HTTP/2 connection: %s", error)
+            if type(error) is DenialOfServiceError:
+                self._on_limit("max_header_size")
+            self._has_failed = True
+
+    def end_burst(self) -> None:
+        """Implements `reader.Reading`."""
+        if not self.is_over:
+            self._out.end_burst()
+
+    def room(self, stream_id: int, size: int) -> memoryview | None:
+        """Implements `reader.Reading`."""
+        return None if self._has_failed else self._streams.room(stream_id, size)
+
+    def give_out(self) -> None:
+        """Implements `reader.Reading`."""
+        if self._give_out is not None:
+            self._give_out()
+
+    def _on_window_updated(self, event: events.WindowUpdated) -> None:
+        self._out.on_windows_changed()
+
+    def _on_settings_changed(self, event: events.RemoteSettingsChanged) -> None:
+        self._out.on_windows_changed()
+        self.count_control_frame()
+
+    def _on_ping_answered(self, event: events.PingAckReceived) -> None:
+        if event.ping_data == RETIRING_PING:
+            self._follow(self._goodbye.on_answered())
+        self.count_control_frame()
+
+    def _on_control_frame(self, event: events.Event) -> None:
+        self.count_control_frame()
+
+    def _on_ignored_frame(self, event: events.IgnoredFrame) -> None:
+        if event.kind == GOAWAY:  # it opens no more streams, and waits for its responses
+            self._streams.refuses = True
+            self._end_if_done()
+        self.count_control_frame()
+
+    def count_control_frame(self) -> None:
+        """Implements `http2_streams.Owner`."""
+        if not self._control_frames.passes(self._now()):
+            self._cut_off("max_control_frames", b"too many control frames")
+
+    def count_reset(self) -> None:
+        """Implements `http2_streams.Owner`."""
+        if not self._resets.passes(self._now()):
+            self._cut_off("max_stream_resets", b"too many streams reset")
+
+    def _cut_off(self, limit: str, reason: bytes) -> None:
+        self._on_limit(limit)
+        self._out.go_away(ErrorCodes.ENHANCE_YOUR_CALM, reason)
+        raise _CutOffError(reason.decode())
+
+    # The end.
+
+    def note_request(self) -> None:
+        """Implements `http2_streams.Owner`."""
+        self._served += 1
+        if self._served == self._most_served:
+            self._on_limit("max_requests_per_connection")
+            self._goodbye.end()
+            self._streams.refuses = True
+            self._out.go_away()
+
+    def note_last_end(self) -> None:
+        """Implements `http2_streams.Owner`."""
+        if self._goodbye.has_begun:
+            self._follow(self._goodbye.on_idle(self._now()))
+        self._end_if_done()
+
+    def _follow(self, step: Step | None) -> None:
+        match step:
+            case Step.ANNOUNCE:
+                # Before it: for some clients nothing may come behind a GOAWAY.
+                self._h2.ping(RETIRING_PING)
+                self._out.announce_end()
+                self._out.write()
+            case Step.REFUSE:
+                self._streams.refuses = True
+                self._out.go_away()
+                self._out.write()
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._streams.refuses and not self._streams:
+            self._reading.cancel()
+
+    async def _write(self) -> None:
+        try:
+            await self._out.run()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            self._is_lost = True
+            self._reading.cancel()
 
     async def _say_goodbye(self) -> None:
-        """Let the client close first: closing on bytes that nobody has read would make the kernel reset the connection,
-        and the client lose an answer that it has not read."""
-        async with self._send_lock:
-            await self._wire.send_eof()
+        """Write out what is left, GOAWAY at its end, and let the client close first, so that it loses no response."""
+        if not self._has_failed and not self._streams.refuses:
+            self._out.go_away()
+        await self._out.finish()
+        await self._wire.send_eof()
         while await self._wire.receive(RECEIVE_SIZE):
             pass

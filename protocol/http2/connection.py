@@ -104,10 +104,11 @@ class ServerConnection:
         max_header_size: int,
         interpret: Callable[[Headers], Any] = _as_it_is,
         refuse: Callable[[str], Any] | None = None,
+        response_headers: ResponseHeaders | None = None,
     ) -> None:
         self.client_settings = ClientSettings()
         self.request_headers = RequestHeaders(interpret, 2 * max_header_size, refuse)
-        self.response_headers = ResponseHeaders()
+        self.response_headers = response_headers or ResponseHeaders()
         self._own_settings = {
             SettingCodes.MAX_CONCURRENT_STREAMS: max_concurrent_streams,
             SettingCodes.MAX_HEADER_LIST_SIZE: max_header_size,
@@ -394,7 +395,13 @@ class ServerConnection:
     def send_headers(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool = False) -> None:
         """Raises StreamClosedError where the stream is not open any more, as all do that send on one."""
         stream = self._open(stream_id)
-        block = self.response_headers.encode(headers)
+        self._send_block(stream, stream_id, self.response_headers.encode(headers), end_stream=end_stream)
+
+    def send_header_block(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
+        """As `send_headers`, of headers that are encoded."""
+        self._send_block(self._open(stream_id), stream_id, block, end_stream=end_stream)
+
+    def _send_block(self, stream: _Stream, stream_id: int, block: bytes, *, end_stream: bool) -> None:
         flags = END_STREAM if end_stream else 0
         limit = self.client_settings.max_frame_size
         if len(block) <= limit:
@@ -406,19 +413,25 @@ class ServerConnection:
                 part = block[start : start + limit]
                 self.output.append(frame(CONTINUATION, END_HEADERS if is_last else 0, stream_id, part))
         if end_stream:
-            stream.is_answered = True
-            if stream.has_ended:
-                del self._streams[stream_id]
+            self._note_answered(stream, stream_id)
 
-    def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
+    def _note_answered(self, stream: _Stream, stream_id: int) -> None:
+        """Our side of the stream is closed."""
+        stream.is_answered = True
+        if stream.has_ended:
+            del self._streams[stream_id]
+
+    def send_data(self, stream_id: int, parts: Sequence[Buffer], *, end_stream: bool = False) -> None:
         """A frame of no more than `sendable` bytes, which are not copied."""
         stream = self._open(stream_id)
         size = sum(map(len, parts))
-        if size > min(stream.window, self._window):
+        if size and size > min(stream.window, self._window):  # without data it fits a window that is shut
             raise FlowControlError(f"Cannot send {size} bytes, flow control window is {stream.window}")
         stream.window -= size
         self._window -= size
-        self.output += (frame_header(size, DATA, 0, stream_id), *parts)
+        self.output += (frame_header(size, DATA, END_STREAM if end_stream else 0, stream_id), *parts)
+        if end_stream:
+            self._note_answered(stream, stream_id)
 
     def send_data_at_once(
         self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], parts: Sequence[Buffer], size: int
@@ -474,6 +487,26 @@ class ServerConnection:
         if stream.has_ended:
             del self._streams[stream_id]
         return True
+
+    def send_plain_response(self, stream_id: int, block: bytes, parts: Sequence[Buffer], size: int) -> None:
+        """A whole response that ends with its data, of `size` bytes and no more than `sendable`; its headers are
+        encoded, and fit into a frame. Small parts are copied."""
+        stream = self._streams[stream_id]
+        stream.window -= size
+        self._window -= size
+        frames = (
+            pack_header(0, len(block), HEADERS, END_HEADERS, stream_id),
+            block,
+            pack_header(size >> 16, size & 0xFFFF, DATA, END_STREAM, stream_id),
+            *parts,
+        )
+        if size < _JOINED_SIZE:
+            self.output.append(b"".join(frames))
+        else:
+            self.output += frames
+        stream.is_answered = True
+        if stream.has_ended:
+            del self._streams[stream_id]
 
     def sendable(self, stream_id: int) -> int:
         """How many bytes a DATA frame may have now; 0, or less, where the client has to open a window first."""

@@ -141,7 +141,9 @@ class FrameOutput:
             self._writes_soon = True
             answers.call_last(self.write)
 
-    async def _send_in_frames(self, stream_id: int, parts: Sequence[Buffer], left: int) -> None:
+    async def _send_in_frames(
+        self, stream_id: int, parts: Sequence[Buffer], left: int, *, end_stream: bool = False
+    ) -> None:
         """`left` bytes of data, as the peer's windows open. A stream whose window stays shut is reset.
 
         Raises:
@@ -153,9 +155,9 @@ class FrameOutput:
             size = min(left, connection.sendable(stream_id))
             if size > 0 and self._writer.backlog < MAX_BACKLOG:
                 first, parts = split(parts, size)
-                connection.send_data(stream_id, first)
-                self._note_data_sent()
                 left -= size
+                connection.send_data(stream_id, first, end_stream=end_stream and not left)
+                self._note_data_sent()
                 if left:
                     self.flush()
                 progress += size

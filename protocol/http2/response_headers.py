@@ -6,7 +6,7 @@ block that was encoded once may be sent again as it is. Source: RFC 7541.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from hpack.struct import NeverIndexedHeaderTuple
@@ -15,14 +15,19 @@ from protocol.http2.h2_connection import BoundedEncoder
 
 ResponseBlock: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
+# Names whose values are few.
 _INDEXED = frozenset((b":status", b"content-type", b"grpc-accept-encoding", b"grpc-encoding", b"grpc-status"))
+# Blocks that are kept although their values may be any.
+_MAX_KEPT = 32
 
 
 class ResponseHeaders:
     """A client chooses how large the table may be; it takes no more than `BoundedEncoder` allows. `kept` are the blocks
-    that may be sent again."""
+    that may be sent again: those whose names are all `indexed`, or with `keeps_any` the last few of all."""
 
-    def __init__(self) -> None:
+    def __init__(self, indexed: Collection[bytes] = _INDEXED, *, keeps_any: bool = False) -> None:
+        self._indexed = indexed
+        self._keeps_any = keeps_any
         self.encoder = BoundedEncoder()
         self.kept: dict[ResponseBlock, bytes] = {}
 
@@ -37,14 +42,17 @@ class ResponseHeaders:
 
     def _encoded(self, headers: ResponseBlock) -> bytes:
         encoder = self.encoder
-        is_plain = all(name in _INDEXED for name, _ in headers)
+        indexed = self._indexed
+        is_plain = all(name in indexed for name, _ in headers)
         before = encoder.header_table_size, list(encoder.header_table.dynamic_entries)
         tells_size = bool(encoder.table_size_changes)
         block: bytes = encoder.encode(
-            [header if header[0] in _INDEXED else NeverIndexedHeaderTuple(*header) for header in headers]
+            [header if header[0] in indexed else NeverIndexedHeaderTuple(*header) for header in headers]
         )
         if before != (encoder.header_table_size, list(encoder.header_table.dynamic_entries)):
             self.kept.clear()  # what was an index before is another one now
-        elif is_plain and not tells_size:
+        elif (is_plain or self._keeps_any) and not tells_size:
+            if self._keeps_any and len(self.kept) >= _MAX_KEPT:
+                self.kept.clear()
             self.kept[headers] = block
         return block

@@ -11,6 +11,8 @@ from tests.bench.rows import Row
 SIZE_LIMIT = 1.5
 # Percent of a request's processor time, of the metrics and logs that are on by default.
 DEFAULT_COST_LIMIT = 3.0
+# Of REST over HTTP/2: a request's processor time in the server over that of HTTP/1.1.
+HTTP2_COST_LIMIT = 1.5
 # Of p99 over p50, with TAIL_CONCURRENCY requests in flight.
 TAIL_LIMIT, TAIL_CONCURRENCY = 4.0, 64
 

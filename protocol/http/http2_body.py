@@ -1,0 +1,90 @@
+"""The body of one HTTP/2 request as it comes: put together, and counted once somebody reads it.
+
+What has come before that is bounded by the stream's window, which is opened no further until then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from protocol.messages import Buffer
+
+# A body of less is joined from its parts.
+_LARGE = 65536
+
+
+class StreamBody:
+    """Attributes:
+    declared: bytes that it is said to have; None where nothing is said.
+    received: bytes that have come.
+    unacknowledged: bytes, with padding, that the client may not send again yet.
+    has_ended: the client has sent all that it will send.
+    """
+
+    __slots__ = ("_filled", "_large", "_parts", "declared", "has_ended", "received", "unacknowledged")
+
+    def __init__(self, declared: int | None) -> None:
+        self.declared = declared
+        self.received = 0
+        self.unacknowledged = 0
+        self.has_ended = False
+        self._parts: list[Buffer] = []
+        self._large: memoryview | None = None
+        self._filled = 0
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is not as long as was said."""
+        if self.declared is None:
+            return False
+        return self.received != self.declared if self.has_ended else self.received > self.declared
+
+    def room(self, size: int) -> memoryview | None:
+        """Where the next bytes belong, at most `size`, if that is known. They are then to be fed."""
+        large = self._large
+        if large is None or self._filled == len(large):
+            return None
+        return large[self._filled : self._filled + size]
+
+    def feed(self, data: Buffer, flow_controlled_size: int, *, has_ended: bool) -> None:
+        size = len(data)
+        self.has_ended = has_ended
+        self.unacknowledged += flow_controlled_size
+        self.received += size
+        if not size or self.is_wrong:
+            return
+        large = self._large
+        if large is None:
+            self._parts.append(data)
+            if self.declared is not None and self.declared > max(_LARGE, self.received):
+                self._make_room(self.declared)
+            return
+        if not (isinstance(data, memoryview) and data.obj is large.obj):
+            large[self._filled : self._filled + size] = data
+        self._filled += size
+
+    def whole(self) -> Buffer:
+        """All of it, once. Nothing is copied where it came in one piece."""
+        if self._large is not None:
+            large, self._large = self._large, None
+            return large
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def drop(self) -> None:
+        """Nobody wants what has come."""
+        self._parts.clear()
+        self._large = None
+
+    def take_unacknowledged(self) -> int:
+        size, self.unacknowledged = self.unacknowledged, 0
+        return size
+
+    def _make_room(self, size: int) -> None:
+        """Memory that is not cleared, and takes none until it is filled."""
+        parts, self._parts = self._parts, []
+        self._large = np.empty(size, np.uint8).data
+        for part in parts:
+            end = self._filled + len(part)
+            self._large[self._filled : end] = part
+            self._filled = end
