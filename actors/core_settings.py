@@ -11,6 +11,7 @@ from pathlib import Path
 
 import trio
 
+from actors.batching.held import NO_HOLD, SchedulerHold
 from actors.model_loading import ModelLoader
 from actors.model_manager import ControlMode, ModelManager
 from actors.rate_limit_policy import RateLimitResource
@@ -49,6 +50,8 @@ class CoreSettings:
     min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
     # How long requests wait while the last instance of their model is started again; 0 for not at all.
     restart_wait_seconds: float = 0.0
+    # How many requests new schedulers wait for, in tests.
+    scheduler_hold: SchedulerHold = NO_HOLD
     latency_histograms: bool = True
     summary_quantiles: tuple[float, ...] = ()
     # None where the rate limiter is off.
@@ -84,6 +87,7 @@ def model_manager(
         devices=devices,
         min_compute_capability=settings.min_compute_capability,
         restart_wait_seconds=settings.restart_wait_seconds,
+        scheduler_hold=settings.scheduler_hold,
     )
     return ModelManager(
         Repositories(settings.repositories, is_namespaced=settings.is_namespaced, open_place=settings.open_repository),

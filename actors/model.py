@@ -12,6 +12,7 @@ from contextlib import suppress
 import trio
 
 from actors.batching.batcher import build_scheduler
+from actors.batching.held import NO_HOLD, SchedulerHold
 from actors.deadline import queue_takes_timeout, within_timeout
 from actors.ensemble.composition import Composition
 from actors.ensemble.runner import EnsembleRunner
@@ -60,6 +61,7 @@ class Model:
         initial_states: Mapping[str, Tensor] | None = None,
         composition: Composition | None = None,
         restart_wait: float = 0.0,
+        hold: SchedulerHold = NO_HOLD,
     ) -> None:
         self.config = config
         self.version = version
@@ -94,9 +96,12 @@ class Model:
                 can_run_ahead=backend.can_run_ahead,
                 instances=self._instances.active_count,
                 restart_wait=restart_wait,
+                hold=hold,
             )
         else:
-            self._scheduler = sequence_batcher(config, self.statistics, initial_states or {}, restart_wait=restart_wait)
+            self._scheduler = sequence_batcher(
+                config, self.statistics, initial_states or {}, restart_wait=restart_wait, hold=hold
+            )
         self.is_ordered = config.preserves_ordering
         # Requests of sequences take their places when the scheduler says so: one in the backlog must hold nobody up.
         self._takes_turns_late = config.sequence_batching is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import trio
 
 from actors.batching.adaptive import read_adaptive_settings
+from actors.batching.held import NO_HOLD, SchedulerHold
 from actors.caches.entry import KEY_BYTES, version_key
 from actors.ensemble.composition import Composition, FindModel, NoBackend
 from actors.ensemble.dependencies import Needs, needs_of_config, with_step_identifiers
@@ -72,6 +73,7 @@ class ModelLoader:
     devices: Devices = field(default_factory=Devices)
     min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
     restart_wait_seconds: float = 0.0
+    scheduler_hold: SchedulerHold = NO_HOLD
 
     @property
     def gpus(self) -> UsableGpus:
@@ -266,6 +268,7 @@ class ModelLoader:
             cache=cache,
             limits=ModelLimits(self.rate_limiter, needs) if self.rate_limiter is not None and needs else None,
             restart_wait=self.restart_wait_seconds,
+            hold=self.scheduler_hold,
         )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repository.stores.urls import StoreUrl
+from trioton.debug_delays import debug_delays
 from trioton.flags import Flag, UsageError, read_arguments, read_environment, read_words, rows
 from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
 from trioton.settings import GROUPS, RUN, DemoSettings, Settings
@@ -74,7 +75,8 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     places, given = read_words(table, arguments)
     if places:
         given["model_repository"] = (*map(_repository, places), *given.get("model_repository", ()))
-    return Settings(**{"log_escape": _escapes_log(environment), **read_environment(table, environment), **given})
+    own = {"log_escape": _escapes_log(environment), "debug_delays": debug_delays(environment)}
+    return Settings(**{**own, **read_environment(table, environment), **given})
 
 
 def _repository(word: str) -> Path | StoreUrl:

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import trio
 
@@ -30,6 +30,7 @@ from protocol.server_settings import LogControl, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
 from protocol.tls import TlsFiles, server_context
+from trioton.delayed_core import DelayedCore
 from trioton.settings import Address, Settings
 
 
@@ -83,6 +84,8 @@ def edges(settings: Settings, shared: Shared, tls: Mapping[str, ssl.SSLContext])
 
 
 def _grpc(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
+    if settings.debug_delays.holds_calls:
+        shared = replace(shared, core=cast(InferenceCore, DelayedCore(shared.core, settings.debug_delays)))
     services = _services(shared, settings.grpc_restricted_protocol, GRPC_PROTOCOL, settings.grpc_header_forward_pattern)
     return partial(serve_grpc, services, replace(settings.grpc_edge(), tls=tls))
 

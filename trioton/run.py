@@ -16,6 +16,7 @@ from protocol.errors import ServerError
 from repository.backend_fields import MODEL_FORMS
 from repository.layout import CONFIG_FILE, ModelDirectory, find_models, first_version_directory
 from repository.pbtxt import parse_pbtxt
+from trioton.debug_delays import debug_delays
 from trioton.flags import Flag, UsageError, flag, read_environment, read_words, rows, switch
 from trioton.settings import RUN, BackendSetting, Settings
 from trioton.store_flags import local_path
@@ -65,6 +66,7 @@ def run_settings(words: Sequence[str], environment: Mapping[str, str]) -> Settin
         "http_address": LOCAL,
         "grpc_address": LOCAL,
         "exit_on_error": not values.get("reload", False),
+        "debug_delays": debug_delays(environment),
         **values,
     }
     if debug := chosen.pop("debug", ""):

@@ -355,6 +355,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         host_policies=settings.host_policies(),
         min_compute_capability=settings.min_supported_compute_capability,
         restart_wait_seconds=settings.restart_wait_secs,
+        scheduler_hold=settings.debug_delays.scheduler,
         latency_histograms=settings.shows_metrics("histogram_latencies"),
         summary_quantiles=settings.summary_quantiles(),
         rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,

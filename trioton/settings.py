@@ -18,6 +18,7 @@ from repository.layout import ModelDirectory, Repository
 from repository.stores.store_repository import Stores
 from repository.stores.urls import StoreUrl
 from trioton.compatibility_flags import COMPATIBILITY, CompatibilityFlags
+from trioton.debug_delays import DebugDelays
 from trioton.device_flags import DEVICES, DeviceFlags
 from trioton.flags import (
     BOOLEANS,
@@ -338,6 +339,8 @@ class Settings(CompatibilityFlags, LoadingFlags, DeviceFlags, StoreFlags, HttpFl
     )
     # No flag, as in Triton: the environment variable TRITON_SERVER_ESCAPE_LOG_MESSAGES sets it.
     log_escape: bool = True
+    # Neither have these: the environment variables TRITONSERVER_DELAY_… set them.
+    debug_delays: DebugDelays = DebugDelays()  # noqa: RUF009 (frozen)
 
     trace_config: tuple[TraceOption, ...] = repeatable(
         trace_option,
@@ -444,7 +447,8 @@ class Settings(CompatibilityFlags, LoadingFlags, DeviceFlags, StoreFlags, HttpFl
 
     def notices(self) -> list[str]:
         """What was given and is not followed, as sentences for the log."""
-        return [*skipped_quantiles(self.metrics_config), *self.compatibility_notices()]
+        notices = [*skipped_quantiles(self.metrics_config), *self.compatibility_notices()]
+        return [*notices, *self.debug_delays.notices()]
 
     def services(self) -> dict[str, Address]:
         """The addresses asked for, by the word in their flags; in the order in which they open."""

@@ -6,6 +6,7 @@ from collections import Counter
 
 from actors.batching.adaptive import AdaptiveBatchingPolicy, AdaptiveTuning, read_adaptive_settings
 from actors.batching.dynamic import DynamicBatchingPolicy
+from actors.batching.held import NO_HOLD, HeldPolicy, SchedulerHold
 from actors.batching.policy import BatchingPolicy, DirectPolicy, FlushReason
 from actors.batching.queue_policy import QueuePolicies
 from actors.ordered_replies import OrderedReplies
@@ -21,6 +22,7 @@ def build_scheduler(
     can_run_ahead: bool,
     instances: int = 1,
     restart_wait: float = 0.0,
+    hold: SchedulerHold = NO_HOLD,
 ) -> Scheduler:
     """The scheduler that the configuration asks for, not yet running.
 
@@ -28,6 +30,7 @@ def build_scheduler(
         can_run_ahead: whether the model's backend can be given a batch while it runs one.
         instances: how many instances there are to be.
         restart_wait: how many seconds requests wait for an instance that is started again.
+        hold: until when a dynamic batcher gives nothing out, in tests.
 
     Raises:
         InvalidArgument: a parameter about batching is wrong.
@@ -43,6 +46,8 @@ def build_scheduler(
     else:
         tuning = AdaptiveTuning(adaptive, max_batch_size=config.max_batch_size, instances=instances)
         policy = AdaptiveBatchingPolicy(batching, max_batch_size=config.max_batch_size, tuning=tuning)
+    if batching is not None and hold.requests:
+        policy = HeldPolicy(policy, hold.requests)
     if batching is not None:
         statistics.flushes = Counter(dict.fromkeys(FlushReason, 0))
     return Scheduler(

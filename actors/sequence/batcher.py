@@ -16,6 +16,7 @@ from functools import partial
 import trio
 from msgspec.structs import replace
 
+from actors.batching.held import NO_HOLD, SchedulerHold
 from actors.batching.policy import FlushReason
 from actors.messages import (
     Abandon,
@@ -36,6 +37,7 @@ from actors.ordered_replies import OrderedReplies
 from actors.reply_slot import Reply
 from actors.response_statistics import COUNTED_RESPONSES
 from actors.scheduler_loop import SchedulerLoop
+from actors.sequence.held import HeldSequencePolicy
 from actors.sequence.policy import SequencePolicy
 from actors.sequence.records import Step
 from actors.sequence.strategy import Rows
@@ -53,16 +55,19 @@ def sequence_batcher(
     initial_states: Mapping[str, Tensor],
     *,
     restart_wait: float = 0.0,
+    hold: SchedulerHold = NO_HOLD,
 ) -> SequenceBatcher:
     """The sequence batcher of one model version; `initial_states` are those of `repository.initial_state`, and requests
-    wait `restart_wait` seconds for an instance that is started again."""
+    wait `restart_wait` seconds for an instance that is started again. In tests nothing runs before the end of `hold`.
+    """
     tensors = SequenceTensors(config, initial_states)
     batching = config.sequence_batching
     oldest = None if batching is None else batching.oldest
     if oldest is not None:
         statistics.flushes = Counter(dict.fromkeys(FlushReason, 0))
     ordered = OrderedReplies() if config.preserves_ordering and not config.is_decoupled else None
-    policy = SequencePolicy(
+    make_policy = SequencePolicy if hold == NO_HOLD else partial(HeldSequencePolicy, hold)
+    policy = make_policy(
         config, key_of_states=tensors.key_of_states, on_offered=_take_turn if ordered is None else ordered.expect
     )
     return SequenceBatcher(
