@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def size(client: Client, **more: object) -> int:
+def size(client: Client, **more: Any) -> int:
     return int(client.infer("size", INPUTS, **more)["SIZE"][0, 0])
 
 
