@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from actors.batching.compute_cost import ComputeCost
 from actors.batching.dynamic import DynamicBatchingPolicy
+from actors.batching.line import BatchLine
 from actors.batching.policy import Batch
 from actors.messages import QueuedRequest
 from protocol.errors import InvalidArgument
@@ -197,6 +198,10 @@ class AdaptiveBatchingPolicy(DynamicBatchingPolicy):
         # Without a delay there is nothing to stop for: all that is there goes.
         self._set_preferred((setting.size if setting.delay else setting.limit,))
         return super().next_batch(now, is_ahead=is_ahead)
+
+    def _is_passed(self, line: BatchLine, *, is_ahead: bool) -> bool:
+        """Never: the delay is what suits the rate of arrivals, those of other shapes among them."""
+        return False
 
 
 def _candidates(max_batch_size: int) -> tuple[int, ...]:

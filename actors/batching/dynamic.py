@@ -31,7 +31,8 @@ class DynamicBatchingPolicy:
        `max_queue_delay_microseconds` old: then all that fits goes.
     5. Without a remembered point, a batch that cannot grow (it is full, or the next request is too large for the room
        that is left) goes at once, and any other when its oldest request is as old as the delay. A delay of 0 lets
-       nothing wait.
+       nothing wait. Nor does a batch wait for company that has been waited for in vain: only the line that the latest
+       request has joined waits for the delay, the others go at once.
     6. A request whose time in the queue is over is rejected or delayed at that moment, whether instances are idle or
        not. A level that is full refuses what comes.
 
@@ -50,6 +51,7 @@ class DynamicBatchingPolicy:
         self.can_expire = policies.has_timeouts
         self._waiting_at: dict[int, int] = {}  # how many wait at each level, if levels or limits are set
         self._lines: dict[ShapeKey, BatchLine] = {}  # none of them empty
+        self._latest: BatchLine | None = None  # the one that the latest request has joined, there or gone
         self.waiting = 0
         self._form_at = math.inf
 
@@ -75,6 +77,7 @@ class DynamicBatchingPolicy:
         if line is None:
             line = self._lines[item.shape_key] = PlainLine() if self._policies is None else RankedLine()
         line.add(item, rank)
+        self._latest = line
         self.waiting += 1
         return True
 
@@ -124,6 +127,7 @@ class DynamicBatchingPolicy:
     def clear(self) -> list[QueuedRequest]:
         left = sorted((item for line in self._lines.values() for item in line), key=lambda item: item.arrival)
         self._lines.clear()
+        self._latest = None
         self._waiting_at.clear()
         if self._deadlines is not None:
             self._deadlines.clear()
@@ -156,10 +160,14 @@ class DynamicBatchingPolicy:
         if total >= self._largest_preferred:
             return length, FlushReason.PREFERRED
         if not is_due:
-            return 0, None
+            return (length, FlushReason.SHAPE) if self._is_passed(line, is_ahead=is_ahead) else (0, None)
         if len(self._lines) > 1 and self._has_company_elsewhere(line, self._max_batch_size - total):
             return length, FlushReason.SHAPE
         return length, FlushReason.TIMEOUT if self._delay else FlushReason.IDLE_INSTANCE
+
+    def _is_passed(self, line: BatchLine, *, is_ahead: bool) -> bool:
+        """Whether a request that could not join it has come after all of a line's own."""
+        return not is_ahead and line is not self._latest
 
     def _has_company_elsewhere(self, line: BatchLine, room: int) -> bool:
         return any(next(iter(other)).batch_size <= room for other in self._lines.values() if other is not line)

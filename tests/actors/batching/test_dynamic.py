@@ -141,12 +141,53 @@ def test_shapes_that_do_not_fit_form_batches_of_their_own_the_oldest_first() -> 
 
 def test_a_line_that_waits_holds_up_no_other() -> None:
     policy = dynamic(max_batch_size=2, delay_us=1_000_000)
-    policy.add(caller(arrival=0.0, key=((2,),)))
-    for _ in range(2):
-        policy.add(caller(arrival=0.5, key=((3,),)))
-    assert formed(policy, 0.5) == [([1, 1], FULL)]
+    for _ in range(3):
+        policy.add(caller(arrival=0.0, key=((2,),)))
+    assert formed(policy, 0.0) == [([1, 1], FULL)]
     assert policy.wake_at(is_idle=True) == pytest.approx(1.0)
     assert policy.waiting == 1
+
+
+def test_what_a_request_of_another_shape_has_passed_waits_no_longer() -> None:
+    policy = dynamic(delay_us=1_000_000)
+    for _ in range(2):
+        policy.add(caller(arrival=0.0, key=((2,),)))
+    assert formed(policy, 0.1) == []
+    policy.add(caller(arrival=0.2, key=((3,),)))
+    assert formed(policy, 0.2) == [([1, 1], SHAPE)]
+    assert policy.wake_at(is_idle=True) == pytest.approx(1.2), "the latest waits for company of its own"
+    policy.add(caller(arrival=0.3, key=((2,),)))
+    assert formed(policy, 0.3) == [([1], SHAPE)]
+    policy.add(caller(arrival=0.4, key=((2,),)))
+    assert formed(policy, 0.5) == []
+    assert formed(policy, 1.3) == [([1, 1], TIMEOUT)]
+
+
+def test_shapes_that_alternate_while_instances_are_busy_share_batches() -> None:
+    policy = dynamic(delay_us=1_000_000)
+    for number in range(6):
+        policy.add(caller(arrival=number / 10, key=((number % 2,),)))
+    assert policy.next_batch(0.6, is_ahead=True) is None, "ahead of time nothing goes that may grow"
+    assert formed(policy, 0.6) == [([1, 1, 1], SHAPE)]
+    assert policy.waiting == 3
+
+
+def test_a_line_that_was_passed_still_stops_at_a_preferred_size() -> None:
+    policy = dynamic(preferred=(2,), delay_us=1_000_000)
+    for _ in range(3):
+        policy.add(caller(arrival=0.0, key=((2,),)))
+    policy.add(caller(arrival=0.1, key=((3,),)))
+    assert formed(policy, 0.1) == [([1, 1], PREFERRED), ([1], SHAPE)]
+
+
+def test_who_has_come_and_gone_has_passed_a_line_too() -> None:
+    policy = dynamic(delay_us=1_000_000)
+    policy.add(caller(arrival=0.0, key=((2,),)))
+    gone = caller(arrival=0.1, key=((3,),))
+    policy.add(gone)
+    policy.abandon(gone)
+    assert formed(policy, 0.2) == [([1], SHAPE)]
+    assert policy.wake_at(is_idle=True) == math.inf
 
 
 @pytest.mark.parametrize(("other_size", "reason"), [(3, SHAPE), (4, TIMEOUT)])
@@ -262,6 +303,7 @@ class Schedule:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.max_batch_size = rng.randint(1, 8)
+        self.latest: ShapeKey = None
         self.delay = rng.choice([0, 0, 500, 5000])
         self.levels = rng.choice([0, 0, 1, 3])
         default = self.queue_policy()
@@ -323,6 +365,7 @@ class Schedule:
         assert self.policy.add(item) is not is_full
         if not is_full:
             self.waiting.append(item)
+            self.latest = item.shape_key
 
     def abandon(self) -> None:
         if self.waiting:
@@ -349,6 +392,7 @@ class Schedule:
         if batch is None:
             if not is_ahead:  # nobody is left who is due
                 assert all(self.now < item.arrival + self.delay / 1e6 for item in self.waiting)
+                assert all(item.shape_key == self.latest for item in self.waiting), "it was passed, and waits"
                 assert self.policy.wake_at(is_idle=True) > self.now
             return
         assert sum(item.batch_size for item in batch.items) <= self.max_batch_size
