@@ -24,10 +24,11 @@ from backends.python.link import WorkerLink
 from backends.python.open_batches import OpenBatches
 from backends.python.reply_stream import ReplyStream
 from backends.python.running_batch import RunningBatch
+from backends.python.settings import PythonSettings
 from backends.python.signals import Signal
 from backends.python.tensor_columns import TensorColumn, column_of
-from backends.python.wire import encode
-from backends.python.worker.trioton_worker.frames import BESIDE, CANCEL, INLINE_BYTE_SIZE, NO_SLOT
+from backends.python.wire import Frame, encode
+from backends.python.worker.trioton_worker.frames import BESIDE, CANCEL, COROUTINE, INLINE_BYTE_SIZE, NO_SLOT
 from backends.services import Execution
 from protocol.errors import Internal
 from protocol.messages import InferenceRequest
@@ -56,7 +57,21 @@ class Batches:
         self._outputs = outputs
         self._numbers = itertools.count(1)
         self._knows_verbose = link.logs(logging.DEBUG)
+        link.handlers[COROUTINE] = self._let_overlap
         link.at_end.append(self.open.end)
+
+    def let_overlap(self) -> None:
+        """The model's `execute` is a coroutine, so batches may run beside each other, but for those of sequences."""
+        if self._spec.config.sequence_batching is not None:
+            return
+        self._room.concurrency = PythonSettings.of(self._spec.source).concurrency
+        for batch in list(self.open.by_number.values()):
+            if batch.free is not None and not batch.streams and not batch.has_left:
+                self._room.offer(batch.free)
+        self._room.give()
+
+    def _let_overlap(self, frame: Frame) -> None:
+        self.let_overlap()
 
     def execution_of(self, batch: RunningBatch | None) -> Execution | None:
         """The batch as the caller of other models, while it runs."""

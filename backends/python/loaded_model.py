@@ -89,8 +89,8 @@ class LoadedModel:
                 "cpu_cores": sorted(spec.cpu_cores),
             }
             done = await begin(source, link, INITIALIZE, head, doing="initialize")
-            if done.is_async and source.config.sequence_batching is None:
-                loaded.batches.open.room.concurrency = settings.concurrency
+            if done.is_async:
+                loaded.batches.let_overlap()
             if done.has_is_ready:
                 loaded.readiness = Readiness(link)
             questions.loading = ""

@@ -16,6 +16,8 @@ _SHM_LIMIT = 1024 * _MIB
 _CONCURRENCY = "MAX_CONCURRENT_EXECUTE"
 # Batches of an `async def execute` that run beside each other where the configuration does not say.
 DEFAULT_CONCURRENCY = 32
+# Of a decoupled model, whose batches Triton only begins, however many there are.
+_DECOUPLED_CONCURRENCY = 4096
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
@@ -112,7 +114,8 @@ class PythonSettings:
 
 def _concurrency(source: ModelSource) -> int:
     place = f"model '{source.name}': {_CONCURRENCY}"
-    value = parse_int(source.config.parameter(_CONCURRENCY, str(DEFAULT_CONCURRENCY)), place=place)
+    default = _DECOUPLED_CONCURRENCY if source.config.is_decoupled else DEFAULT_CONCURRENCY
+    value = parse_int(source.config.parameter(_CONCURRENCY, str(default)), place=place)
     if value < 1:
         raise InvalidArgument(f"{place} must be at least 1, got {value}")
     return value

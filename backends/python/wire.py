@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backends.python.worker.trioton_worker.frames import CHECKED, DONE, MAGIC, PREFIX, pack
+from backends.python.worker.trioton_worker.frames import COROUTINE, DONE, MAGIC, PREFIX, pack
 
 # No frame is larger; a length beyond it is taken for garbage.
 MOST_BODY_BYTES = 1 << 33
 _MOST_META_BYTES = 1 << 28
 
-_KINDS = range(DONE, CHECKED + 1)
+_KINDS = range(DONE, COROUTINE + 1)
 _PREFIX_SIZE = PREFIX.size
 _read_prefix = PREFIX.unpack_from
 

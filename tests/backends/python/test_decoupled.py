@@ -389,6 +389,42 @@ async def test_coroutines_run_beside_each_other_up_to_a_limit(tmp_path: Path) ->
     assert max(answers(receiver)[0] for receiver in receivers) == 2
 
 
+@pytest.mark.parametrize("name", ["execute", "begin"])
+async def test_any_number_of_coroutines_run_beside_each_other(tmp_path: Path, name: str) -> None:
+    """A batch is only begun, so the last one may be what all others wait for; also where a method that is called
+    `execute` only returns the coroutine of another."""
+    model = f"""
+    import asyncio
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        running = 0
+        go = None
+
+        def execute(self, requests):
+            return self.begin(requests)
+
+        async def {name}(self, requests):
+            self.go = self.go or asyncio.Event()
+            self.running += 1
+            if requests[0].request_id() == "go":
+                self.go.set()
+            await self.go.wait()
+            answer = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([self.running]))])
+            requests[0].get_response_sender().send(answer, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """
+    count = 100
+    receivers = [Receiver() for _ in range(count)]
+    async with running(backend(tmp_path, model, config=DECOUPLED)) as instance, trio.open_nursery() as nursery:
+        for index, receiver in enumerate(receivers):
+            await instance.execute_decoupled([request(id="go" if index == count - 1 else "")], [receiver])
+        for receiver in receivers:
+            await receiver.ended.wait()
+        nursery.cancel_scope.cancel()
+    assert [answers(receiver) for receiver in receivers] == [[count]] * count
+
+
 async def test_a_round_of_an_iterative_sequence_ends_without_an_answer(tmp_path: Path) -> None:
     """Responses may be sent in each round."""
     config = msgspec.structs.replace(DECOUPLED, sequence_batching=ModelSequenceBatching(iterative_sequence=True))

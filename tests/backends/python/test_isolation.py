@@ -128,8 +128,9 @@ async def test_a_decoupled_model(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_coroutines_run_beside_each_other(tmp_path: Path, mode: str) -> None:
-    """The first batch waits for the second one."""
+@pytest.mark.parametrize("form", ["async def execute", "def execute", "decorated"])
+async def test_coroutines_run_beside_each_other(tmp_path: Path, mode: str, form: str) -> None:
+    """The first batch waits for the second one. What counts is what `execute` returns, not how it is written."""
     model = """
         import asyncio
         import triton_python_backend_utils as pb_utils
@@ -146,6 +147,12 @@ async def test_coroutines_run_beside_each_other(tmp_path: Path, mode: str) -> No
             async def is_ready(self):
                 return True
     """
+    if form == "def execute":
+        model = model.replace("async def execute(", "async def run(")
+        model += "        def execute(self, requests):\n                return self.run(requests)\n"
+    elif form == "decorated":
+        model = model.replace("async def execute(", "@plainly\n            async def execute(")
+        model = "\n        plainly = lambda run: lambda self, requests: run(self, requests)\n" + model
     async with instances(source_of(tmp_path, model, mode)) as both:
         for instance in both:
             assert await instance.is_ready()

@@ -25,9 +25,10 @@ Either side may send at any time; frames are told apart by their kind, and by th
                                                      METRIC    change a metric; no answer
     CHECK       run is_ready                         CHECKED
                                                      LOG       a message of the model; no answer
+                                                     COROUTINE a batch goes on as a coroutine; no answer
 
 Batches are numbered by the server, calls by the worker. Several batches may be in the worker, if it said so (DONE of
-INITIALIZE) or if their requests are answered by response senders.
+INITIALIZE, or the first COROUTINE) or if their requests are answered by response senders.
 
 A form is a list with `[name, datatype number, [dimensions...]]` for each tensor. Both sides know forms again by their
 text, so that a usual one is neither written nor parsed a second time. Requests or responses that follow each other and
@@ -70,7 +71,7 @@ MAGIC = b"TrWk"
 PREFIX = struct.Struct("=4sIQIIQ")  # MAGIC, kind, lengths of column, forms, head and body
 
 INITIALIZE, COMPLETE, EXECUTE, FINALIZE, CANCEL, CREDIT, STREAM, RETURN, CHECK = range(1, 10)
-DONE, FAILED, EXECUTED, LOG, RESPONSE, INFER, TAKEN, FORGET, CALL, METRIC, CHECKED = range(16, 27)
+DONE, FAILED, EXECUTED, LOG, RESPONSE, INFER, TAKEN, FORGET, CALL, METRIC, CHECKED, COROUTINE = range(16, 28)
 
 # In the column of EXECUTE in place of a slot.
 NO_SLOT, BESIDE = 0, -1

@@ -22,7 +22,7 @@ from .connection import Frame, Head
 from .debugger import offer_breakpoints, wait_for_debugpy
 from .errors import TritonModelException, describe, format_traceback
 from .event_loop import BackgroundLoop
-from .frames import CHECK, CHECKED
+from .frames import CHECK, CHECKED, COROUTINE
 from .logger import Logger
 from .making import Maker
 from .requests import RELEASE_RESCHEDULE, InferenceRequest
@@ -45,6 +45,7 @@ class Instance:
         self._name = ""
         self._outputs: frozenset[str] = frozenset()
         self._can_share = False
+        self._is_async = False  # the server knows that `execute` is a coroutine
         self._input_device: int | None = None  # the GPU that inputs are copied to
         session.switchboard.handlers[CHECK] = self._check
 
@@ -72,7 +73,8 @@ class Instance:
         has_check = getattr(self._model, "is_ready", None) is not None
         if has_check:
             self._session.switchboard.want_checks()
-        return {"is_async": _is_async(self._model), "has_is_ready": has_check}
+        self._is_async = _is_async(self._model)
+        return {"is_async": self._is_async, "has_is_ready": has_check}
 
     def finalize(self, head: Head) -> Head:
         self._session.can_infer = False
@@ -128,11 +130,18 @@ class Instance:
         try:
             result = self._compute(requests)
             if type(result) is not list and inspect.iscoroutine(result):
+                self._note_coroutine()
                 self._loop.start(self._go_on(batch, self._awaited(batch, requests, result)))
                 return None
             return self._outgoing(batch, requests, result)
         except BaseException as error:  # also sys.exit(): a model that wants its process to end uses os._exit
             return executed(batch, fail(batch, error))
+
+    def _note_coroutine(self) -> None:
+        """An `execute` that returns a coroutine need not look like it: it may be decorated, or call another method."""
+        if not self._is_async:
+            self._is_async = True
+            self._session.connection.send(COROUTINE, {})
 
     async def _go_on(self, batch: LiveBatch, answer: Any) -> None:
         set_executing(batch)
