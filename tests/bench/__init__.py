@@ -11,6 +11,7 @@
 - `load`: one turn, that is one run of `perf_analyzer` (`analyzer`) or `wrk`
 - `memory`: what a server's processes hold
 - `processor`: what they have used of the processor
+- `http_versions`: what HTTP/2 costs beside HTTP/1.1, by `h2load`
 - `machine`: what it was measured on
 - `goals`, `verdicts`: what the figures are held to, and whether they meet it
 - `report`: all of the tables, and their place in `docs/benchmarks.md`

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import trio
 
-from tests.bench import batching_efficiency, default_cost, default_instructions, ensemble_overhead, report
+from tests.bench import (
+    batching_efficiency,
+    default_cost,
+    default_instructions,
+    ensemble_overhead,
+    http_versions,
+    report,
+)
 from tests.bench.contest import Failure, Outcome, Results, Turn, hold, turns
 from tests.bench.default_instructions import CountFailed
 from tests.bench.entrants import TITLES, Entrant, start
@@ -26,6 +33,7 @@ from tests.bench.wrk import ADVICE
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS = 500, 16
+HTTP_VERSIONS_SECONDS = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,8 +143,9 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
 
 
 def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
-    """What our defaults cost, our server beside the bare library, and a step of an ensemble beside the bare model."""
-    print("  the defaults, batching efficiency, and the overhead of ensembles", flush=True)
+    """What our defaults cost, our server beside the bare library, HTTP/2 beside HTTP/1.1, and a step of an ensemble beside
+    the bare model."""
+    print("  the defaults, batching efficiency, HTTP/2, and the overhead of ensembles", flush=True)
     try:
         if default_instructions.is_possible():
             defaults = default_instructions.report(default_instructions.measure())
@@ -148,10 +157,15 @@ def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
         efficiency = batching_efficiency.report(batching_efficiency.measure(load, our_server(), rounds=min(rounds, 3)))
     except (LoadFailed, PeerError) as error:
         efficiency = f"failed: {error}"
+    try:
+        versions = http_versions.report(http_versions.measure_alone(min(rounds, 3), HTTP_VERSIONS_SECONDS))
+    except (LoadFailed, PeerError) as error:
+        versions = f"failed: {error}"
     overhead = ensemble_overhead.report(trio.run(ensemble_overhead.measure, OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS))
     return [
         f"What is on by default:\n\n{defaults}",
         f"Batching efficiency:\n\n{efficiency}",
+        f"REST over HTTP/2:\n\n{versions}",
         f"Overhead of ensembles:\n\n```\n{overhead}\n```",
     ]
 

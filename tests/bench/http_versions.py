@@ -108,10 +108,10 @@ def _own(times: Times) -> float:
     return times.user + times.system
 
 
-def arguments(row: Row, address: str, seconds: float, body: Path, *, is_http1: bool) -> list[str]:
+def arguments(row: Row, address: str, seconds: int, body: Path, *, is_http1: bool) -> list[str]:
     """For one run of `h2load`."""
     connections, streams = (row.connections * row.streams, 1) if is_http1 else (row.connections, row.streams)
-    flags = [f"--clients={connections}", f"--max-concurrent-streams={streams}", f"--duration={seconds:g}s"]
+    flags = [f"--clients={connections}", f"--max-concurrent-streams={streams}", f"--duration={seconds}s"]
     flags += [f"--data={body}", *(f"--header={name}: {value}" for name, value in row.request.headers.items())]
     return [*flags, *["--h1"] * is_http1, f"http://{address}/v2/models/{row.request.model}/infer"]
 
@@ -124,7 +124,7 @@ def check_output(text: str) -> None:
         raise LoadFailed(last_words(text) if found is None else found[0])
 
 
-def measure(server: Server, rounds: int, seconds: float, rows: Sequence[Row] = ROWS) -> list[Cost]:
+def measure(server: Server, rounds: int, seconds: int, rows: Sequence[Row] = ROWS) -> list[Cost]:
     """All rows, in turns. Raises LoadFailed, OSError, ValueError."""
     program = shutil.which("h2load")
     if program is None:
@@ -160,7 +160,7 @@ def report(costs: Sequence[Cost]) -> str:
     return table(header, [cost.cells() for cost in costs], text_columns=1)
 
 
-def measure_alone(rounds: int, seconds: float, source: Path = SOURCE) -> list[Cost]:
+def measure_alone(rounds: int, seconds: int, source: Path = SOURCE) -> list[Cost]:
     """With a server of its own. Raises PeerError where it does not start, LoadFailed where a turn gave no figures."""
     log = DEFAULT_FOLDER / "http-versions.log"
     log.parent.mkdir(exist_ok=True)
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m tests.bench.http_versions", description="Measure what REST costs over HTTP/2 and HTTP/1.1."
     )
     parser.add_argument("--rounds", type=int, default=3, help="turns of each row and version (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of one turn (default %(default)s)")
+    parser.add_argument("--seconds", type=int, default=1, help="of one turn (default %(default)s)")
     parser.add_argument("--source", type=Path, default=SOURCE, metavar="FOLDER", help="another checkout's server")
     options = parser.parse_args(arguments)
     try:
