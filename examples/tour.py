@@ -86,16 +86,36 @@ def problems_of_speech(speech: voice_activity.Speech) -> list[str]:
     ]
 
 
-def problems_of_file_types(types: Sequence[file_type.FileType]) -> list[str]:
+def expected_label(path: Path) -> str | None:
+    """What a file is by its name; None where the name says nothing that can be judged."""
+    return EXPECTED_LABELS.get(path.suffix or path.name)
+
+
+def is_judged(answer: file_type.FileType) -> bool:
     """A doubtful answer ("perhaps …") may be wrong, but not for Python files."""
-    problems = []
-    for answer in types:
-        expected = EXPECTED_LABELS.get(answer.path.suffix or answer.path.name, answer.label)
-        if answer.label != expected and (answer.is_sure or expected == "python"):
-            problems.append(f"{answer.path} was taken for {answer.label or 'nothing'}")
+    expected = expected_label(answer.path)
+    return expected is not None and (answer.is_sure or expected == "python")
+
+
+def problems_of_file_types(types: Sequence[file_type.FileType]) -> list[str]:
+    judged = [answer for answer in types if is_judged(answer)]
+    problems = [
+        f"{answer.path} was taken for {answer.label or 'nothing'}"
+        for answer in judged
+        if answer.label != expected_label(answer.path)
+    ]
     if not any(answer.label == "python" for answer in types):
         problems.append("no Python file was found")
     return problems
+
+
+def describe_file_types(types: Sequence[file_type.FileType]) -> list[str]:
+    """Says which rows the verdict behind them is not about."""
+    rows = file_type.describe(types, file_type.default_folder())
+    width = max(map(len, rows), default=0)
+    return [
+        row if is_judged(answer) else f"{row:{width}}  (not judged)" for answer, row in zip(types, rows, strict=True)
+    ]
 
 
 def problems_of_sums(sums: add_sub.Sums) -> list[str]:
@@ -127,7 +147,7 @@ STOPS = (
     Stop(
         "Telling files apart by their content (file_type)",
         ask_file_types,
-        lambda types: file_type.describe(types, file_type.default_folder()),
+        describe_file_types,
         problems_of_file_types,
     ),
     Stop("Arithmetic in a Python model (add_sub)", add_sub.add_and_subtract, add_sub.describe, problems_of_sums),

@@ -7,6 +7,8 @@ server runs here. Ctrl-C ends everything in order, at any time.
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import sys
 import sysconfig
@@ -23,6 +25,7 @@ from trioton.server import SERVICE_NAMES, ExitTimeoutExpired, Server, StartError
 from trioton.settings import DemoSettings, Settings
 
 DEFAULT_REPOSITORY = Path(".demo", "models")
+TEMPORARY_PREFIX = "trioton-demo-"
 # Code of a demo that was interrupted before it had shown all it has to show, with --once.
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -80,7 +83,7 @@ def chosen_repository(wanted: Path | None) -> Iterator[Path]:
     elif wanted is not None:
         raise DemoError(f"cannot write to '{wanted}'; choose another directory with --repository")
     else:
-        with tempfile.TemporaryDirectory(prefix="trioton-demo-") as temporary:
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as temporary:
             yield Path(temporary)
 
 
@@ -138,23 +141,49 @@ async def _serve(server: Server, *, task_status: trio.TaskStatus[None]) -> None:
 
 def _next_steps(server: Server, examples: Path) -> list[str]:
     http, metrics = (address_text(server.addresses[word]) for word in ("http", "metrics"))
-    folder = examples.relative_to(Path.cwd()) if examples.is_relative_to(Path.cwd()) else examples
-    rows = (
+    repository = server.settings.model_repository[0]
+    assert isinstance(repository, Path)  # as `run_demo` has made it
+    now = [
+        (f"http://{http}/v2/docs", "every call, to be tried in a browser"),
         (f"curl -s {http}/v2/models/add_sub", "what a model takes and gives"),
         (f"curl -s -X POST {http}/v2/repository/index", "which models there are"),
         (f"curl -s {metrics}/metrics", "what they have done so far"),
-        (f"{folder / 'clients'}", "clients worth copying"),
-        (f"{server.settings.model_repository[0]}", "the models, as a server reads them"),
-        (f"trioton serve --model-repository={server.settings.model_repository[0]}", "this server, without the show"),
-    )
-    width = max(len(what) for what, _ in rows)
+        (_from_here(examples / "clients"), "clients worth copying"),
+    ]
+    afterwards = []
+    if not repository.name.startswith(TEMPORARY_PREFIX):  # else it goes with the demo
+        now.append((str(repository), "the models, as a server reads them"))
+        afterwards = [
+            "",
+            "And when this has ended, the same server without the show:",
+            f"  {serve_command(repository)}",
+        ]
+    width = max(len(what) for what, _ in now)
     return [
         "",
         "Where to go next, from another terminal:",
-        *(f"  {what:{width}}   {why}" for what, why in rows),
+        *(f"  {what:{width}}   {why}" for what, why in now),
+        *afterwards,
         "",
         "Serving until Ctrl-C.",
     ]
+
+
+def serve_command(repository: Path) -> str:
+    """What serves the repository if it is typed in this folder, whether the environment is active or not."""
+    script = Path(sysconfig.get_path("scripts"), "trioton")
+    found = shutil.which("trioton")
+    if not script.is_file():
+        command = [sys.executable, "-m", "trioton"]
+    elif found is not None and script.samefile(found):
+        command = ["trioton"]
+    else:
+        command = [_from_here(script)]
+    return shlex.join([*command, "serve", f"--model-repository={repository}"])
+
+
+def _from_here(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 async def _script(path: Path, *arguments: str) -> int:

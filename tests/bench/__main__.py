@@ -143,7 +143,7 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
 
 
 def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
-    """What our defaults cost, our server beside the bare library, HTTP/2 beside HTTP/1.1, and a step of an ensemble beside
+    """What our defaults cost, our server beside the bare library, HTTP/2 beside HTTP/1.1, and an ensemble's step beside
     the bare model."""
     print("  the defaults, batching efficiency, HTTP/2, and the overhead of ensembles", flush=True)
     try:

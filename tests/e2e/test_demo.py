@@ -55,6 +55,7 @@ def test_the_demo_is_right_and_ends_at_ctrl_c(tmp_path: Path) -> None:
     shown = "".join(lines)
     assert "All answers were right" in shown
     assert "curl" in shown
+    assert "/v2/docs" in shown
     assert "Traceback" not in shown
 
 

@@ -112,7 +112,7 @@ def test_a_missing_package_is_named_with_what_installs_it(
     assert builder.main([str(tmp_path / "models")]) == 1
     assert capsys.readouterr().err == (
         "The package magika is not installed. Get the models with:\n"
-        "    pip install --no-deps rapidocr-onnxruntime silero-vad magika\n"
+        "    pip install --no-deps --ignore-requires-python rapidocr-onnxruntime silero-vad magika\n"
     )
     assert not (tmp_path / "models").exists()
 

@@ -65,6 +65,12 @@ def typed(name: str, label: str, *, is_sure: bool = True) -> Any:
     return file_type.FileType(Path(name), label, label, 0.9, is_sure)
 
 
+def test_rows_that_are_not_judged_say_so(tmp_path: Path) -> None:
+    """The verdict behind them is about the others."""
+    types = [typed("a.py", "python"), typed("b.toml", "ini", is_sure=False), typed("c.xyz", "whatever")]
+    assert [row.endswith("(not judged)") for row in tour.describe_file_types(types)] == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("types", "problems"),
     [

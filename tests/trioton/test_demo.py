@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
 
-from trioton.demo import DEFAULT_REPOSITORY, DemoError, chosen_repository, examples_folder
+from trioton.demo import DEFAULT_REPOSITORY, DemoError, chosen_repository, examples_folder, serve_command
 
 
 def test_the_examples_are_found() -> None:
@@ -43,3 +47,23 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.
         assert repository.is_dir()
         assert repository.is_absolute()
     assert not repository.exists()
+
+
+@pytest.mark.parametrize("is_on_path", [True, False])
+@pytest.mark.parametrize("folder", [Path(), Path("..")])
+def test_the_command_to_serve_works_as_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_on_path: bool, folder: Path
+) -> None:
+    """In a shell whose environment is active or not, and for a folder whose name has a space."""
+    scripts = Path(sysconfig.get_path("scripts"))
+    monkeypatch.setenv("PATH", f"{scripts}:/usr/bin:/bin" if is_on_path else "/usr/bin:/bin")
+    monkeypatch.chdir(scripts.parent if folder == Path() else tmp_path)
+    command = serve_command(tmp_path / "my models")
+    assert shlex.split(command)[-2:] == ["serve", f"--model-repository={tmp_path / 'my models'}"]
+    if is_on_path:
+        assert command.startswith("trioton ")
+    typed = subprocess.run(
+        f"{command} --help", shell=True, capture_output=True, text=True, check=False
+    )  # as a person's shell
+    assert typed.returncode == 0, typed.stderr
+    assert shutil.which(shlex.split(command)[0]) is not None
