@@ -26,6 +26,7 @@ from actors.submission import Submission
 from backends.devices.devices import Devices
 from backends.devices.machine import compute_capabilities
 from backends.registry import BackendRegistry
+from backends.server_resources import ServerResources
 from backends.services import BackendServices
 from protocol.core import (
     AnswerTo,
@@ -82,6 +83,7 @@ class ServerCore:
         limiter = None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources)
         capabilities = await trio.to_thread.run_sync(compute_capabilities)
         self.devices.has_gpus = bool(capabilities)
+        resources = ServerResources()
         manager = model_manager(
             settings,
             self._registry,
@@ -91,6 +93,7 @@ class ServerCore:
             services=BackendServices(ModelCalls(self._running, limiter), self.custom_metrics),
             agents=self._agents,
             devices=self.devices,
+            resources=resources,
         )
         self._manager = manager
         try:
@@ -98,6 +101,7 @@ class ServerCore:
         finally:
             self._is_unready = self._is_stopping = True
             self._manager = None
+            await resources.close()
 
     def turn_unready(self) -> None:
         """Say from now on that the server is not ready, and go on answering: who balances load looks elsewhere."""

@@ -19,6 +19,7 @@ from actors.rate_limiter import RateLimiter
 from actors.response_cache import ResponseCache
 from backends.devices.devices import Devices
 from backends.registry import BackendRegistry
+from backends.server_resources import ServerResources
 from backends.services import BackendServices
 from repository.agents.registry import AgentRegistry
 from repository.instance_groups import MINIMUM_COMPUTE_CAPABILITY
@@ -68,6 +69,7 @@ def model_manager(
     services: BackendServices,
     agents: AgentRegistry,
     devices: Devices,
+    resources: ServerResources,
 ) -> ModelManager:
     """Not yet run. `compute_capabilities` has one for each GPU."""
     loader = ModelLoader(
@@ -88,6 +90,7 @@ def model_manager(
         min_compute_capability=settings.min_compute_capability,
         restart_wait_seconds=settings.restart_wait_seconds,
         scheduler_hold=settings.scheduler_hold,
+        resources=resources,
     )
     return ModelManager(
         Repositories(settings.repositories, is_namespaced=settings.is_namespaced, open_place=settings.open_repository),

@@ -28,6 +28,7 @@ from actors.traffic_split import TrafficSplit
 from backends.devices.devices import Devices
 from backends.interface import Backend, InstanceSpec, ModelSource
 from backends.registry import BackendRegistry
+from backends.server_resources import ServerResources
 from backends.services import BackendServices
 from protocol.core import LoadParameters
 from protocol.errors import ServerError, Unsupported
@@ -74,6 +75,7 @@ class ModelLoader:
     min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
     restart_wait_seconds: float = 0.0
     scheduler_hold: SchedulerHold = NO_HOLD
+    resources: ServerResources | None = None
 
     @property
     def gpus(self) -> UsableGpus:
@@ -213,6 +215,7 @@ class ModelLoader:
             self.services,
             is_flat=directory.is_flat,
             devices=self.devices,
+            resources=self.resources,
         )
 
     def _on_device(self, source: ModelSource, placement: InstancePlacement) -> ModelSource:

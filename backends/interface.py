@@ -23,6 +23,7 @@ import msgspec
 import trio
 
 from backends.devices.devices import Devices
+from backends.server_resources import ServerResources
 from backends.services import BackendServices
 from protocol.core import MemoryUsage
 from protocol.errors import Internal, ServerError, Unavailable
@@ -49,6 +50,8 @@ class ModelSource:
     # The model has no version directories: its files lie in its own.
     is_flat: bool = False
     devices: Devices = field(default_factory=Devices, compare=False, repr=False)
+    # What backends keep beyond one load, as long as the server lives; None where there is no server.
+    resources: ServerResources | None = field(default=None, compare=False, repr=False)
 
     def for_device(self, kind: InstanceKind, compute_capability: str) -> ModelSource:
         """The same for an instance on a device: on a GPU whose compute capability is in `cc_model_filenames`, that file

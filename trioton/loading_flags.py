@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trioton.flags import at_least, flag, integer, of_device, repeatable, seconds
+from trioton.flags import at_least, boolean, flag, integer, of_device, repeatable, seconds
 from trioton.host_policies import HostPolicySetting, host_policy_setting
 
 LOADING = "Loading and placement of models"
@@ -68,6 +68,14 @@ class LoadingFlags:
         metavar="<seconds>",
         help="How long requests wait while the last instance of their model, which has died, is started again; 0 to "
         "refuse them at once. They wait in the model's queue, within its limits and timeouts.",
+    )
+    worker_template: bool = flag(
+        True,
+        boolean,
+        group=LOADING,
+        metavar="<boolean>",
+        help="Fork worker processes of model.py files from a process that has imported what all of them do, one for "
+        "each interpreter; false starts each by itself.",
     )
     host_policy: tuple[HostPolicySetting, ...] = repeatable(
         host_policy_setting,

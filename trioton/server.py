@@ -51,7 +51,7 @@ from trioton.load_report import load_report
 from trioton.log import VERBATIM, ServerLog
 from trioton.metrics import Metrics
 from trioton.reload import Reloader
-from trioton.settings import Address, Settings, backend_settings
+from trioton.settings import Address, BackendSetting, Settings, backend_settings
 from trioton.store_flags import repository_place
 from trioton.tables import model_table
 
@@ -335,6 +335,11 @@ def _open_repository(stores: Stores, text: str) -> Repository:
     return stores.repository(place) if isinstance(place, StoreUrl) else place
 
 
+def _python_settings(settings: Settings) -> tuple[BackendSetting, ...]:
+    """What flags of their own say to the Python backend; a --backend-config wins."""
+    return () if settings.worker_template else (BackendSetting("python", "worker-template", "false"),)
+
+
 def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
     return CoreSettings(
         repositories=settings.repositories(stores),
@@ -347,7 +352,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         strict_readiness=settings.strict_readiness,
         auto_complete_config=settings.auto_complete_config(),
         model_config_name=settings.model_config_name,
-        backend_config=backend_settings(settings.backend_config),
+        backend_config=backend_settings((*_python_settings(settings), *settings.backend_config)),
         model_load_thread_count=settings.model_load_thread_count,
         model_load_retry_count=settings.model_load_retry_count,
         model_memory_budget=settings.model_memory_budget,

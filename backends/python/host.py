@@ -6,25 +6,23 @@ then spoken to as any worker is.
 
 from __future__ import annotations
 
-import array
 import json
 import logging
 import os
-import signal
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import trio
 
 from backends.python.environment import Environment
-from backends.python.process import WorkerProcess, exit_text, resident_bytes
+from backends.python.forked_process import ForkedProcess
+from backends.python.process import WorkerProcess
+from backends.python.process_control import HungUp, ProcessControl
 from protocol.errors import Internal
 
-_MESSAGE_SIZE = 65536
-# How long a host may take to end by itself, and a killed worker to be gone.
+# How long a host may take to end by itself, and a killed one to be gone.
 _EXIT_SECONDS = 2.0
 _REAP_SECONDS = 5.0
 
@@ -49,7 +47,7 @@ class Host:
                 ours.close()
                 raise
         self._log = log
-        self._socket = trio.socket.from_stdlib_socket(ours)
+        self._control = ProcessControl(ours)
         self._forwarding = trio.Lock()
         self.places = 0
 
@@ -114,7 +112,7 @@ class Host:
 
     async def close(self) -> None:
         """End the process and all that it has. Shielded and bounded."""
-        self._socket.close()
+        self._control.close()
         with trio.move_on_after(_EXIT_SECONDS, shield=True):
             await self.process.wait_exit()
         await self.process.close()
@@ -125,7 +123,7 @@ class Host:
 
     @property
     def is_usable(self) -> bool:
-        return self._socket.fileno() != -1 and self.process.exit_text() is None
+        return self._control.is_open and self.process.exit_text() is None
 
     async def forward_output(self) -> None:
         """Of all places together; whoever attends to one may do it."""
@@ -133,26 +131,15 @@ class Host:
             await self.process.forward_output()
 
     async def _ask(self, message: Mapping[str, object], descriptors: Sequence[int]) -> tuple[Any, list[int]]:
-        await self._send(message, descriptors)
         try:
-            data, ancillary, _, _ = await self._socket.recvmsg(
-                _MESSAGE_SIZE, socket.CMSG_SPACE(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC
-            )
-        except OSError:
-            data, ancillary = b"", []
-        if not data:
-            raise HostGone(await self._end_text())
-        received = array.array("i")
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                received.frombytes(content)
-        return json.loads(data), received.tolist()
+            return await self._control.ask(message, descriptors)
+        except HungUp:
+            raise HostGone(await self._end_text()) from None
 
     async def _send(self, message: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         try:
-            await self._socket.sendmsg([json.dumps(dict(message)).encode()], rights)
-        except (OSError, trio.ClosedResourceError):
+            await self._control.send(message, descriptors)
+        except HungUp:
             raise HostGone(await self._end_text()) from None
 
     async def _end_text(self) -> str:
@@ -234,59 +221,32 @@ class ThreadPlace(_Place):
 
 
 class ForkPlace(_Place):
-    """A process that is the host's child; until it is reaped, its number is taken."""
+    """A process that is the host's child."""
 
     def __init__(self, host: Host, pid: int, descriptor: int) -> None:
         super().__init__(host)
-        self.pid = pid
-        self._descriptor = descriptor
-        self._found: str | None = None
+        self._process = ForkedProcess(pid, descriptor, host.reap)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def resident_bytes(self) -> int | None:
-        return resident_bytes(self.pid)
+        return self._process.resident_bytes()
 
     def exit_text(self) -> str | None:
-        if self._found is None and not self._is_closed:
-            self._found = _end_of(self.pid)
-        return self._found
+        return self._process.exit_text()
 
     async def wait_exit(self) -> None:
-        if self._is_closed or self.exit_text() is not None:
-            await trio.lowlevel.checkpoint()
-            return
-        descriptor = os.dup(self._descriptor)  # each wait needs one of its own
-        try:
-            await trio.lowlevel.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
+        await self._process.wait_exit()
 
     def kill(self) -> None:
-        if not self._is_closed:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        self._process.kill()
 
     async def close(self) -> None:
         if self._is_closed:
             return
+        self._is_closed = True
         with trio.CancelScope(shield=True):
-            self.kill()
-            with trio.move_on_after(_REAP_SECONDS):
-                await self.wait_exit()
-                self.kill()  # what it started while it was being killed
-                await self._host.reap(self.pid)
-            self._is_closed = True
-            os.close(self._descriptor)
+            await self._process.close()
             await self._host.leave()
-
-
-def _end_of(pid: int) -> str | None:
-    """How a process that is not our child has ended, while its parent has not reaped it."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return "ended"
-    if fields[0] not in "ZX":
-        return None
-    return exit_text(os.waitstatus_to_exitcode(int(fields[-1])))

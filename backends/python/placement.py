@@ -24,11 +24,14 @@ from backends.python.link import WorkerLink
 from backends.python.process import WorkerProcess
 from backends.python.runner import Runner
 from backends.python.settings import Isolation, PythonSettings
+from backends.python.template import WorkerTemplates
 from protocol.errors import Internal, InvalidArgument
 from repository.model_config import InstanceKind
 
 # The place in `ModelSource.shared`.
 _KEY = "python.placement"
+# The place in `ServerResources`.
+_TEMPLATES = "python.templates"
 
 
 class Placement:
@@ -105,6 +108,12 @@ class Placement:
     async def _start_process(
         self, environment: Environment, control: socket.socket, name: str, cores: frozenset[int]
     ) -> Runner:
+        resources = self._source.resources
+        if resources is not None and self._settings.has_template:
+            templates = resources.find(_TEMPLATES, WorkerTemplates)
+            worker = await templates.start(environment, control, cores, self._log, name)
+            if worker is not None:
+                return worker
         with self._startable(environment), bound_children(cores):
             return WorkerProcess(environment, control, self._log, name)
 

@@ -11,20 +11,16 @@ import os
 import signal
 import socket
 import subprocess
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
 import trio
 
 from backends.python.environment import Environment
+from backends.python.output import Output
 
 MAIN = Path(__file__).parent / "worker" / "main.py"
 
-_READ_SIZE = 65536
-_LAST_READS = 16  # a pipe holds one; others who may still print are not waited for
-_LONGEST_LINE = 8192
-_TAIL_LINES = 20
 # How long a killed process may take to be gone; the kernel needs longer only for one stuck in a device or a file
 # system.
 _REAP_SECONDS = 5.0
@@ -48,22 +44,25 @@ class WorkerProcess:
     ) -> None:
         self._log = log
         self._name = name
-        self._line = b""
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._process = subprocess.Popen(
-            [environment.interpreter, str(MAIN), str(control.fileno()), *mode],
-            env=environment.variables,
-            cwd=environment.working_directory,
-            pass_fds=(control.fileno(), *environment.descriptors),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            start_new_session=True,  # so that a terminal's Ctrl-C is the server's alone, and a kill reaches all
-        )
-        assert self._process.stdout is not None
-        self._output = self._process.stdout
-        os.set_blocking(self._output.fileno(), False)
+        ours, theirs = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [environment.interpreter, str(MAIN), str(control.fileno()), *mode],
+                env=environment.variables,
+                cwd=environment.working_directory,
+                pass_fds=(control.fileno(), *environment.descriptors),
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                start_new_session=True,  # so that a terminal's Ctrl-C is the server's alone, and a kill reaches all
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        self._output = Output(ours, log, name)
 
     @property
     def pid(self) -> int:
@@ -76,7 +75,7 @@ class WorkerProcess:
     @property
     def tail(self) -> list[str]:
         """The last lines that were printed, oldest first."""
-        return [*self._tail, *([_decode(self._line)] if self._line else [])]
+        return self._output.tail
 
     def exit_text(self) -> str | None:
         """How the process ended (`exited with code 3`, `was killed by SIGSEGV`); None while it runs.
@@ -111,32 +110,11 @@ class WorkerProcess:
 
     async def forward_output(self) -> None:
         """Log what is printed, line by line, until all who can print are gone."""
-        while (size := self._log_output()) != 0:
-            if size is None:
-                await trio.lowlevel.wait_readable(self._output.fileno())
-            else:
-                await trio.lowlevel.checkpoint()  # a model that prints without end must not stop the others
+        await self._output.forward()
 
     def log_last_output(self) -> None:
         """Log what the pipe still holds of a process that has ended."""
-        for _ in range(_LAST_READS):
-            if not self._log_output():
-                break
-
-    def _log_output(self) -> int | None:
-        """Read once and log. Returns the number of bytes: None where there are none now, 0 where none will come."""
-        try:
-            data = os.read(self._output.fileno(), _READ_SIZE)
-        except BlockingIOError:
-            return None
-        *lines, self._line = (self._line + data).split(b"\n")
-        if not data or len(self._line) > _LONGEST_LINE:
-            lines.append(self._line)
-            self._line = b""
-        for line in filter(None, map(_decode, lines)):
-            self._tail.append(line)
-            self._log.info("%s: %s", self._name, line)
-        return len(data)
+        self._output.log_last()
 
     def kill(self) -> None:
         """End the process and its group at once. Harmless when it has ended."""
@@ -152,15 +130,9 @@ class WorkerProcess:
                 await self.wait_exit()
                 self.kill()  # what the process started while it was being killed
                 self._process.wait()
-        if not self._output.closed:
-            trio.lowlevel.notify_closing(self._output.fileno())
-            self._output.close()
+        self._output.close()
         if self._process.returncode is None:
             self._log.error("%s: process %d does not end although it was killed", self._name, self.pid)
-
-
-def _decode(line: bytes) -> str:
-    return line.rstrip(b"\r").decode("utf-8", "replace")
 
 
 def resident_bytes(pid: int) -> int | None:

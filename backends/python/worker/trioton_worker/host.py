@@ -11,7 +11,6 @@ Each message on the host's socket is one JSON object, with file descriptors:
 
 from __future__ import annotations
 
-import array
 import gc
 import json
 import os
@@ -21,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from .connection import Connection, encode_json
+from .datagrams import answer_forked, receive
 from .errors import describe, format_traceback
 from .lifeline import tie_to_server
 from .making import SharingMaker, TemplateMaker, initialized, load_class
@@ -29,8 +29,6 @@ from .serve import collect_less, serve
 from .session import Session, open_session
 from .surroundings import set_up
 
-_MOST_DESCRIPTORS = 2
-_MESSAGE_SIZE = 65536
 _LONGEST_TEXT = 16384  # of an error; a message must fit into a datagram
 
 
@@ -56,7 +54,7 @@ class _Host:
     def run(self) -> None:
         """Returns in a forked process when its instance has ended; ends the host itself."""
         while True:
-            message, descriptors = self._receive()
+            message, descriptors = receive(self._control)
             if message is None:
                 exit_now(0)
             elif message["do"] == "thread":
@@ -95,27 +93,13 @@ class _Host:
         pid = os.fork()
         if pid:
             os.close(control_fd)
-            # Until it is reaped, nobody else has its number.
-            process_fd = os.pidfd_open(pid)
-            rights = array.array("i", [process_fd])
-            message = encode_json({"pid": pid})
-            self._control.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-            os.close(process_fd)
+            answer_forked(self._control, pid)
             return False
         os.setsid()  # so that a kill reaches what it starts, and not its siblings
         control = socket.socket(fileno=control_fd)
         tie_to_server(control)
         serve(open_session(Session(Connection(control))), TemplateMaker(self._template))
         return True
-
-    def _receive(self) -> tuple[Any, list[int]]:
-        space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
-        data, ancillary, _, _ = self._control.recvmsg(_MESSAGE_SIZE, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-        descriptors = array.array("i")
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(content)
-        return (json.loads(data) if data else None), descriptors.tolist()
 
 
 def _refuse_threads() -> None:

@@ -25,7 +25,7 @@ def tie_to_server(control: socket.socket) -> None:
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # text files
     faulthandler.enable()
     _ignore_signals()
-    _die_with_parent()
+    die_with_parent()
     control_fd = control.fileno()
     _watch(control_fd)
     os.register_at_fork(after_in_child=lambda: _watch(control_fd))
@@ -57,7 +57,7 @@ def _ignore(number: int, frame: object) -> None:
     pass
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Have the kernel kill this process with its server, also while model code holds the interpreter's lock."""
     if not sys.platform.startswith("linux"):
         return

@@ -1,0 +1,67 @@
+"""A process that has imported what every worker imports, and that forks workers: each has all of that at once, and
+shares its memory until one of them writes to it.
+
+Flow: server → [template] → a fork, in which `serve` goes on as in a worker that was started by itself. On the socket:
+
+    {"do": "fork", "directory", "cores"}, socket, pipe   serve on the socket, print to the pipe → {"pid"}, its pidfd
+    {"do": "reap", "pid"}                                that process has ended; let go of it
+
+The first message to the server is {}: it is ready. No model's code runs in it, and it has one thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from . import serve
+from .datagrams import answer_forked, receive
+from .lifeline import die_with_parent
+
+
+def main(template_fd: int) -> None:
+    """Returns in a forked process when its instance has ended; else ends with the server."""
+    os.close(os.pidfd_open(os.getpid()))  # a Python or a system without it says so here, and the server does without
+    os.set_inheritable(template_fd, False)
+    for number in (signal.SIGINT, signal.SIGTERM):  # only the server decides; a worker sets handlers of its own
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent()
+    control = socket.socket(fileno=template_fd)
+    gc.collect()
+    gc.freeze()  # collections in the forks must not touch, and by that copy, what is shared
+    control.send(b"{}")
+    while True:
+        message, descriptors = receive(control)
+        if message is None:
+            os._exit(0)
+        if message["do"] == "reap":
+            os.waitpid(message["pid"], 0)
+            continue
+        pid = os.fork()
+        if not pid:
+            _work(control, message, *descriptors)
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+        answer_forked(control, pid)
+
+
+def _work(template: socket.socket, message: Any, control_fd: int, output_fd: int) -> None:
+    """In the new process: become what a worker is that the server has started itself, and serve."""
+    template.close()
+    os.setsid()  # so that a kill reaches what it starts, and not its siblings
+    for number in (1, 2):
+        os.dup2(output_fd, number)
+    os.close(output_fd)
+    if message["cores"]:
+        os.sched_setaffinity(0, message["cores"])
+    if message["directory"]:
+        os.chdir(message["directory"])
+    if "numpy.random" in sys.modules:  # else all would draw the same numbers
+        sys.modules["numpy.random"].seed()
+    sys.argv[1:] = [str(control_fd)]
+    serve.main(control_fd)
