@@ -10,10 +10,21 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
 
 # What the heap keeps at its end, at most. Beyond it, and for single blocks of more, all goes back to the system.
 KEPT_BYTES = 64 << 20
 LARGEST_KEPT_BLOCK = 32 << 20
+
+# How often a server looks whether it is idle: it is where it used less than so much of a core since it looked last.
+LOOK_SECONDS = 10.0
+_IDLE_SHARE = 0.05
+# Growth of the process that is worth giving back.
+_WORTH_BYTES = 16 << 20
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _OPERATORS_OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
@@ -29,3 +40,37 @@ def keep_freed_memory() -> bool:
         return False
     # One without the other would make the largest kept block 128 KiB.
     return bool(mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BLOCK)) and bool(mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES))
+
+
+@dataclass(slots=True)
+class IdleTrim:
+    """When to give back what is kept: the process is idle, and has grown since it did so last."""
+
+    _cpu_seconds: float = 0.0
+    _looked_at: float = 0.0
+    _floor: int = 0  # bytes; what the process has when nothing more can be given back
+
+    def is_due(self, *, now: float, cpu_seconds: float, resident: int) -> bool:
+        """To be asked at intervals, with the processor time that the process has used, and its memory."""
+        is_idle = cpu_seconds - self._cpu_seconds <= _IDLE_SHARE * (now - self._looked_at)
+        self._cpu_seconds, self._looked_at = cpu_seconds, now
+        return is_idle and resident - self._floor >= _WORTH_BYTES
+
+    def trimmed(self, resident: int) -> None:
+        """It has been done."""
+        self._floor = resident
+
+
+async def give_back_when_idle() -> None:
+    """Until cancelled. For the process that has called `keep_freed_memory`."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    policy = IdleTrim()
+    while trim is not None:
+        await trio.sleep(LOOK_SECONDS)
+        if policy.is_due(now=time.monotonic(), cpu_seconds=time.process_time(), resident=_resident_bytes()):
+            await trio.to_thread.run_sync(trim, 0)  # some milliseconds, without the interpreter's lock
+            policy.trimmed(_resident_bytes())
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import trio
 
-from trioton.allocator import keep_freed_memory
+from trioton.allocator import give_back_when_idle, keep_freed_memory
 from trioton.ending import ExitTimeoutExpired
 from trioton.log import ServerLog, logging_to
 from trioton.server import Server, StartError
@@ -34,21 +34,23 @@ GARBAGE_THRESHOLDS = (5_000, 10, 10)
 
 def run_process(settings: Settings) -> int:
     """Serve until a signal; answers the exit code. Ends the process itself where an orderly end is not to be had."""
-    keep_freed_memory()
+    keeps_memory = keep_freed_memory()
     try:
         with logging_to(settings) as log:
-            return trio.run(_serve, settings, log)
+            return trio.run(_serve, settings, log, keeps_memory)
     except OSError as error:  # only the log file is opened out here
         print(f"cannot write the log to '{settings.log_file}': {error.strerror}", file=sys.stderr)
         return 1
 
 
-async def _serve(settings: Settings, log: ServerLog) -> int:
+async def _serve(settings: Settings, log: ServerLog, keeps_memory: bool) -> int:
     server = Server(settings, log)
     with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signals, server, signals)
             nursery.start_soon(_collect_less, server)
+            if keeps_memory:
+                nursery.start_soon(give_back_when_idle)
             code = await _exit_code(server)
             nursery.cancel_scope.cancel()
     return code

@@ -12,9 +12,11 @@ import logging
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from backends.python.settings import PythonSettings
@@ -23,16 +25,21 @@ from backends.python.worker.trioton_worker.frames import INLINE_BYTE_SIZE, INPUT
 
 logger = logging.getLogger("trioton.backends.python")
 
+# Of a segment so much is given back to the system at a time: less than a millisecond of work.
+_RELEASED_AT_ONCE = 4 << 20
+
 
 class Segment:
     """Memory that both sides have mapped; both know it by its slot. `view` is the server's."""
 
-    __slots__ = ("_lent", "_map", "_memory", "descriptor", "is_sent", "size", "slot", "view")
+    __slots__ = ("_lent", "_map", "_memory", "descriptor", "is_closed", "is_empty", "is_sent", "size", "slot", "view")
 
     def __init__(self, size: int, slot: int) -> None:
         self.size = size
         self.slot = slot
         self.is_sent = False
+        self.is_closed = False
+        self.is_empty = True  # none of its memory is there, until somebody writes to it
         self._lent: weakref.ref[NDArray[np.uint8]] | None = None
         self.descriptor = os.memfd_create("trioton", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -58,8 +65,13 @@ class Segment:
             self._lent = weakref.ref(memory)
         return memory.data
 
+    def release(self, start: int) -> None:
+        """Give a part of its memory back to the system, for both sides; what is read there from now on is zeros."""
+        self._map.madvise(mmap.MADV_REMOVE, start, min(_RELEASED_AT_ONCE, self.size - start))
+
     def close(self) -> None:
         """Unmap; what the worker still has mapped stays until it lets go, and what is lent until nobody holds it."""
+        self.is_closed = True
         self.view.release()
         del self._memory
         with suppress(BufferError):
@@ -106,6 +118,14 @@ class SegmentPool:
             self._room += segment.size
             segment.close()
 
+    def held(self) -> list[Segment]:
+        """Those with memory that nobody reads, while no batch has any."""
+        return [segment for segment in self._in_slots.values() if not (segment.is_empty or segment.is_lent)]
+
+    @property
+    def has_memory(self) -> bool:
+        return any(not segment.is_empty for segment in self._in_slots.values())
+
     def take_unsent(self) -> list[Segment]:
         """Those that the worker does not know yet."""
         unsent = [segment for segment in self._in_slots.values() if not segment.is_sent]
@@ -143,6 +163,8 @@ class Arena:
         self.outputs = SegmentPool(settings, OUTPUT_SLOTS)
         self.output_size = 0  # what batches have wanted so far
         self.has_unsent = False  # segments that the worker does not know yet
+        self.uses = 0  # how often a batch was given a segment
+        self._used = trio.Event()
 
     def input_segment(self, size: int) -> Segment | None:
         """A segment that holds `size` bytes of inputs; None where they are to cross in the frame."""
@@ -162,6 +184,27 @@ class Arena:
         if INLINE_BYTE_SIZE < size <= self._settings.shm_limit_byte_size:
             self.output_size = max(size, self.output_size)
 
+    async def wait_used(self) -> None:
+        """Until there is memory in any segment."""
+        while not (self.inputs.has_memory or self.outputs.has_memory):
+            self._used = trio.Event()
+            await self._used.wait()
+
+    async def release(self, is_idle: Callable[[], bool]) -> bool:
+        """Give all memory back to the system that nobody reads, in steps between which others have their turn. False
+        where it did not come to its end: a batch has begun."""
+        uses = self.uses
+        for segment in (*self.inputs.held(), *self.outputs.held()):
+            for start in range(0, segment.size, _RELEASED_AT_ONCE):
+                if self.uses != uses or segment.is_closed or not is_idle():
+                    return False
+                segment.release(start)
+                await trio.lowlevel.checkpoint()
+            if self.uses != uses or segment.is_closed:
+                return False
+            segment.is_empty = True
+        return True
+
     def close(self) -> None:
         self.inputs.close()
         self.outputs.close()
@@ -175,6 +218,11 @@ class Arena:
             logger.warning("no shared memory of %d bytes (%s): tensors cross in the socket", size, error)
             self.is_usable = False
             return None
-        if segment is not None and not segment.is_sent:
-            self.has_unsent = True
+        if segment is not None:
+            if not segment.is_sent:
+                self.has_unsent = True
+            self.uses += 1
+            if segment.is_empty:
+                segment.is_empty = False
+                self._used.set()
         return segment

@@ -20,6 +20,7 @@ from backends.interface import BatchResult, BatchTiming, InstanceSpec, Responder
 from backends.python.batch import encode_batch
 from backends.python.batch_answers import BLOCKING_SIZE, BatchAnswers
 from backends.python.channel import WorkerGone
+from backends.python.idle_memory import IdleMemory
 from backends.python.link import WorkerLink
 from backends.python.open_batches import OpenBatches
 from backends.python.reply_stream import ReplyStream
@@ -28,7 +29,7 @@ from backends.python.settings import PythonSettings
 from backends.python.signals import Signal
 from backends.python.tensor_columns import TensorColumn, column_of
 from backends.python.wire import Frame, encode
-from backends.python.worker.trioton_worker.frames import BESIDE, CANCEL, COROUTINE, INLINE_BYTE_SIZE, NO_SLOT
+from backends.python.worker.trioton_worker.frames import BESIDE, CANCEL, COROUTINE, INLINE_BYTE_SIZE, NO_SLOT, TRIM
 from backends.services import Execution
 from protocol.errors import Internal
 from protocol.messages import InferenceRequest
@@ -59,6 +60,10 @@ class Batches:
         self._knows_verbose = link.logs(logging.DEBUG)
         link.handlers[COROUTINE] = self._let_overlap
         link.at_end.append(self.open.end)
+        link.idle_memory = IdleMemory(link.arena, self._is_idle, lambda: link.channel.post(encode(TRIM, {})))
+
+    def _is_idle(self) -> bool:
+        return not self.open.has_any
 
     def let_overlap(self) -> None:
         """The model's `execute` is a coroutine, so batches may run beside each other, but for those of sequences."""

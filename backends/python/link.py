@@ -18,6 +18,7 @@ from backends.python.arena import Arena
 from backends.python.channel import Channel, Handlers, WorkerGone
 from backends.python.forms import Forms
 from backends.python.heads import DoneHead, FailedHead, LogHead, log_level_name
+from backends.python.idle_memory import IdleMemory
 from backends.python.runner import Runner
 from backends.python.settings import PythonSettings
 from backends.python.wire import BrokenFrame, Frame, decode_head, encode
@@ -56,6 +57,7 @@ class WorkerLink:
         self.at_end: list[Callable[[], None]] = []
         self.arena = Arena(settings)
         self.forms = Forms()
+        self.idle_memory: IdleMemory | None = None
         self._log = log
         self.logs = log.isEnabledFor  # whether the model's messages of a level are shown
         self.is_attended = False
@@ -78,6 +80,8 @@ class WorkerLink:
                     self.is_attended = True
                     nursery.start_soon(self.runner.forward_output)
                     nursery.start_soon(self._listen)
+                    if self.idle_memory is not None:
+                        nursery.start_soon(self.idle_memory.run)
                     task_status.started()
                     await self.runner.wait_exit()
                     self.channel.hang_up()

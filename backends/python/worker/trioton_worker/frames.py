@@ -24,6 +24,7 @@ Either side may send at any time; frames are told apart by their kind, and by th
                                                      CALL      something else of the server; RETURN answers it
                                                      METRIC    change a metric; no answer
     CHECK       run is_ready                         CHECKED
+    TRIM        give free memory back to the system
                                                      LOG       a message of the model; no answer
                                                      COROUTINE a batch goes on as a coroutine; no answer
 
@@ -70,7 +71,7 @@ import struct
 MAGIC = b"TrWk"
 PREFIX = struct.Struct("=4sIQIIQ")  # MAGIC, kind, lengths of column, forms, head and body
 
-INITIALIZE, COMPLETE, EXECUTE, FINALIZE, CANCEL, CREDIT, STREAM, RETURN, CHECK = range(1, 10)
+INITIALIZE, COMPLETE, EXECUTE, FINALIZE, CANCEL, CREDIT, STREAM, RETURN, CHECK, TRIM = range(1, 11)
 DONE, FAILED, EXECUTED, LOG, RESPONSE, INFER, TAKEN, FORGET, CALL, METRIC, CHECKED, COROUTINE = range(16, 28)
 
 # In the column of EXECUTE in place of a slot.

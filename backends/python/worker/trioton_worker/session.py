@@ -17,7 +17,8 @@ from .calls import Calls
 from .connection import Connection, Frame
 from .errors import text_of
 from .forms import Forms
-from .frames import CANCEL, CREDIT, NO_SLOT
+from .frames import CANCEL, CREDIT, NO_SLOT, TRIM
+from .heap import trim_heap
 from .process_exit import exit_for, print_error
 from .switchboard import Switchboard
 
@@ -99,6 +100,7 @@ class Session:
         self.replying: weakref.WeakValueDictionary[int, LiveBatch] = weakref.WeakValueDictionary()
         self.switchboard.handlers[CANCEL] = self._cancelled
         self.switchboard.handlers[CREDIT] = self._credited
+        self.switchboard.handlers[TRIM] = self._trim
 
     def calling_batch(self) -> LiveBatch | None:
         """The batch that this thread or coroutine works for: a thread that a model has started belongs to the batch
@@ -130,6 +132,10 @@ class Session:
         batch = self.executing.get(number) or self.replying.get(number)
         if batch is not None:
             batch.cancelled.add(frame.head["index"])
+
+    def _trim(self, frame: Frame) -> None:
+        if self.owns_process:  # the server's own heap is the server's
+            trim_heap()
 
     def _credited(self, frame: Frame) -> None:
         batch = self.replying.get(frame.head["batch"])
