@@ -110,6 +110,10 @@ class ServerProcess:
             found |= more
         return found
 
+    def workers(self) -> set[int]:
+        """Those of them that run models, which the templates do not that others are forked from."""
+        return {pid for pid in self.descendants() if _name_of(pid) != "worker-template"}
+
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as stdout:
@@ -159,3 +163,10 @@ def _fields(pid: int) -> list[str] | None:
     except OSError:
         return None
     return text[text.rindex(")") + 2 :].split()
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:  # it has ended
+        return ""

@@ -48,7 +48,7 @@ def test_workers_and_instance_threads_stay_where_they_belong(tmp_path: Path, iso
         for value in range(2):
             assert client.infer("slow", slow_inputs(value, 0))["VALUE"] == np.array([value])
         own = allowed(server.pid)
-        workers = {pid: allowed(pid) for pid in server.descendants()}
+        workers = {pid: allowed(pid) for pid in server.workers()}
     assert str(first) in own  # the instance of add_sub
     assert str(last) not in own
     assert any(cores not in (str(first), str(last)) for cores in own)  # the loop

@@ -166,12 +166,12 @@ def test_a_worker_goes_with_its_model(models: Path) -> None:
         Client("grpc", server.addresses["grpc"]) as client,
     ):
         assert client.infer("slow", slow_inputs(3, 0))["VALUE"][0] == 3
-        assert eventually(lambda: len(server.descendants()) == 2)
+        assert eventually(lambda: len(server.workers()) == 2)
         assert eventually(lambda: metric(server, "trioton_model_memory_bytes") > 1_000_000)
         assert client.infer("add_0", add_sub_inputs())["OUTPUT0"].shape == (1, 16)
-        assert eventually(lambda: not server.descendants())
+        assert eventually(lambda: not server.workers())
         assert eventually(lambda: metric(server, "trioton_model_memory_bytes") == SIZE)
         assert client.infer("slow", slow_inputs(4, 0))["VALUE"][0] == 4
         client.raw.unload_model("slow")
-        assert eventually(lambda: not server.descendants())
+        assert eventually(lambda: not server.workers())
         assert eventually(lambda: not client.is_ready("slow"))

@@ -161,7 +161,7 @@ def test_a_change_of_the_configuration_and_of_a_file_beside_the_model(tmp_path: 
             assert eventually(lambda: ask(client, "m") == 2)
             write(tmp_path / "m" / "config.pbtxt", "instance_group [ { count: 2 } ]\n")
             server.wait_for_line("changed: config.pbtxt; loading 'm' again")
-            assert eventually(lambda: len(server.descendants()) == 2)
+            assert eventually(lambda: len(server.workers()) == 2)
             assert ask(client, "m") == 2
         assert server.log.count("loading 'm' again") == 2
 

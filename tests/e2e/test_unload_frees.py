@@ -21,7 +21,7 @@ ROUNDS = 6
 
 @dataclass(frozen=True)
 class Held:
-    """By a server: its processes, and of its own its threads, open files and resident megabytes."""
+    """By a server: its workers, and of its own its threads, open files and resident megabytes."""
 
     processes: int
     threads: int
@@ -34,7 +34,7 @@ def held(server: ServerProcess) -> Held:
         line.split(":\t", 1) for line in Path(f"/proc/{server.pid}/status").read_text().splitlines() if ":\t" in line
     )
     return Held(
-        len(server.descendants()),
+        len(server.workers()),
         int(status["Threads"]),
         len(list(Path(f"/proc/{server.pid}/fd").iterdir())),
         int(status["VmRSS"].split()[0]) // 1024,
@@ -77,7 +77,7 @@ def test_nothing_is_left_after_many_loads(tmp_path: Path, add: Callable[[Path], 
             assert ask(client, "m", 4) == (0, "1")
             client.raw.unload_model("m")
             assert eventually(lambda: client.raw.get_model_repository_index()[0].get("reason") == "unloaded")
-            assert eventually(lambda: not server.descendants())
+            assert eventually(lambda: not server.workers())
 
         round_trip(0)
         first = held(server)

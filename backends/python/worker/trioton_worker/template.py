@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 from . import serve
@@ -30,6 +31,7 @@ def main(template_fd: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # only the server decides; a worker sets handlers of its own
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
+    _call("worker-template")
     control = socket.socket(fileno=template_fd)
     gc.collect()
     gc.freeze()  # collections in the forks must not touch, and by that copy, what is shared
@@ -57,6 +59,7 @@ def _work(template: socket.socket, message: Any, control_fd: int, output_fd: int
     for number in (1, 2):
         os.dup2(output_fd, number)
     os.close(output_fd)
+    _call("worker")
     if message["cores"]:
         os.sched_setaffinity(0, message["cores"])
     if message["directory"]:
@@ -65,3 +68,9 @@ def _work(template: socket.socket, message: Any, control_fd: int, output_fd: int
         sys.modules["numpy.random"].seed()
     sys.argv[1:] = [str(control_fd)]
     serve.main(control_fd)
+
+
+def _call(name: str) -> None:
+    """What `ps` and `top` show; the command line is the template's in all of them."""
+    with suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write(name)
