@@ -66,7 +66,6 @@ def _work(template: socket.socket, message: Any, control_fd: int, output_fd: int
         os.chdir(message["directory"])
     if "numpy.random" in sys.modules:  # else all would draw the same numbers
         sys.modules["numpy.random"].seed()
-    sys.argv[1:] = [str(control_fd)]
     serve.main(control_fd)
 
 
