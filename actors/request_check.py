@@ -73,6 +73,7 @@ class RequestChecker:
         for name in request.requested_outputs:
             if name not in self._outputs:
                 raise InvalidArgument(f"unexpected inference output '{name}' for model '{self._model}'")
+        self._check_requested_once(request)
         is_in_order = self._check_names(request)
         batch_size = self._check_batch(request)
         for tensor in request.inputs:
@@ -83,6 +84,13 @@ class RequestChecker:
                 self._known.clear()
             self._known[form] = checked
         return checked
+
+    def _check_requested_once(self, request: InferenceRequest) -> None:
+        """Each output. A client's mistake; for a model that calls another one, as in Triton, it means nothing."""
+        names = request.requested_outputs
+        if len(set(names)) != len(names) and request.caller is None:
+            twice = next(name for name in names if names.count(name) > 1)
+            raise _refused(request, f"output '{twice}' is requested more than once for model '{self._model}'")
 
     def _check_names(self, request: InferenceRequest) -> bool:
         """Returns whether the inputs were in the configuration's order, as they are now."""

@@ -225,7 +225,7 @@ def _with_outputs(
     request: InferenceRequest, outputs: list[RequestedOutput], in_memory: Mapping[int, MemoryReference]
 ) -> DecodedRequest:
     """Outputs that are named: one without `binary_data` is JSON, whatever the request's default is."""
-    request.requested_outputs = tuple(dict.fromkeys([output.name for output in outputs]))
+    request.requested_outputs = tuple([output.name for output in outputs])
     binary: dict[str, bool] = {}
     places: dict[str, MemoryReference] = {}
     classes: dict[str, int] = {}

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.request_check import BATCH_NOTE, RequestChecker
+from backends.services import Execution
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
@@ -270,3 +271,14 @@ def test_a_shape_tensor_with_a_batch_dimension_is_refused() -> None:
     with pytest.raises(InvalidArgument) as caught:
         RequestChecker(SHAPES).check(InferenceRequest("m", [int32("SIZES", 1, 2), fp32("X", 1, 3)]))
     assert caught.value.message == f"{ID}unexpected shape for input 'SIZES' for model 'm'. Expected [2], got [1,2]."
+
+
+def test_an_output_may_be_requested_once() -> None:
+    """By a client; a model that calls another one may repeat itself."""
+    checker = RequestChecker(BATCHING)
+    request = InferenceRequest("m", [fp32("A", 1, 3, 2), int32("B", 1, 1)], requested_outputs=("OUT", "OUT"), id="7")
+    with pytest.raises(InvalidArgument) as raised:
+        checker.check(request)
+    assert str(raised.value) == "[request id: 7] output 'OUT' is requested more than once for model 'm'"
+    request.caller = Execution(object(), "caller", "caller_0")
+    assert checker.check(request).batch_size == 1

@@ -129,6 +129,13 @@ def test_an_output_that_does_not_exist(client: Client) -> None:
     assert status_of(raised.value) == "INVALID_ARGUMENT"
 
 
+def test_an_output_that_is_requested_twice(client: Client) -> None:
+    with pytest.raises(InferenceServerException) as raised:
+        client.infer("add_sub", add_sub_inputs(), outputs=["OUTPUT0", "OUTPUT1", "OUTPUT0"])
+    assert status_of(raised.value) == "INVALID_ARGUMENT"
+    assert "output 'OUTPUT0' is requested more than once for model 'add_sub'" in str(raised.value)
+
+
 @pytest.mark.parametrize("length", [0, 63, 65])
 def test_data_that_do_not_fill_the_shape(client: Client, length: int) -> None:
     """One input's bytes are too few or too many for [1,16] FP32."""

@@ -154,7 +154,7 @@ def test_outputs_and_their_encodings() -> None:
     """`binary_data` holds for its output; a named output without it is JSON; the default holds where none is named."""
     request, plan = decode_json(
         inputs=[],
-        outputs=[{"name": "x", "parameters": {"binary_data": True}}, {"name": "y"}, {"name": "x"}],
+        outputs=[{"name": "x", "parameters": {"binary_data": True}}, {"name": "y"}],
         parameters={"binary_data_output": True},
     )
     assert request.requested_outputs == ("x", "y")
