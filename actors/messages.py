@@ -13,6 +13,7 @@ import trio
 
 from actors.reply_slot import Reply
 from actors.turns import Turn
+from actors.waiting_responses import WaitingResponses
 from backends.interface import BatchTiming
 from protocol.core import AnswerTo
 from protocol.errors import ServerError, Unavailable
@@ -29,7 +30,8 @@ class QueuedRequest(msgspec.Struct, eq=False):
     stream of responses ended early. `turn` is its place among requests whose streams keep their order. `watcher` is who
     runs it, and is told when its caller gives up. `response_count` is how many responses a stream has had so far.
     `take_states` takes from each response of a stream what is for the scheduler; what it answers ends the stream.
-    `is_for_nobody` marks what only fills a row of a batch.
+    `is_for_nobody` marks what only fills a row of a batch. `waiting` counts the responses of a stream that its caller
+    has not taken.
     """
 
     request: InferenceRequest
@@ -44,6 +46,7 @@ class QueuedRequest(msgspec.Struct, eq=False):
     response_count: int = 0
     take_states: Callable[[InferenceResponse], ServerError | None] | None = None
     is_for_nobody: bool = False
+    waiting: WaitingResponses | None = None
 
     @property
     def stream(self) -> trio.MemorySendChannel[Reply]:

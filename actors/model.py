@@ -30,6 +30,7 @@ from actors.statistics import VersionStatistics
 from actors.submission import Submission
 from actors.tracing.stamps import QUEUE_START, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from actors.turns import Turn, TurnOrder
+from actors.waiting_responses import WaitingResponses
 from backends.interface import Backend, InstanceSpec
 from protocol.core import AnswerTo, MemoryUsage, Respond
 from protocol.device_tensor import bring_to_host
@@ -294,8 +295,9 @@ class Model:
             return await self._ensemble.infer_stream(request, respond)
         is_final = False
         reply, answers = trio.open_memory_channel[Reply](BUFFERED_RESPONSES)
-        submission = self._submitted(request, reply)
-        with submission as item, answers:
+        waiting = WaitingResponses(request.response_memory)
+        submission = self._submitted(request, reply, waiting=waiting)
+        with waiting, submission as item, answers:
             if item.turn is not None:
                 await item.turn.wait()
                 for response in item.turn.held:
@@ -306,6 +308,7 @@ class Model:
                     break
                 submission.end_wait()
                 is_final = await self._hand_on(result, request, respond)
+                waiting.remove_first()
         if item.failure is not None:
             raise item.failure.with_traceback(None)
         return is_final
@@ -337,7 +340,14 @@ class Model:
         if self._address is not None:
             self._address.give_out()
 
-    def _submitted(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submission:
+    def _submitted(
+        self,
+        request: InferenceRequest,
+        answer_to: AnswerTo,
+        *,
+        later: bool = False,
+        waiting: WaitingResponses | None = None,
+    ) -> Submission:
         if self._address is None:
             raise Unavailable(f"model '{self.config.name}' is not loaded")
         trace = request.trace
@@ -346,6 +356,8 @@ class Model:
             trace.stamp(REQUEST_START)
         checked = self._checker.check(request)
         item = QueuedRequest(request, checked.batch_size, checked.shape_key, self._now(), answer_to)
+        if waiting is not None:
+            item.waiting = waiting
         if trace is not None:
             trace.stamp(QUEUE_START)
             trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)

@@ -14,7 +14,7 @@ from backends.interface import Rescheduled
 from protocol.errors import ServerError, Unavailable
 from protocol.messages import InferenceResponse
 
-# Responses that wait for a slow client before its model does.
+# Responses that wait for a slow client before its model does; fewer where they are large (`waiting_responses`).
 BUFFERED_RESPONSES = 64
 
 
@@ -44,8 +44,21 @@ class ResponseStream:
             await trio.lowlevel.checkpoint()
             return
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the caller has gone, or it has ended
-            await self.item.stream.send(response)
+            await self._send(response)
         self._sent(response, computed)
+
+    async def _send(self, response: InferenceResponse) -> None:
+        """When there is room for it."""
+        waiting = self.item.waiting
+        if waiting is None:
+            await self.item.stream.send(response)
+            return
+        await waiting.put_later(response)
+        try:
+            await self.item.stream.send(response)
+        except BaseException:
+            waiting.remove_last()
+            raise
 
     def send_nowait(self, response: InferenceResponse) -> bool:
         if not self._is_open:
@@ -60,15 +73,28 @@ class ResponseStream:
         try:
             if turn is not None and not turn.has_begun:
                 turn.hold(response)
-            else:
-                self.item.stream.send_nowait(response)
-        except trio.WouldBlock:
-            return False
+                if self.item.waiting is not None:
+                    self.item.waiting.keep(response)
+            elif not self._put(response):
+                return False
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         except Unavailable as error:  # too much to hold
             self.close(error)
         self._sent(response, computed)
+        return True
+
+    def _put(self, response: InferenceResponse) -> bool:
+        """False where there is no room for it."""
+        waiting = self.item.waiting
+        if waiting is not None and not waiting.put(response):
+            return False
+        try:
+            self.item.stream.send_nowait(response)
+        except trio.WouldBlock:
+            if waiting is not None:
+                waiting.remove_last()
+            return False
         return True
 
     def close(self, error: ServerError | None = None) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from protocol.datatypes import DataType, from_numpy_dtype
 from protocol.errors import InvalidArgument
+from protocol.response_memory import ResponseMemory
 from protocol.server_settings import Trace
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -155,7 +156,8 @@ class InferenceRequest(msgspec.Struct, eq=False):
     the same `form` are alike in all but their id, parameters and the bytes of their tensors: what is found of the
     names, datatypes, shapes and sizes of one holds for all. An edge that does not know has none.
     `has_device_inputs` where some of its inputs may lie on a device; of its outputs those in `device_outputs` may come
-    so, and no others.
+    so, and no others. `response_memory` is what the responses of a decoupled model count for while they wait for the
+    client; without one each request has its own bound.
     """
 
     model_name: str
@@ -174,6 +176,7 @@ class InferenceRequest(msgspec.Struct, eq=False):
     has_device_inputs: bool = False
     device_outputs: frozenset[str] = frozenset()
     form: object | None = None
+    response_memory: ResponseMemory | None = None
 
 
 class InferenceResponse(msgspec.Struct, eq=False):

@@ -24,22 +24,26 @@ from actors.ensemble.step_request import step_request
 from actors.ensemble.turns import Turn
 from protocol.errors import KINDS, Internal, ServerError, text_of
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from protocol.response_memory import ResponseMemory
 
 logger = logging.getLogger("trioton.ensemble_request")
 
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """An iteration that has begun: its part of the byte budget, and (but for the outermost) its turn to respond."""
+    """An iteration that has begun: its part of the byte budget, and (but for the outermost) its turn to respond, and
+    the memory in which the response that began it counts with `size` bytes."""
 
     begun: Pass
     turn: Turn | None = None
+    memory: ResponseMemory | None = None
+    size: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class _Stream:
     """The responses of a decoupled step in one iteration; `last` is the turn of the latest. Until it `has_ended`
-    well, more of them may come, or an error."""
+    well, more of them may come, or an error. `memory` counts them until their iterations have ended."""
 
     ensemble: EnsembleRequest
     around: Iteration
@@ -47,6 +51,7 @@ class _Stream:
     request: InferenceRequest
     override: SequenceValues | None
     owner: PassOwner
+    memory: ResponseMemory
     last: Turn | None = None
     has_ended: bool = False
 
@@ -113,7 +118,7 @@ class EnsembleRequest:
             self._failure = Internal(_first_text(error))
         finally:
             for live in self._live.values():
-                self.limits.leave(live.begun)
+                self._leave(live)
         if self._unsent is not None:
             raise self._unsent
         if self._failure is not None:
@@ -237,7 +242,9 @@ class EnsembleRequest:
         override = iteration.override(node.reads)
         clock = self._clock(step)
         request = self._step_request(iteration, node, override, clock)
-        stream = _Stream(self, iteration, node, request, override, self.limits.stream_owner(iteration.depth + 1))
+        request.response_memory = _memory_apart(self.request)
+        owner = self.limits.stream_owner(iteration.depth + 1)
+        stream = _Stream(self, iteration, node, request, override, owner, _memory_apart(self.request))
         self._open_streams += 1
         try:
             await self.composition.find(step.model_name, step.model_version).infer_stream(request, stream.take)
@@ -254,10 +261,17 @@ class EnsembleRequest:
 
     async def _take_response(self, stream: _Stream, response: InferenceResponse) -> None:
         """One response of a decoupled step."""
-        begun = await self.limits.begin(stream.owner, starts_with=_size(response.outputs))
+        size = _size(response.outputs)
+        while not stream.memory.take(size):
+            await stream.memory.wait_freed()
+        try:
+            begun = await self.limits.begin(stream.owner, starts_with=size)
+        except BaseException:
+            stream.memory.give(size)
+            raise
         child = self._state.new_child(stream.around)
         turn = stream.last = Turn(stream.last, self._live[stream.around].turn)
-        self._live[child] = _Live(begun, turn)
+        self._live[child] = _Live(begun, turn, stream.memory, size)
         if response.is_final:
             stream.end()
         try:
@@ -342,8 +356,14 @@ class EnsembleRequest:
         else:
             del self._live[iteration]
             self._state.close(iteration)
-            self.limits.leave(live.begun)
+            self._leave(live)
             live.turn.done()
+
+    def _leave(self, live: _Live) -> None:
+        """Others may begin in the place of an iteration."""
+        self.limits.leave(live.begun)
+        if live.memory is not None:
+            live.memory.give(live.size)
 
 
 def _first_text(error: BaseException) -> str:
@@ -351,6 +371,11 @@ def _first_text(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return text_of(error)
+
+
+def _memory_apart(request: InferenceRequest) -> ResponseMemory:
+    """For responses that wait for those of another stream inside the same request, or have them wait."""
+    return ResponseMemory() if request.response_memory is None else request.response_memory.apart()
 
 
 def _size(tensors: Sequence[Tensor]) -> int:

@@ -31,6 +31,7 @@ from protocol.grpc.status import status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
 from protocol.messages import InferenceResponse
 from protocol.placement import PlacedRequest
+from protocol.response_memory import ResponseMemory
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease
@@ -104,6 +105,7 @@ class StreamInfer:
         self._ending: Exception | None = None
         self._requests = trio.CancelScope()
         self._tasks: RequestTasks[_Request] | None = None
+        self._response_memory = ResponseMemory(services.memory)
 
     async def run(self) -> None:
         """Returns when the client has ended its side and every request is answered.
@@ -182,6 +184,7 @@ class StreamInfer:
             if request.submitted is not None:
                 return
         request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
+        inference.response_memory = self._response_memory
         if placement is not None:
             request.lease = self._services.shared_memory.lease()
             request.placed = await PlacedRequest.fetch(inference, placement, request.lease, self._core)

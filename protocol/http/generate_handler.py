@@ -17,6 +17,7 @@ from protocol.http.generate_codec import decode_generate_request, encode_generat
 from protocol.http.load_report import load_report_headers
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.response_memory import ResponseMemory
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ async def _decode(request: HttpRequest) -> InferenceRequest:
     is_large = len(request.body) > JSON_IN_THREAD_ABOVE
     inference = await trio.to_thread.run_sync(decode) if is_large else decode()
     inference.trace = request.trace
+    inference.response_memory = ResponseMemory(request.services.memory)
     return inference
 
 

@@ -13,8 +13,11 @@ from actors.model import Model
 from actors.response_stream import BUFFERED_RESPONSES
 from actors.statistics import FailureReason
 from backends.interface import Backend, BatchTiming, InstanceDied, Responder
+from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, Unavailable, Unsupported
-from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.request_memory import RequestMemory
+from protocol.response_memory import MAX_WAITING_BYTES, ResponseMemory
 from repository.model_config import ModelTransactionPolicy
 from tests.actors.fakes import CONFIG, TIMING, fake_backend, request, spec
 
@@ -125,6 +128,48 @@ async def test_a_slow_caller_slows_the_model_down(model: Model, autojump_clock: 
         await model.infer_stream(request(id="500"), slowly)
     assert len(taken) == 1
     assert Counting.sent == BUFFERED_RESPONSES + 2, "one taken, one in the caller's hands, the rest in the buffer"
+
+
+class Large(Counting):
+    """Its responses have as many bytes as may wait for a call."""
+
+    async def _answer(self, item: InferenceRequest, responder: Responder) -> None:
+        tensor = Tensor("OUT", DataType.UINT8, (MAX_WAITING_BYTES,), bytes(MAX_WAITING_BYTES))
+        for number in range(int(item.id)):
+            await responder.send(InferenceResponse("m", 1, [tensor], f"{item.id}:{number}", is_final=False))
+            type(self).sent += 1
+        responder.close()
+
+
+async def test_a_slow_caller_of_large_responses_slows_the_model_down_at_once(nursery: trio.Nursery) -> None:
+    """No more bytes wait for it than may, over all of its requests; another caller is served meanwhile, and what is
+    left when it leaves counts no more."""
+    model = Model(DECOUPLED, 1, Large, [spec(DECOUPLED)])
+    await nursery.start(model.run)
+    server = RequestMemory(1 << 40)
+    mine = ResponseMemory(server)
+    reads = trio.Semaphore(0)
+
+    async def slowly(response: InferenceResponse) -> None:
+        await reads.acquire()
+
+    async def call(count: int) -> None:
+        await model.infer_stream(replace(request(id=str(count)), response_memory=mine), slowly)
+
+    async with trio.open_nursery() as slow:
+        for _ in range(3):
+            slow.start_soon(call, 50)
+        await wait_all_tasks_blocked()
+        assert (Large.sent, server.held) == (1, MAX_WAITING_BYTES)
+        reads.release()
+        await wait_all_tasks_blocked()
+        assert (Large.sent, server.held) == (2, MAX_WAITING_BYTES)
+        slow.cancel_scope.cancel()
+    await wait_all_tasks_blocked()
+    assert (mine.held, server.held) == (0, 0)
+    got: list[str] = []
+    await collect(model, "5", got)
+    assert len(got) == 5
 
 
 async def test_draining_waits_for_open_streams(autojump_clock: MockClock) -> None:

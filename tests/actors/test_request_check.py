@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from actors.request_check import BATCH_NOTE, RequestChecker
-from backends.services import Execution
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
@@ -273,6 +272,14 @@ def test_a_shape_tensor_with_a_batch_dimension_is_refused() -> None:
     assert caught.value.message == f"{ID}unexpected shape for input 'SIZES' for model 'm'. Expected [2], got [1,2]."
 
 
+class Calling:
+    """A model that calls another one."""
+
+    def begin_wait(self, target: object) -> None: ...
+
+    def end_wait(self, target: object) -> None: ...
+
+
 def test_an_output_may_be_requested_once() -> None:
     """By a client; a model that calls another one may repeat itself."""
     checker = RequestChecker(BATCHING)
@@ -280,5 +287,5 @@ def test_an_output_may_be_requested_once() -> None:
     with pytest.raises(InvalidArgument) as raised:
         checker.check(request)
     assert str(raised.value) == "[request id: 7] output 'OUT' is requested more than once for model 'm'"
-    request.caller = Execution(object(), "caller", "caller_0")
+    request.caller = Calling()
     assert checker.check(request).batch_size == 1
