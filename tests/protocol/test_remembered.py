@@ -90,7 +90,6 @@ def grpc_forms(inputs: int, parameters: int) -> Callable[[int], None]:
 
 
 def forwarded_names() -> Callable[[int], None]:
-    pytest.importorskip("re2")
     forwarding = HeaderForwarding("none")
 
     def forward(number: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -93,11 +94,11 @@ def test_an_invalid_pattern_is_refused_at_start(pattern: str, problem: str) -> N
     assert str(caught.value) == f"invalid header pattern: {problem}"
 
 
-def test_without_the_package_only_an_empty_pattern_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "re2", None)
-    assert HeaderForwarding("").is_empty
-    with pytest.raises(ValueError, match="google-re2"):
-        HeaderForwarding("x-.*")
+def test_its_engine_comes_with_the_server() -> None:
+    """Forwarding needs no extra."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert [need for need in project["dependencies"] if need.startswith("google-re2")]
+    assert "forwarding" not in project["optional-dependencies"]
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|a)*$", "^(.*)*(.*)*(.*)*!$"])
