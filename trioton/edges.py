@@ -42,7 +42,7 @@ class Edge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the edges of one server have in common."""
+    """What the edges of one server have in common. `leaving` is set when it was told to stop."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -51,6 +51,7 @@ class Shared:
     log: LogControl
     trace: TraceControl
     keys: KeysFile | None
+    leaving: trio.Event
     render_metrics: Callable[[], bytes]
     load_report: Callable[[], Mapping[str, float]]
 
@@ -92,14 +93,16 @@ def _grpc(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCont
 
 def _http(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
     services = _services(shared, settings.http_restricted_api, HTTP_API, settings.http_header_forward_pattern)
-    return partial(serve_http, services, replace(settings.http_edge(), tls=tls))
+    return partial(serve_http, services, replace(settings.http_edge(), tls=tls), leaving=shared.leaving)
 
 
 def _metrics(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
     host, port = address
     metrics = MetricsSettings(host, port, settings.http_edge().connections, tls)
     access = AccessControl(keys=shared.keys)
-    return partial(serve_metrics, shared.render_metrics, metrics, access=access, limits=shared.limits)
+    return partial(
+        serve_metrics, shared.render_metrics, metrics, access=access, limits=shared.limits, leaving=shared.leaving
+    )
 
 
 def _services(

@@ -112,6 +112,7 @@ class Server:
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._ending = Ending(self.core, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs)
         self._stop = trio.Event()
+        self._leaving = trio.Event()
         self._close_edges = trio.Event()
         self._close_metrics = trio.Event()
         self.started = trio.Event()
@@ -172,6 +173,7 @@ class Server:
         if self._stop.is_set():
             return
         self._stop.set()
+        self._leaving.set()
         if self.started.is_set():
             self._ending.begin()  # from now on, not only when `run` gets its turn
         else:
@@ -266,6 +268,7 @@ class Server:
             log=self.log,
             trace=self.tracer,
             keys=keys,
+            leaving=self._leaving,
             render_metrics=self._metrics.render,
             load_report=partial(load_report, self._metrics.registry),
         )

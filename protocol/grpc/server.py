@@ -20,6 +20,7 @@ from protocol.grpc.direct_infer import DirectInfer
 from protocol.grpc.handlers import grpc_handlers
 from protocol.grpc.request_forms import RequestForms
 from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings, Keepalive
+from protocol.last_connections import refuse_more
 from protocol.listening import open_listeners
 from protocol.poller import the_poller
 from protocol.services import EdgeServices
@@ -55,6 +56,7 @@ async def serve_grpc(
                 host, port = listeners[0].socket.getsockname()[:2]
                 task_status.started((host, port))
                 await stop.wait()
+                await refuse_more(listeners)
                 accepting.cancel_scope.cancel()
             server.drain()
         answering.cancel_scope.cancel()

@@ -18,7 +18,7 @@ from protocol.http.direct_infer import DirectInference
 from protocol.http.exchange import App
 from protocol.http.http1 import ChangeToHttp2, Http1
 from protocol.http.http2_connection import Http2Connection
-from protocol.http.settings import ConnectionLimits, OnLimit
+from protocol.http.settings import LEAVE_SECONDS, ConnectionLimits, OnLimit
 from protocol.http.upgraded_connection import UpgradedConnection
 from protocol.tls import agreed_protocol
 from protocol.wire import PlainWire, TlsWire, Wire
@@ -46,7 +46,8 @@ class Connection:
         self.wire: Wire = TlsWire(stream) if isinstance(stream, trio.SSLStream) else PlainWire(stream)
         self._shaking_hands = trio.CancelScope()
         self._protocol: Http1 | Http2Connection | UpgradedConnection | None = None
-        self._is_draining = False
+        self._is_leaving = False
+        self._has_ended = False
 
     async def run(self) -> None:
         """Serve until either side ends the connection; what still runs for it then is cancelled. The wire is closed by
@@ -57,8 +58,6 @@ class Connection:
             if agreed_or_none is None:
                 return
             agreed = agreed_or_none
-        if self._is_draining:
-            return
         change: ChangeToHttp2 | None = ChangeToHttp2(b"")
         if agreed != "h2":
             served = self._served
@@ -72,6 +71,8 @@ class Connection:
                 may_upgrade=not self._is_tls,
             )
             self._protocol = http1
+            if self._is_leaving:
+                http1.leave()
             change = await http1.run()
         if change is not None:
             await self._run_http2(change)
@@ -83,10 +84,10 @@ class Connection:
                 served.app, self.wire, served.limits, served.on_limit, served.date, direct=served.direct
             )
             self._protocol = http2
-            if self._is_draining:
+            if self._has_ended:
                 await http2.drain()
             await http2.run(change.rest)
-        else:
+        elif not self._has_ended:
             upgraded = UpgradedConnection(
                 served.asgi, served.config, served.context, served.limits, served.on_limit, self.wire
             )
@@ -98,12 +99,24 @@ class Connection:
         if self._protocol is not None:
             self._protocol.check_time(now)
 
+    def leave(self) -> None:
+        """The server stops. Over HTTP/1 the next answer says that it is the last one."""
+        self._is_leaving = True
+        if isinstance(self._protocol, Http1):
+            self._protocol.leave()
+
+    async def end(self) -> None:
+        """As `drain`, when no more connections are accepted. What begins in HTTP/2 from then on is drained at once."""
+        self._has_ended = True
+        await self.drain()
+
     async def drain(self) -> None:
-        """Finish what is in flight, take no more, and let `run` return."""
-        self._is_draining = True
+        """Take no more requests than those that a client has sent when it learns of it, finish them, and let `run`
+        return."""
+        self.leave()
         if self._protocol is None:
-            self._shaking_hands.cancel()
-        else:
+            self._shaking_hands.deadline = min(self._shaking_hands.deadline, trio.current_time() + LEAVE_SECONDS)
+        elif not isinstance(self._protocol, Http1):
             await self._protocol.drain()
 
     async def _shake_hands(self) -> str | None:

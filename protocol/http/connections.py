@@ -24,6 +24,7 @@ from protocol.http.errors import TooManyConnections, error_reply
 from protocol.http.exchange import App
 from protocol.http.http1_exchange import response_head
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
+from protocol.last_connections import refuse_more
 from protocol.listening import open_listeners
 from protocol.tls import server_stream
 from protocol.wakeup import Wakeup
@@ -50,12 +51,15 @@ async def serve_app(
     direct: DirectInference | None = None,
     tls: ssl.SSLContext | None = None,
     reuse_port: bool = False,
+    leaving: trio.Event | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve an application until `stop` is set and the requests in flight have been answered.
 
-    Started with the bound address once connections are accepted. After `stop` no connection is accepted, idle ones
-    are closed, and each other ends with the response to its present request. Cancelling closes everything at once.
+    Started with the bound address once connections are accepted. From `leaving` on clients are sent away, in good
+    order: each answer over HTTP/1 says that its connection ends, those without a request for `LEAVE_SECONDS` end, and
+    HTTP/2 connections end by GOAWAY. New ones are still accepted, until `stop`. So no client loses a request that
+    it has sent on a connection before it could know. Cancelling closes everything at once.
     `on_limit` is told the name of each limit that bites. `direct` answers requests that need no task; it runs here.
 
     Raises:
@@ -69,6 +73,8 @@ async def serve_app(
     bound: tuple[str, int] = listeners[0].socket.getsockname()[:2]
     async with trio.open_nursery() as watching:
         watching.start_soon(server.close_when_cancelled)
+        if leaving is not None:
+            watching.start_soon(server.drain_when, leaving)
         watching.start_soon(server.check_times)
         if direct is not None:
             watching.start_soon(direct.run)
@@ -79,8 +85,10 @@ async def serve_app(
                 )
                 task_status.started(bound)
                 await stop.wait()
+                server.is_leaving = True
+                await refuse_more(listeners)
                 accepting.cancel_scope.cancel()  # this closes the listeners, too
-            await server.drain()
+            await server.end()
         watching.cancel_scope.cancel()
 
 
@@ -94,7 +102,8 @@ def _hypercorn_config(limits: ConnectionLimits) -> Config:
 
 
 class ConnectionServer:
-    """The connections that are open. The arguments are those of `serve_app`."""
+    """The connections that are open. The arguments are those of `serve_app`. Once `is_leaving`, new ones are told from
+    the start that they end."""
 
     def __init__(
         self,
@@ -114,14 +123,11 @@ class ConnectionServer:
         self._tls = tls
         self._connections: set[Connection] = set()
         self._refusals: set[trio.SocketStream] = set()
-        self._is_draining = False
+        self.is_leaving = False
         self._opened = Wakeup()
 
     async def serve(self, transport: trio.SocketStream) -> None:
         """One client, whose failure nobody else notices; `transport` is closed at the end."""
-        if self._is_draining:  # accepted at the last moment
-            await trio.aclose_forcefully(transport)
-            return
         if len(self._connections) >= self._limits.max_connections:
             await self._refuse(transport)
             return
@@ -129,6 +135,8 @@ class ConnectionServer:
             transport.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = Connection(self._served, transport if self._tls is None else server_stream(transport, self._tls))
         self._connections.add(connection)
+        if self.is_leaving:
+            connection.leave()
         self._opened.wake()
         try:
             await connection.run()
@@ -143,12 +151,22 @@ class ConnectionServer:
             with trio.move_on_after(GOODBYE_SECONDS):
                 await connection.wire.aclose()  # in TLS this says goodbye
 
+    async def drain_when(self, leaving: trio.Event) -> None:
+        await leaving.wait()
+        await self.drain()
+
     async def drain(self) -> None:
-        """Take no more connections and no more requests; each `serve` returns when what is in flight has ended."""
-        self._is_draining = True
-        await self._context.terminated.set()  # makes hypercorn close connections instead of keeping them alive
+        """Send the clients of the connections that are open away; each `serve` returns when what is in flight has
+        ended."""
+        self.is_leaving = True
         for connection in [*self._connections]:
             await connection.drain()
+
+    async def end(self) -> None:
+        """As `drain`, when no more connections are accepted."""
+        await self._context.terminated.set()  # makes hypercorn close connections instead of keeping them alive
+        for connection in [*self._connections]:
+            await connection.end()
 
     async def check_times(self) -> None:
         """Look after the connections' waits for their clients, and after clients that leave. A wait ends at most a

@@ -27,7 +27,7 @@ from protocol.http.http1_chunks import LineTooLong
 from protocol.http.http1_exchange import Http1Exchange, response_head
 from protocol.http.http1_head import END_OF_HEAD, HTTP2_PREFACE, Head, is_worth_keeping, malformed, parse_head
 from protocol.http.http1_rest import RECEIVE_SIZE, Rest, Unfinished
-from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
+from protocol.http.settings import GOODBYE_SECONDS, LEAVE_SECONDS, ConnectionLimits, OnLimit
 from protocol.messages import Buffer
 from protocol.request_memory import RequestShare
 from protocol.wakeup import Wakeup
@@ -87,7 +87,7 @@ class Http1:
         self._is_gone = False  # the client has left, or takes nothing any more
         self._probing: trio.Event | None = None  # set when a probe of a half-closed client is out
         self._is_sending = False  # a part of a response
-        self._is_draining = False
+        self._is_leaving = False
         self._has_unread = False  # the client may still be sending what nobody will read
         self._linger = GOODBYE_SECONDS
         self._change: ChangeToHttp2 | None = None
@@ -127,22 +127,25 @@ class Http1:
                 self._rest.take_long(now)
         elif self._exchange is None:
             if is_new or self._deadline == math.inf:
-                self._deadline = now + self.limits.idle_timeout
-            elif now >= self._deadline:
+                self._deadline = now + self._idle_timeout
+            elif now >= self._deadline and not self._rest.has_begun():
                 self._stop_reading()
         else:
             self._deadline = math.inf
             if not is_new and not self._has_unread:
                 self._watching.wake()
 
-    async def drain(self) -> None:
-        """Finish what is in flight, take no more, and let `run` return."""
-        self._is_draining = True
-        if self._rest.is_busy:
-            self._rest.closes = True
-        elif self._exchange is None:
-            self._has_ended = True
-            self._stop_reading()
+    def leave(self) -> None:
+        """The server stops: say in the next answer that it is the last one, and let `run` return behind it, or when no
+        request has come for `LEAVE_SECONDS`."""
+        if self._is_leaving:
+            return
+        self._is_leaving = self._rest.closes = True
+        self._deadline = min(self._deadline, trio.current_time() + LEAVE_SECONDS)
+
+    @property
+    def _idle_timeout(self) -> float:
+        return min(self.limits.idle_timeout, LEAVE_SECONDS) if self._is_leaving else self.limits.idle_timeout
 
     def _stop_reading(self) -> None:
         self._is_stopped = True
@@ -151,7 +154,7 @@ class Http1:
     @property
     def closes(self) -> bool:
         """Whether the connection ends with the present exchange, whatever its client wants."""
-        return self._is_draining or self._half_close.has_begun or self._rest.served >= self._most_served
+        return self._is_leaving or self._half_close.has_begun or self._rest.served >= self._most_served
 
     @property
     def has_more(self) -> bool:
@@ -176,7 +179,7 @@ class Http1:
             await self._run(exchange)
             self._exchange = None
             del head  # it may be large, and the next one far
-            if exchange.closes or self._is_draining or self._is_gone:
+            if exchange.closes or self._is_gone:
                 self._has_ended = True
                 self._has_unread = self._has_unread or self.has_more
                 return None
@@ -232,7 +235,7 @@ class Http1:
                 self._rest.unfinished = None
             if self._rest.is_cut:
                 return True  # though no other may follow
-            if self._rest.closes or self._is_draining or self._is_gone:
+            if self._rest.has_said_close or self._is_gone:
                 self._has_ended = True
                 self._has_unread = self._has_unread or self.has_more
                 return False
@@ -247,7 +250,8 @@ class Http1:
             await self.send_parts(unfinished.parts)
         elif self._direct is not None:
             reply = await self._direct.encode(unfinished.request)
-            head = response_head(reply.status, reply.headers, self.date, length=reply.length, closes=self.closes)
+            closes = self._rest.has_said_close = self.closes
+            head = response_head(reply.status, reply.headers, self.date, length=reply.length, closes=closes)
             await self.send_parts((head, reply.body, *reply.tail))
 
     async def _take_head(self, end: int) -> Head | None:
@@ -362,7 +366,7 @@ class Http1:
     async def _time_out(self) -> None:
         if self._is_timing_head:
             await self._refuse(HeaderTimeout(self.limits.header_timeout))
-        else:
+        elif not self._is_leaving:
             self.on_limit("idle_timeout")
 
     async def _refuse(self, error: ServerError) -> None:

@@ -58,7 +58,8 @@ class Rest:
         self.served = 0
         self.most: float = 0
         self.half_close = HalfClose()
-        self.closes = False  # the connection is to end with the request that is under way
+        self.closes = False  # the connection is to end with the next answer
+        self.has_said_close = False  # in an answer, the last one
         self.unfinished: Unfinished | None = None
         self.is_cut = False  # what the task gets is the beginning of a request, whose rest has not come in time
 
@@ -87,6 +88,16 @@ class Rest:
                 self._direct.give_up(request)
         data, self._data, self._has_come = self._data, b"", False
         return data
+
+    def has_begun(self) -> bool:
+        """Whether a request has come, this moment included. If not the connection is not looked at any more, so that
+        none can be begun that its end would lose."""
+        if self._is_in_sight:
+            self._read()
+        if self.is_busy or self._has_come:
+            return True
+        self._look_away()
+        return False
 
     def take_long(self, now: float) -> None:
         """Nothing has ended for some time. A request that is under way is given up if its client is found to have
@@ -122,6 +133,7 @@ class Rest:
         """Returns what the kernel does not take at once."""
         length = reply.length
         if self.closes:
+            self.has_said_close = True
             head = response_head(reply.status, reply.headers, self._date, length=length, closes=True)
             head = self.half_close.rest_of(head)
         else:
@@ -165,7 +177,7 @@ class Rest:
         # What it says of access holds for the keys by which it was allowed.
         if head is None or head.keys is not self._keys.current or not data.startswith(head.data):
             head = self._head = self._find_head(data)
-        if head is None or self.served + 1 >= self.most or (self.closes and not self._begun):
+        if head is None or self.served + 1 >= self.most:
             return False
         if len(data) < head.size <= RECEIVE_SIZE:  # many clients send head and body one after the other
             self._begun = data

@@ -36,11 +36,13 @@ async def serve_metrics(
     *,
     access: AccessControl | None = None,
     limits: LimitCounter | None = None,
+    leaving: trio.Event | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve what `render` returns, called anew for each request that `access` lets pass, until `stop` is set.
 
-    What the limits of connections refuse is counted in `limits`, with the protocol "metrics".
+    `leaving` is as in `serve_app`. What the limits of connections refuse is counted in `limits`, with the protocol
+    "metrics".
 
     Started with the bound (host, port). Cancelling closes all connections.
 
@@ -64,6 +66,7 @@ async def serve_metrics(
         stop,
         on_limit=partial(counter.count, "metrics"),
         tls=settings.tls,
+        leaving=leaving,
         task_status=task_status,
     )
 

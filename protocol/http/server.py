@@ -20,9 +20,10 @@ async def serve_http(
     settings: HttpSettings,
     stop: trio.Event,
     *,
+    leaving: trio.Event | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve over HTTP until `stop` is set and every request in flight has its answer.
+    """Serve over HTTP until `stop` is set and every request in flight has its answer; `leaving` is as in `serve_app`.
 
     Started with the bound (host, port) once connections are accepted. There is no deadline on draining: the caller's
     cancel scope is one. Cancelling closes all connections and cancels what they were waiting for.
@@ -41,5 +42,6 @@ async def serve_http(
         direct=DirectInference(app),
         tls=settings.tls,
         reuse_port=settings.reuse_port,
+        leaving=leaving,
         task_status=task_status,
     )

@@ -10,6 +10,9 @@ from typing import TypeAlias
 MEBIBYTE = 1024 * 1024
 # How long a client has to read the last answer and to close its end, before the connection is closed under it.
 GOODBYE_SECONDS = 2.0
+# How long a connection without a request stays open when its server is stopping: a client whose last answer did not
+# tell it to close may be sending the next request, and gets an answer to that.
+LEAVE_SECONDS = 1.0
 
 # Told the name of each limit that bites.
 OnLimit: TypeAlias = Callable[[str], None]

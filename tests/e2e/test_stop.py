@@ -7,12 +7,13 @@ import json
 import os
 import queue
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import grpc as grpcio  # type: ignore[import-untyped]  # it ships no types
 import numpy as np
@@ -148,6 +149,59 @@ def test_sigterm_under_load_loses_no_accepted_request(models: Path, threads: Thr
     assert load.outcomes["right"] > 0
     assert set(load.outcomes) == {"right", "refused"}, load.outcomes
     assert '"Signal (15) received."' in server.log
+
+
+class KeptConnections:
+    """Clients that ask `add_sub` without pause over connections that they keep, until nobody listens any more. One that
+    is told that its connection ends makes a new one. `statuses` counts the answers; `lost` are requests without one."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.split(":")
+        self._address = host, int(port)
+        self.statuses: Counter[int] = Counter()
+        self.lost: list[Exception] = []
+        tensor = {"datatype": "FP32", "shape": [1, 16], "data": [1.5] * 16}
+        body = json.dumps({"inputs": [{"name": name, **tensor} for name in ("INPUT0", "INPUT1")]}).encode()
+        head = f"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._request = head.encode() + body
+
+    def ask(self) -> None:
+        while True:
+            try:
+                connection = socket.create_connection(self._address, TIMEOUT_SECONDS)
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as answers:
+                try:
+                    while self._exchange(connection, answers):
+                        pass
+                except (OSError, ValueError, http.client.HTTPException) as error:
+                    self.lost.append(error)
+                    return
+
+    def _exchange(self, connection: socket.socket, answers: BinaryIO) -> bool:
+        """Returns whether the connection goes on."""
+        connection.sendall(self._request)
+        status = int(answers.readline().split()[1])
+        headers = http.client.parse_headers(answers)
+        answers.read(int(headers["content-length"]))
+        self.statuses[status] += 1
+        return headers.get("connection") != "close"
+
+
+@pytest.mark.parametrize("drain", [0, 1])
+def test_busy_clients_lose_no_request(models: Path, threads: ThreadPoolExecutor, drain: int) -> None:
+    """Whoever keeps a connection is told in good time that it ends; what was sent before that is answered."""
+    with ServerProcess(f"--drain-secs={drain}", repository=models) as server:
+        clients = KeptConnections(server.addresses["http"])
+        running = [threads.submit(clients.ask) for _ in range(16)]
+        assert eventually(lambda: clients.statuses[200] > 5000)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        for future in running:
+            future.result(TIMEOUT_SECONDS)
+    assert not clients.lost, (clients.lost, clients.statuses)
+    assert set(clients.statuses) <= {200, 503}
 
 
 def get(address: str, path: str) -> int:

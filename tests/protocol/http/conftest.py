@@ -26,6 +26,7 @@ class Served:
     stop: trio.Event
     scope: trio.CancelScope
     ended: trio.Event
+    leaving: trio.Event
     streams: list[trio.SocketStream] = field(default_factory=list)
 
     @property
@@ -53,17 +54,21 @@ async def serve(nursery: trio.Nursery) -> AsyncIterator[Serve]:
         services = services or make_services(core)
         if isinstance(services.core, FakeCore):
             services.core.tasks = nursery
-        stop, scope, ended = trio.Event(), trio.CancelScope(), trio.Event()
+        stop, leaving, scope, ended = trio.Event(), trio.Event(), trio.CancelScope(), trio.Event()
 
         async def run(*, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
             with scope:
                 await serve_http(
-                    services, settings or HttpSettings(host="127.0.0.1", port=0), stop, task_status=task_status
+                    services,
+                    settings or HttpSettings(host="127.0.0.1", port=0),
+                    stop,
+                    leaving=leaving,
+                    task_status=task_status,
                 )
             ended.set()
 
         host, port = await nursery.start(run)
-        server = Served(core, services, host, port, stop, scope, ended)
+        server = Served(core, services, host, port, stop, scope, ended, leaving)
         servers.append(server)
         return server
 
