@@ -85,7 +85,7 @@ async def serve_app(
                 )
                 task_status.started(bound)
                 await stop.wait()
-                server.is_leaving = True
+                await server.drain()
                 await refuse_more(listeners)
                 accepting.cancel_scope.cancel()  # this closes the listeners, too
             await server.end()
