@@ -56,9 +56,9 @@ async def serve_grpc(
                 host, port = listeners[0].socket.getsockname()[:2]
                 task_status.started((host, port))
                 await stop.wait()
+                server.drain()
                 await refuse_more(listeners)
                 accepting.cancel_scope.cancel()
-            server.drain()
         answering.cancel_scope.cancel()
 
 
