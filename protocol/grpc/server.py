@@ -49,16 +49,15 @@ async def serve_grpc(
     listeners = await open_listeners(settings.host, settings.port, reuse_port=settings.reuse_port)
     async with trio.open_nursery() as answering:
         answering.start_soon(server.answer)
-        async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                serve = functools.partial(trio.serve_listeners, handler_nursery=connections)
-                accepting.start_soon(serve, server.serve_connection, listeners)
-                host, port = listeners[0].socket.getsockname()[:2]
-                task_status.started((host, port))
-                await stop.wait()
-                server.drain()
-                await refuse_more(listeners)
-                accepting.cancel_scope.cancel()
+        async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+            serve = functools.partial(trio.serve_listeners, handler_nursery=connections)
+            accepting.start_soon(serve, server.serve_connection, listeners)
+            host, port = listeners[0].socket.getsockname()[:2]
+            task_status.started((host, port))
+            await stop.wait()
+            server.drain()
+            await refuse_more(listeners)
+            accepting.cancel_scope.cancel()
         answering.cancel_scope.cancel()
 
 
