@@ -7,10 +7,11 @@ started, or that has died, is no error: the worker is then started by itself.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import math
 import os
 import socket
-from collections.abc import Hashable
 from contextlib import suppress
 
 import trio
@@ -32,6 +33,8 @@ _EXIT_SECONDS = 2.0
 # Templates of which no worker lives, kept for those that come.
 _MOST_IDLE = 4
 _MOST_WITHOUT = 64
+# When it is tried again: an environment may have been mended.
+_RETRY_SECONDS = 60.0
 
 
 class TemplateGone(Exception):
@@ -50,6 +53,7 @@ class Template:
                 ours.close()
                 raise
         self.workers = 0
+        self.holds_environment = environment.hold is not None
         self._control = ProcessControl(ours)
 
     @property
@@ -150,16 +154,16 @@ class WorkerTemplates:
 
     def __init__(self) -> None:
         # By interpreter and variables; the one used last is last.
-        self._by_key: dict[Hashable, Template] = {}
-        # Those with which no template can be: a Python that lacks what it needs, or that does not start.
-        self._without: set[Hashable] = set()
-        self._changing: dict[Hashable, trio.Lock] = {}
+        self._by_key: dict[str, Template] = {}
+        # Those with which no template could be, and when: a Python that lacks what it needs, or does not start.
+        self._without: dict[str, float] = {}
+        self._changing: dict[str, trio.Lock] = {}
 
     async def start(
         self, environment: Environment, control: socket.socket, cores: frozenset[int], log: logging.Logger, name: str
     ) -> TemplateWorker | None:
         """A worker, forked; None where it is to be started by itself."""
-        key = (environment.interpreter, tuple(sorted(environment.variables.items())))
+        key = _key_of(environment)
         template: Template | None = None
         try:
             async with self._changing.setdefault(key, trio.Lock()):
@@ -176,9 +180,9 @@ class WorkerTemplates:
             _, template = self._by_key.popitem()
             await template.close()
 
-    async def _template(self, key: Hashable, environment: Environment) -> Template | None:
+    async def _template(self, key: str, environment: Environment) -> Template | None:
         """The one with this key, made where there is none that lives."""
-        if key in self._without:
+        if trio.current_time() < self._without.get(key, -math.inf) + _RETRY_SECONDS:
             return None
         found = self._by_key.pop(key, None)
         if found is not None and not found.is_usable:
@@ -191,7 +195,7 @@ class WorkerTemplates:
             await self._drop_idle()
         return found
 
-    async def _made(self, key: Hashable, environment: Environment) -> Template | None:
+    async def _made(self, key: str, environment: Environment) -> Template | None:
         try:
             made = Template(environment)
         except OSError as error:
@@ -203,7 +207,7 @@ class WorkerTemplates:
             logger.debug("'%s' can be no template of workers", environment.interpreter)
             if len(self._without) >= _MOST_WITHOUT:
                 self._without.clear()
-            self._without.add(key)
+            self._without[key] = trio.current_time()
             await made.close()
             return None
         except BaseException:
@@ -212,11 +216,21 @@ class WorkerTemplates:
         return made
 
     async def _drop_idle(self) -> None:
-        """Those that have been idle for longest, where there are many; with them their hold on their environments."""
-        idle = [key for key, template in self._by_key.items() if not template.workers]
-        for key in idle[: max(len(idle) - _MOST_IDLE, 0)]:
-            self._changing.pop(key, None)
-            await self._by_key.pop(key).close()
+        """All but the last ones that were used. Of those that keep an unpacked environment from being removed, all."""
+        idle = [key for key, template in self._by_key.items() if not template.workers][:-1]
+        for place, key in enumerate(idle):
+            found = self._by_key.get(key)
+            if found is None or found.workers:  # dropped by another task meanwhile, or used again
+                continue
+            if found.holds_environment or place <= len(idle) - _MOST_IDLE:
+                del self._by_key[key]
+                await found.close()
+
+
+def _key_of(environment: Environment) -> str:
+    """Short, since it is kept; variables may be secrets."""
+    text = repr((environment.interpreter, sorted(environment.variables.items())))
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _own_cores() -> frozenset[int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import venv
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import trio
 
@@ -197,6 +199,27 @@ async def test_templates_that_nobody_uses_are_bounded(tmp_path: Path, resources:
         async with running(backend(tmp_path, resources, options={"ENV:MARK": str(number)})) as instance:
             assert await evaluated(instance, "os.environ['MARK']") == number
     assert len(children()) <= 5
+
+
+async def test_each_environment_has_a_template_of_its_own(
+    tmp_path: Path, resources: ServerResources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it has what a worker needs; until then the load says what is missing."""
+    environment = tmp_path / "env"
+    venv.create(environment, symlinks=True)
+    options = {"EXECUTION_ENV_PATH": str(environment)}
+    instance = backend(tmp_path, resources, options=options)
+    with pytest.raises(Internal, match="needs numpy in the model's environment"):
+        await instance.load()
+    [site_packages] = environment.glob("lib/python*/site-packages")
+    (site_packages / "numpy.pth").write_text(str(Path(np.__file__).parents[1]))
+    monkeypatch.setattr(template, "_RETRY_SECONDS", 0.0)
+    async with running(backend(tmp_path, resources)) as own, running(instance):
+        assert await evaluated(instance, f"sys.prefix == {str(environment)!r}")
+        assert await evaluated(instance, f"os.environ['VIRTUAL_ENV'] == {str(environment)!r}")
+        parents = {await evaluated(own, "os.getppid()"), await evaluated(instance, "os.getppid()")}
+        assert parents == set(children())
+        assert len(parents) == 2
 
 
 async def test_many_start_at_the_same_time(tmp_path: Path, resources: ServerResources) -> None:
