@@ -56,7 +56,8 @@ class _Stream:
     has_ended: bool = False
 
     async def take(self, response: InferenceResponse) -> None:
-        if response.outputs:  # else it is nothing but a flag
+        step = self.node.step
+        if response.outputs or (step is not None and step.is_ensemble):  # else it is nothing but a flag
             await self.ensemble._take_response(self, response)
         elif response.is_final:
             self.end()

@@ -230,6 +230,14 @@ async def test_responses_that_are_only_a_flag_begin_nothing() -> None:
         assert await collect(model, request(IN=1)) == [{"OUT": 1}]
 
 
+async def test_a_response_of_an_inner_ensemble_counts_though_all_its_outputs_are_left_out() -> None:
+    """An ensemble never responds with nothing but a flag."""
+    b = toy("b", lambda arrays: {"O": arrays["I"]} if arrays["I"] != 1 else {})
+    outer = ensemble_config(step("e", "IN=IN", "OUT=OUT"), name="outer")
+    async with serving(STREAM, counts(), b) as inner, serving(outer, inner) as model:
+        assert await collect(model, request(IN=3)) == [{"OUT": 0}, {}, {"OUT": 2}]
+
+
 # The final flag
 
 
