@@ -46,6 +46,10 @@ class RateLimiter:
     def count(self, pool: Pool) -> int:
         return self._policy.count(pool)
 
+    def free(self, pool: Pool) -> int:
+        """Units that nobody holds."""
+        return self._policy.free(pool)
+
     async def acquire(self, claim: Claim) -> None:
         """Wait for the turn of an instance. Cancelled, it holds nothing."""
         await self._wait_for(claim, self._ask(claim))

@@ -1,5 +1,5 @@
 """The scheduler and its instances in random schedules under virtual time: arrivals, clients that go away, slow, failing
-and dying backends, queue policies, batches ahead of time, order kept.
+and dying backends, queue policies, batches ahead of time, order kept, resources shared.
 
 `TRIOTON_RANDOM_SCHEDULES` sets how many schedules are tried.
 """
@@ -17,11 +17,20 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from actors.model import Model
+from actors.rate_limit_policy import RateLimitResource
+from actors.rate_limiter import ModelLimits, RateLimiter
 from actors.statistics import FailureReason
 from backends.interface import Backend, BatchResult, InstanceSpec
 from protocol.errors import Internal, InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
-from repository.model_config import ModelConfig, ModelDynamicBatching, ModelOptimizationPolicy, ModelQueuePolicy
+from repository.model_config import (
+    ModelConfig,
+    ModelDynamicBatching,
+    ModelOptimizationPolicy,
+    ModelQueuePolicy,
+    ModelRateLimiter,
+    RateLimiterResource,
+)
 from tests.actors.fakes import CONFIG, TIMING, FakeBackend, request, spec
 
 SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "100"))
@@ -66,7 +75,13 @@ class Schedule:
         )
         instances = rng.randint(1, 3)
         specs = [spec(self.config, name=f"m_{number}") for number in range(instances)]
-        self.model = Model(self.config, 1, self.backend(ahead=rng.random() < 0.6), specs)
+        self.limiter = RateLimiter([RateLimitResource("R", 2)])
+        needs = {
+            each.name: ModelRateLimiter((RateLimiterResource("R", count=rng.randint(1, 2)),), rng.randint(1, 3))
+            for each in specs
+        }
+        limits = ModelLimits(self.limiter, needs) if rng.random() < 0.3 else None
+        self.model = Model(self.config, 1, self.backend(ahead=rng.random() < 0.6), specs, limits=limits)
 
     def backend(self, *, ahead: bool) -> type[Backend]:
         schedule = self
@@ -144,6 +159,7 @@ class Schedule:
         )
         assert refused <= statistics.failures[FailureReason.REJECTED] <= refused + gave_up
         assert self.model.pending_count == 0
+        assert self.limiter.free(("R", 0)) == 2, "somebody holds what he does not use"
         if self.is_ordered:
             ends = [call.ended for call in answered]
             assert ends == sorted(ends), "out of order"
