@@ -54,7 +54,7 @@ class DirectStrategy:
        request, this time. (Triton takes the lowest slot's, which can starve the others.)
     4. A batch goes as soon as its instance is idle; if both `max_queue_delay_microseconds` and
        `minimum_slot_utilization` are set, only when that share of the slots has a step, or the step that has waited
-       longest is as old as the delay.
+       longest is as old as the delay, or the latest step has another shape (as in `DynamicBatchingPolicy`).
     """
 
     def __init__(self, config: StrategyDirect, *, max_batch_size: int) -> None:
@@ -95,7 +95,9 @@ class DirectStrategy:
         oldest = min(ready.values(), key=_arrival)
         key = oldest.item.shape_key
         chosen = {index: step for index, step in ready.items() if step.item.shape_key == key}
-        if len(chosen) < self._least_steps and now < oldest.item.arrival + self._delay:
+        latest = next(reversed(ready.values()))
+        is_passed = latest.item.shape_key != key
+        if len(chosen) < self._least_steps and not is_passed and now < oldest.item.arrival + self._delay:
             self._wake_at[instance] = oldest.item.arrival + self._delay
             return None
         for index in chosen:

@@ -59,6 +59,18 @@ def test_minimum_slot_utilization(case: tuple[int, float, int, float, bool, floa
     assert on.policy.wake_at(["a"]) == pytest.approx(wake_at)
 
 
+def test_no_step_waits_for_slots_that_a_step_of_another_shape_has_passed() -> None:
+    direct = StrategyDirect(max_queue_delay_microseconds=1_000_000, minimum_slot_utilization=1.0)
+    on = instances(direct=direct, idle_us=10_000_000)
+    for number, key, arrival in ((1, ((2,),), 0.0), (2, ((2,),), 0.1), (3, ((8,),), 0.2)):
+        item = Caller(number, start=START, id=f"s{number}", key=key, arrival=arrival).item
+        on.policy.add(item, arrival)
+    assert on.begin(now=0.2) == ["s1", "s2"]
+    on.end()
+    assert on.begin(now=0.3) is None, "the latest waits for company of its own"
+    assert on.policy.wake_at(["a"]) == pytest.approx(1.2)
+
+
 def test_a_share_of_single_precision_counts_whole_slots() -> None:
     """0.3 as a 32-bit number is a little more than 0.3; 3 of 10 slots are enough all the same."""
     direct = StrategyDirect(max_queue_delay_microseconds=1_000_000, minimum_slot_utilization=0.30000001192092896)
