@@ -18,9 +18,10 @@ from hpack.table import HeaderTable
 Headers = Sequence[tuple[bytes, bytes]]
 T = TypeVar("T")
 
-# What a peer may make us keep: so many blocks, each no larger than this and than what it was decoded to.
+# What a peer may make us keep: so many blocks, none of them nor what it was decoded to larger than this.
 _MAX_KEPT = 32
 _MAX_KEPT_SIZE = 256
+_MAX_KEPT_HEADERS_SIZE = 4096
 
 _OF_REQUEST = HeaderValidationFlags(is_client=False, is_trailer=False, is_response_header=False, is_push_promise=False)
 _OF_TRAILERS = _OF_REQUEST._replace(is_trailer=True)
@@ -82,7 +83,7 @@ class RequestHeaders(Generic[T]):
                     raise
                 return self._refuse(str(error))
             found = self._interpret(headers)
-            if len(block) <= _MAX_KEPT_SIZE and not self._table.has_changed:
+            if len(block) <= _MAX_KEPT_SIZE and not self._table.has_changed and _is_short(headers):
                 if len(self.kept) >= _MAX_KEPT:
                     self.kept.clear()
                 self.kept[block] = found
@@ -111,6 +112,10 @@ class RequestHeaders(Generic[T]):
         if self._table.has_changed:
             self.kept.clear()
         return headers
+
+
+def _is_short(headers: Headers) -> bool:
+    return sum([len(name) + len(value) for name, value in headers]) <= _MAX_KEPT_HEADERS_SIZE
 
 
 def _checked(headers: Headers, flags: HeaderValidationFlags) -> Headers:

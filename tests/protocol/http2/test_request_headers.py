@@ -86,6 +86,17 @@ def test_something_may_take_the_place_of_a_malformed_request() -> None:
     assert headers.kept == {}
 
 
+def test_a_short_block_that_means_much_is_not_kept() -> None:
+    """It may refer to an entry of the table again and again."""
+    reader, encoder = Reader(), Encoder()
+    headers = [*BASE, *[(b"x", bytes(b"v" * 1000))] * 8]
+    for _ in range(3):
+        block = encoder.encode(headers)
+        assert list(reader.headers.request(block)) == headers
+    assert len(block) < 50
+    assert reader.headers.kept == {}
+
+
 def test_what_is_kept_is_bounded() -> None:
     reader = Reader()
     for number in range(1000):
