@@ -59,8 +59,8 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(settings: GrpcSettings = LOCAL, **parts: Any) -> AsyncIterator[Served]:
-    """A server with services as `edge_services` makes them of `parts`."""
+async def serving(settings: GrpcSettings = LOCAL, *, seconds: float = 60, **parts: Any) -> AsyncIterator[Served]:
+    """A server with services as `edge_services` makes them of `parts`, for so many seconds at most."""
     stop, has_ended = trio.Event(), trio.Event()
     core = FakeCore()
     services = edge_services(core, **parts)
@@ -69,7 +69,7 @@ async def serving(settings: GrpcSettings = LOCAL, **parts: Any) -> AsyncIterator
         await serve_grpc(services, settings, stop, task_status=task_status)
         has_ended.set()
 
-    with trio.fail_after(60):
+    with trio.fail_after(seconds):
         async with trio.open_nursery() as nursery:
             core.tasks = nursery
             host, port = await nursery.start(serve)
