@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
@@ -17,7 +17,7 @@ from protocol.shared_memory.table import SharedMemoryTable
 @dataclass(frozen=True, slots=True)
 class EdgeServices:
     """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` tells load balancers by name how
-    loaded the server is."""
+    loaded the server is; `addresses` are those that the services have so far, by "grpc", "http" and "metrics"."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -28,3 +28,4 @@ class EdgeServices:
     log: LogControl
     trace: TraceControl
     load_report: Callable[[], Mapping[str, float]] | None = None
+    addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)

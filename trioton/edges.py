@@ -54,6 +54,7 @@ class Shared:
     leaving: trio.Event
     render_metrics: Callable[[], bytes]
     load_report: Callable[[], Mapping[str, float]]
+    addresses: Mapping[str, Address]
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -118,4 +119,5 @@ def _services(
         log=shared.log,
         trace=shared.trace,
         load_report=shared.load_report,
+        addresses=shared.addresses,
     )

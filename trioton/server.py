@@ -271,6 +271,7 @@ class Server:
             leaving=self._leaving,
             render_metrics=self._metrics.render,
             load_report=partial(load_report, self._metrics.registry),
+            addresses=self.addresses,
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:

@@ -18,6 +18,7 @@ from protocol.http.exchange import Handler
 from protocol.http.generate_handler import generate, generate_stream
 from protocol.http.infer_handler import infer
 from protocol.http.openapi import handlers as openapi_handlers
+from protocol.http.overview import overview
 from protocol.http.request_handlers import cancel_request
 
 
@@ -45,6 +46,7 @@ class Route:
 
 
 def _routes() -> Iterator[Route]:
+    yield Route("GET", "/", Category.METADATA, overview, "Where things are on this server")
     yield Route("GET", "/v2", Category.METADATA, handlers.server_metadata, "Server metadata")
     health = Category.HEALTH
     yield Route("GET", "/v2/health/live", health, handlers.server_live, "Whether the server is up")

@@ -54,6 +54,7 @@ _ALL_REGIONS = "Without a region in the path, of all."
 _DISABLED = "Only where the server was started with `--allow-client-shm=true`."
 
 OPERATIONS: Mapping[str, Operation] = {
+    "GET /": Operation("A page for clients that take HTML.", gives="Overview"),
     "GET /v2": Operation(gives="ServerMetadata"),
     "GET /v2/health/live": Operation("The status is the answer.", is_probe=True, failures=(503,)),
     "GET /v2/health/ready": Operation("The status is the answer.", is_probe=True, failures=(503,)),

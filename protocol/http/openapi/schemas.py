@@ -114,6 +114,12 @@ _REFINEMENTS: Mapping[str, Mapping[str, Schema]] = {
 def _written() -> dict[str, Schema]:
     return {
         "OpenApi": _object({"openapi": _STRING, "info": {"type": "object"}, "paths": {"type": "object"}}, "openapi"),
+        "Overview": _object(
+            {"name": _STRING, "version": _STRING, "paths": {"type": "object", "additionalProperties": _STRING}},
+            "name",
+            "paths",
+            description="Where things are; the other services have members with their ports.",
+        ),
         "Error": _object({"error": _STRING}, "error", description="What was wrong, in a sentence."),
         "ParameterValue": {
             "description": "A parameter of the client's own, forwarded to the model.",

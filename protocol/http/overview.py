@@ -1,0 +1,73 @@
+"""The handler of `/`: where things are on this server, as a page for browsers and as JSON for everybody else."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+
+import msgspec
+
+from protocol.http.exchange import HttpRequest
+from protocol.http.reply import JSON_CONTENT, Headers, Reply
+
+# What is worth knowing first; the whole is in the documentation.
+PATHS: Mapping[str, str] = {
+    "live": "GET /v2/health/live",
+    "ready": "GET /v2/health/ready",
+    "server": "GET /v2",
+    "models": "POST /v2/repository/index",
+    "model": "GET /v2/models/{model_name}",
+    "config": "GET /v2/models/{model_name}/config",
+    "infer": "POST /v2/models/{model_name}/infer",
+    "generate": "POST /v2/models/{model_name}/generate",
+    "statistics": "GET /v2/models/stats",
+    "documentation": "GET /v2/docs",
+    "openapi": "GET /v2/docs/openapi.json",
+}
+METRICS_PATH = "/metrics"
+
+_VARY: Headers = ((b"vary", b"accept"),)
+_PAGE_HEADERS: Headers = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    *_VARY,
+)
+
+
+async def overview(request: HttpRequest) -> Reply:
+    """The page where the client names HTML as what it takes."""
+    metadata = request.core.server_metadata()
+    ports = {word: port for word, (_, port) in request.services.addresses.items() if word != "http"}
+    if b"text/html" in request.headers.get(b"accept", b"").lower():
+        page = _page(f"{metadata.name} {metadata.version}", ports)
+        return Reply(headers=_PAGE_HEADERS, body=page.encode())
+    answer = {"name": metadata.name, "version": metadata.version, "paths": PATHS, **_services(ports)}
+    return Reply(headers=JSON_CONTENT + _VARY, body=msgspec.json.encode(answer))
+
+
+def _services(ports: Mapping[str, int]) -> dict[str, Mapping[str, object]]:
+    """The other services, on the same host."""
+    made: dict[str, Mapping[str, object]] = {word: {"port": port} for word, port in ports.items()}
+    if "metrics" in made:
+        made["metrics"] = {**made["metrics"], "path": METRICS_PATH}
+    return made
+
+
+def _page(title: str, ports: Mapping[str, int]) -> str:
+    rows = [f"<tr><td>{word}<td>{_linked(operation)}" for word, operation in PATHS.items()]
+    rows += [
+        f"<tr><td>{html.escape(word)}<td>port {port}" + (f", GET {METRICS_PATH}" if word == "metrics" else "")
+        for word, port in ports.items()
+    ]
+    name = html.escape(title)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><h1>{name}</h1>'
+        f"<table>{''.join(rows)}</table></html>\n"
+    )
+
+
+def _linked(operation: str) -> str:
+    """A link where a browser can follow it as it is, relative, for proxies that add a prefix."""
+    method, _, path = operation.partition(" ")
+    return f'GET <a href="{path[1:]}">{path}</a>' if method == "GET" and "{" not in path else operation
