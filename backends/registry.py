@@ -110,7 +110,8 @@ class BackendRegistry:
     def _unknown(self, name: str, model: str) -> str:
         text = (
             f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration. "
-            f"Model '{model}' asks for it; installed backends are: {', '.join(self.names) or 'none'}."
+            f"Model '{model}' asks for it; installed backends are: {', '.join(self.names) or 'none'}. "
+            f"One in Python may be a folder {name}/{_PROGRAM} in a directory that --backend-directory names."
         )
         if name in _NOT_BUILT:
             return f"{text} '{name}' is a backend of Triton that this server does not have yet."

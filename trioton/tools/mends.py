@@ -124,7 +124,8 @@ _MENDS = tuple(
         (r"which backend '(\w+)' does not support", "remove it, or have the model served by another backend"),
         (
             r"must contain at least one (input|output)",
-            "list its inputs and outputs in a config.pbtxt (trioton repo add takes one with --config)",
+            "list its inputs and outputs in a config.pbtxt (trioton repo add takes them with --input and --output, or "
+            "the file with --config)",
         ),
         (r"which this server does not support yet", "remove what is named, or serve this model elsewhere"),
     )

@@ -14,14 +14,16 @@ from pathlib import Path
 import msgspec
 
 from backends.registry import BackendRegistry
+from protocol.datatypes import DataType
 from protocol.errors import ServerError
 from repository.backend_fields import MODEL_FORMS, PYTHON_RUNTIME, ModelForm
 from repository.initial_state import INITIAL_STATE_FOLDER
 from repository.layout import CONFIG_FILE, CONFIGS_DIRECTORY
-from repository.model_config import ModelConfig
+from repository.model_config import ModelConfig, ModelInput, ModelOutput
 from repository.pbtxt import parse_pbtxt
 from repository.warmup_data import WARMUP_DIRECTORY
 from trioton.flags import UsageError
+from trioton.tools.file_kinds import FOREST_BACKEND, forest_filename, way_out
 
 # Of a folder that has no version directories these belong to the model, not to its version.
 _OF_THE_MODEL = frozenset({CONFIG_FILE, CONFIGS_DIRECTORY, WARMUP_DIRECTORY, INITIAL_STATE_FOLDER})
@@ -62,6 +64,8 @@ class Wishes:
     backend: str = ""
     max_batch_size: int | None = None
     config: Path | None = None
+    inputs: tuple[ModelInput, ...] = ()
+    outputs: tuple[ModelOutput, ...] = ()
 
 
 def recognise(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
@@ -74,6 +78,8 @@ def recognise(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenMod
     if not path.exists():
         raise UsageError(f"'{path}' is neither a file nor a directory")
     given = _directory(path, wishes, registry) if path.is_dir() else _file(path, wishes, registry)
+    if (wishes.inputs or wishes.outputs) and (wishes.config is not None or given.has_config):
+        raise UsageError("--input and --output are for models without a config.pbtxt, which lists them itself")
     if wishes.config is None:
         return given
     if not wishes.config.is_file():
@@ -141,14 +147,21 @@ def _form_of_file(path: Path, wishes: Wishes, registry: BackendRegistry) -> tupl
     form = forms.get(path.name) or _by_suffix(path, MODEL_FORMS)
     if form is not None:
         return form.filename, ModelConfig(backend=form.backend)
-    known = {form.backend for form in MODEL_FORMS}
+    if filename := forest_filename(path):
+        return filename, ModelConfig(backend=FOREST_BACKEND)
+    known = {FOREST_BACKEND, *(form.backend for form in MODEL_FORMS)}
     for backend in registry.names:
+        if backend in known:  # not even imported
+            continue
         filename = _filename_of(backend, path.name, registry, is_asked=False)
-        if backend not in known and filename and Path(filename).suffix == path.suffix:
+        if filename and Path(filename).suffix == path.suffix:
             return filename, ModelConfig(backend=backend, default_model_filename=filename)
+    if sentence := way_out(path):
+        raise UsageError(f"'{path.name}' cannot be added as it is: {sentence}")
     suffixes = ", ".join(sorted({Path(name).suffix for name in forms}))
     raise UsageError(
-        f"'{path.name}' is no model file that could be told by its name ({suffixes}); say what it is for with --backend"
+        f"'{path.name}' is no model file that could be told by its name ({suffixes}), nor a forest; say what it is for "
+        "with --backend"
     )
 
 
@@ -186,9 +199,42 @@ def _filename_of(backend: str, model: str, registry: BackendRegistry, *, is_aske
 
 
 def _wished(config: ModelConfig, wishes: Wishes) -> ModelConfig:
+    """The configuration with what the flags say."""
+    config = msgspec.structs.replace(config, input=wishes.inputs, output=wishes.outputs)
     if wishes.max_batch_size is None:
         return config
     return msgspec.structs.replace(config, max_batch_size=wishes.max_batch_size)
+
+
+def given_tensor(text: str) -> tuple[str, DataType, tuple[int, ...]]:
+    """`<name>:<TYPE>:<dims>` as in `INPUT__0:FP32:3,224,224`; the name may have colons in it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    name, *rest = text.rsplit(":", 2)
+    if len(rest) != 2 or not name:
+        raise ValueError("expected <name>:<type>:<dims>, as in INPUT__0:FP32:3,224,224")
+    word = rest[0].strip().upper().removeprefix("TYPE_")
+    datatype = DataType.__members__.get("BYTES" if word == "STRING" else word)
+    if datatype is None or datatype is DataType.INVALID:
+        known = ", ".join(each.name for each in DataType if each is not DataType.INVALID)
+        raise ValueError(f"there is no datatype {rest[0]}; expected one of {known}")
+    try:
+        dims = tuple(int(part) for part in rest[1].strip("[] ").split(",") if part.strip())
+    except ValueError:
+        raise ValueError("dims are whole numbers, -1 for a size that varies: 3,224,224") from None
+    return name, datatype, dims
+
+
+def given_input(text: str) -> ModelInput:
+    name, datatype, dims = given_tensor(text)
+    return ModelInput(name, datatype, dims=dims)
+
+
+def given_output(text: str) -> ModelOutput:
+    name, datatype, dims = given_tensor(text)
+    return ModelOutput(name, datatype, dims=dims)
 
 
 def _belongs_to(beside: Path, path: Path) -> bool:

@@ -14,14 +14,14 @@ from backends.registry import BackendRegistry
 from protocol.errors import ServerError
 from repository.json_form import to_json_form
 from repository.layout import CONFIG_FILE
-from repository.model_config import ModelConfig
-from trioton.flags import Flag, UsageError, filesystem_path, flag, integer, switch
+from repository.model_config import ModelConfig, ModelInput, ModelOutput
+from trioton.flags import Flag, UsageError, filesystem_path, flag, integer, repeatable, switch
 from trioton.settings import TOOLS
 from trioton.store_flags import local_path
 from trioton.tools.adding import Added, add_model
 from trioton.tools.flags import OutputFlags, parse_words, tool_table
 from trioton.tools.mends import mend_of
-from trioton.tools.model_sources import Wishes, recognise
+from trioton.tools.model_sources import Wishes, given_input, given_output, recognise
 from trioton.tools.quiet import without_log
 
 
@@ -46,6 +46,16 @@ class AddFlags(OutputFlags):
         group=TOOLS,
         metavar="<integer>",
         help="The largest batch; 0 for tensors without a batch dimension. Where absent, what the model allows.",
+    )
+    input: tuple[ModelInput, ...] = repeatable(
+        given_input,
+        group=TOOLS,
+        metavar="<name>:<type>:<dims>",
+        help="An input of a model that does not tell its own (TorchScript): INPUT__0:FP32:3,224,224, without the batch "
+        "dimension where --max-batch-size is not 0. May be given several times.",
+    )
+    output: tuple[ModelOutput, ...] = repeatable(
+        given_output, group=TOOLS, metavar="<name>:<type>:<dims>", help="The same of an output: OUTPUT__0:FP32:1000."
     )
     config: Path | None = flag(  # noqa: RUF009 (a field, as its neighbours)
         None, filesystem_path, group=TOOLS, metavar="<path>", help="A config.pbtxt for it; where absent, one is made."
@@ -74,7 +84,7 @@ def run_repo(words: Sequence[str], environment: Mapping[str, str]) -> int:
         )
     own = AddFlags(**parsed.own)
     repository, source = map(local_path, parsed.places)
-    wishes = Wishes(own.name, own.version, own.backend, own.max_batch_size, own.config)
+    wishes = Wishes(own.name, own.version, own.backend, own.max_batch_size, own.config, own.input, own.output)
     with without_log():
         given = recognise(source, wishes, BackendRegistry(directories=parsed.tool.backend_directory))
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from protocol.datatypes import DataType
+from repository.model_config import ModelInput, ModelOutput
 from repository.pbtxt import parse_pbtxt
 from tests.backends.test_custom_backend import backend_class
 from tests.e2e.client import Client, add_sub_inputs
@@ -360,3 +364,124 @@ def test_files_that_tell_nothing(file: Path, repository: Path, capsys: pytest.Ca
         assert "--name: " in capsys.readouterr().err
     assert add(repository, other.parent) == 1
     assert "must hold one file that is a model" in capsys.readouterr().err
+
+
+def write_forests(folder: Path) -> dict[str, str]:
+    """A file of each kind by whatever name people give it, with what the backend calls such a file."""
+    import lightgbm
+    import treelite
+    import xgboost
+
+    random = np.random.default_rng(0)
+    rows, labels = random.normal(size=(50, 4)), random.integers(0, 2, 50)
+    booster = xgboost.train({"max_depth": 2}, xgboost.DMatrix(rows, labels), num_boost_round=2)
+    booster.save_model(folder / "fraud.json")
+    booster.save_model(folder / "fraud.ubj")
+    (folder / "no-suffix").write_bytes(booster.save_raw("ubj"))
+    light = lightgbm.train({"num_leaves": 4, "verbose": -1}, lightgbm.Dataset(rows, labels), 2)
+    light.save_model(str(folder / "churn.txt"))
+    treelite.frontend.from_lightgbm(light).serialize(str(folder / "risk.tl"))
+    return {
+        "fraud.json": "xgboost.json",
+        "fraud.ubj": "xgboost.ubj",
+        "no-suffix": "xgboost.ubj",
+        "churn.txt": "model.txt",
+        "risk.tl": "checkpoint.tl",
+    }
+
+
+def test_forests(tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is in a file tells what wrote it; inputs and outputs are read from it."""
+    for number, (name, filename) in enumerate(write_forests(tmp_path).items()):
+        assert add(repository, tmp_path / name, f"--name=m{number}") == 0, capsys.readouterr().err
+        assert tree(repository / f"m{number}") == [f"1/{filename}", "config.pbtxt"]
+        config = parse_pbtxt((repository / f"m{number}" / "config.pbtxt").read_text(), source="test")
+        assert config.backend == "fil"
+    assert main(["doctor", str(repository)]) == 0
+
+
+def test_only_what_the_file_needs_is_imported(file: Path, repository: Path) -> None:
+    """A file of ONNX, and one that nobody knows, wait for no other framework."""
+    other = file.with_name("m.unknown")
+    other.write_bytes(b"x")
+    for path, expected in ((file, 0), (other, 1)):
+        program = (
+            "import sys; from trioton.cli import main; "
+            f"code = main(['repo', 'add', {str(repository)!r}, {str(path)!r}]); "
+            "heavy = {'torch', 'tensorflow', 'jax', 'openvino', 'treelite', 'tensorrt'} & set(sys.modules); "
+            f"sys.exit(f'imported: {{heavy}}' if heavy else code != {expected})"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_torchscript_with_its_inputs_and_outputs(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file does not tell them, so flags do; without them their names are in the mend."""
+    import torch
+
+    class Double(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    torch.jit.script(Double()).save(str(tmp_path / "double.pt"))
+    assert add(repository, tmp_path / "double.pt") == 1
+    assert "--input" in capsys.readouterr().err
+    flags = ["--input=INPUT__0:FP32:3,-1", "--output", "OUTPUT__0:TYPE_FP32:[3, -1]", "--max-batch-size=4"]
+    assert add(repository, tmp_path / "double.pt", *flags) == 0, capsys.readouterr().err
+    config = parse_pbtxt((repository / "double" / "config.pbtxt").read_text(), source="test")
+    assert config.input == (ModelInput("INPUT__0", DataType.FP32, dims=(3, -1)),)
+    assert config.output == (ModelOutput("OUTPUT__0", DataType.FP32, dims=(3, -1)),)
+    assert config.max_batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x", "expected <name>:<type>:<dims>, as in INPUT__0:FP32:3,224,224, got 'x'"),
+        (":FP32:1", "expected <name>:<type>:<dims>"),
+        ("x:FLOAT:1", "there is no datatype FLOAT; expected one of BOOL, UINT8"),
+        ("x:INVALID:1", "there is no datatype INVALID"),
+        ("x:FP32:a", "dims are whole numbers, -1 for a size that varies"),
+    ],
+)
+def test_tensors_that_are_none(
+    text: str, reason: str, file: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert add(repository, file, f"--input={text}") == 1
+    assert f"--input: {reason}" in capsys.readouterr().err
+
+
+def test_tensors_beside_a_configuration(file: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file.parent / "config.pbtxt").write_text('backend: "onnxruntime"')
+    flags = [f"--config={file.parent / 'config.pbtxt'}", "--input=a:0:STRING:"]
+    assert add(repository, file, *flags) == 1
+    assert "--input and --output are for models without a config.pbtxt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("m.keras", "export('my_model') writes a SavedModel; add that folder"),
+        ("m.H5", "writes a SavedModel"),
+        ("m.safetensors", "holds weights without the model they belong to"),
+        ("m.pth", "--backend pytorch"),
+        ("m.engine", "--backend tensorrt"),
+        ("m.json", "nor a forest; say what it is for with --backend"),
+    ],
+)
+def test_files_that_cannot_be_added_as_they_are(
+    name: str, sentence: str, tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is told its way out."""
+    (tmp_path / name).write_text("{}")
+    assert add(repository, tmp_path / name) == 1
+    assert sentence in capsys.readouterr().err
+    assert not repository.exists()
+
+
+def test_a_backend_that_is_not_there(file: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert add(repository, file, "--backend=mine") == 1
+    text = "One in Python may be a folder mine/model.py in a directory that --backend-directory names."
+    assert text in capsys.readouterr().err
