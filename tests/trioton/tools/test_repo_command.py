@@ -425,7 +425,7 @@ def test_torchscript_with_its_inputs_and_outputs(
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * 2
 
-    torch.jit.script(Double()).save(str(tmp_path / "double.pt"))
+    torch.jit.script(Double()).save(str(tmp_path / "double.pt"))  # type: ignore[no-untyped-call]
     assert add(repository, tmp_path / "double.pt") == 1
     assert "--input" in capsys.readouterr().err
     flags = ["--input=INPUT__0:FP32:3,-1", "--output", "OUTPUT__0:TYPE_FP32:[3, -1]", "--max-batch-size=4"]
