@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from protocol.errors import InvalidArgument
-from repository.backend_fields import is_known_pair
+from repository.backend_fields import MODEL_FORMS, is_known_pair
 from repository.instance_groups import (
     InstancePlacement,
     UsableGpus,
@@ -33,6 +33,8 @@ from repository.validation_scheduling import validate_dynamic_batching, validate
 from repository.validation_tensors import validate_tensors
 
 __all__ = ["InstancePlacement", "normalise", "resolve_instances", "validate", "validate_backend"]
+
+_BACKENDS = frozenset(form.backend for form in MODEL_FORMS)
 
 
 DEFAULT_MAX_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
@@ -78,7 +80,8 @@ def validate_backend(config: ModelConfig) -> None:
         raise InvalidArgument("model configuration must specify 'name'")
     if not config.backend and not config.is_ensemble:
         validate_ensemble(config)  # somebody may have forgotten its platform
-        raise InvalidArgument(f"unexpected platform type '{config.platform}' for {name}")
+        hint = f'; write backend: "{config.platform}"' if config.platform in _BACKENDS else ""
+        raise InvalidArgument(f"unexpected platform type '{config.platform}' for {name}{hint}")
     if config.is_ensemble and config.backend:
         raise InvalidArgument(f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type")
     if not is_known_pair(config.platform, config.backend):

@@ -60,6 +60,10 @@ BROKEN = [
     (change(GOOD, backend="", platform="x"), "unexpected platform type 'x' for m"),
     (change(GOOD, backend="", platform=""), "unexpected platform type '' for m"),
     (
+        change(GOOD, backend="", platform="python"),
+        "unexpected platform type 'python' for m; write backend: \"python\"",
+    ),
+    (
         change(GOOD, platform="ensemble"),
         "Ensemble model 'm' must have platform type 'ensemble' and empty backend type",
     ),
