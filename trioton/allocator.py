@@ -65,7 +65,7 @@ async def give_back_when_idle() -> None:
     """Until cancelled. For the process that has called `keep_freed_memory`."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     policy = IdleTrim()
-    while trim is not None:
+    while trim is not None and _resident_bytes():
         await trio.sleep(LOOK_SECONDS)
         if policy.is_due(now=time.monotonic(), cpu_seconds=time.process_time(), resident=_resident_bytes()):
             await trio.to_thread.run_sync(trim, 0)  # some milliseconds, without the interpreter's lock
@@ -73,4 +73,8 @@ async def give_back_when_idle() -> None:
 
 
 def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    """0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return 0

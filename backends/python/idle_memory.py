@@ -6,12 +6,15 @@ pages again costs more than all copies of the tensors. So only who has been idle
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 
 import trio
 
 from backends.python.arena import Arena
+
+logger = logging.getLogger("trioton.backends.python")
 
 # Without a large batch for so long a worker is idle.
 IDLE_SECONDS = 10.0
@@ -25,9 +28,19 @@ class IdleMemory:
         self._arena = arena
         self._is_idle = is_idle
         self._trim_worker = trim_worker
+        self._is_refused = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled, or the system takes nothing back."""
+        if self._is_refused:
+            return
+        try:
+            await self._run()
+        except OSError as error:
+            self._is_refused = True
+            logger.warning("memory of large batches stays: the system does not take it back (%s)", error)
+
+    async def _run(self) -> None:
         arena = self._arena
         trimmed = math.nan  # the uses at which the worker has been told
         while True:

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from backends.python import PythonBackend, idle_memory
+from backends.python.arena import Segment
 from protocol.messages import InferenceRequest
 from tests.backends.python.models import IDENTITY, ClientMemory, backend, executing, infer, output, request, running
 from tests.backends.python.processes import until
@@ -126,3 +127,18 @@ async def test_batches_that_come_meanwhile_lose_nothing(tmp_path: Path, monkeypa
             assert (output(response) == 2 * turn).all()
             del response
             await trio.sleep(0.0005 * (turn % 7))
+
+
+async def test_a_system_that_takes_nothing_back_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(segment: Segment, start: int) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(Segment, "release", refuse)
+    async with running(backend(tmp_path, DOUBLES)) as instance:
+        await large(instance, 1.0)
+        await until(lambda: "does not take it back" in caplog.text)
+        await large(instance, 2.0)
+        assert shared_bytes() >= 64 * MIB
+    assert caplog.text.count("does not take it back") == 1
