@@ -76,8 +76,10 @@ class InferenceRequest:
         self._model_version = to_integer(model_version, "InferenceRequest: model_version", INT64)
         self._flags = to_integer(flags, "InferenceRequest: flags", UINT32)
         self._timeout = to_integer(timeout, "InferenceRequest: timeout", UINT64)
-        self._preferred_memory = _checked("preferred_memory", preferred_memory, PreferredMemory)
-        self._trace = _checked("trace", trace, InferenceTrace)
+        self._preferred_memory = (
+            None if preferred_memory is DEFAULT else _checked("preferred_memory", preferred_memory, PreferredMemory)
+        )
+        self._trace = None if trace is DEFAULT else _checked("trace", trace, InferenceTrace)
         who = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
         self._inputs = list(to_sequence(inputs, "InferenceRequest: inputs", "Tensor"))
         for tensor in self._inputs:
@@ -165,9 +167,7 @@ class InferenceRequest:
         return self._reply
 
 
-def _checked(name: str, value: Any, kind: type[_Kind]) -> _Kind | None:
-    if value is DEFAULT:
-        return None
+def _checked(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     if not isinstance(value, kind):
         raise TypeError(f"InferenceRequest: {name} must be {kind.__name__}, found type {type(value)}")
     return value
