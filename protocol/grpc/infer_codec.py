@@ -301,4 +301,5 @@ def _encode_parameter(key: str, parameter: Any, value: ParameterValue) -> None:
         case str():
             parameter.string_param = value
         case _:
-            raise Internal(f"response parameter '{key}' is {value!r}, which gRPC has no field for")
+            kind = type(value).__name__
+            raise Internal(f"response parameter '{key}' is {value!r:.99} of type '{kind}', which gRPC has no field for")

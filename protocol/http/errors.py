@@ -6,6 +6,8 @@ Where Triton answers a client's malformed JSON with 500, this edge answers 400 w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from protocol.errors import (
@@ -119,6 +121,11 @@ STATUS: dict[type[ServerError], int] = {
 def status_of(error: ServerError) -> int:
     """The status of the error's nearest class in the table; 400 for all others."""
     return next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
+
+
+def with_members(reply: Reply, members: Mapping[str, object]) -> bytes:
+    """The content of an error's reply, with these beside the error."""
+    return msgspec.json.encode({**msgspec.json.decode(reply.content), **members})
 
 
 def error_reply(error: ServerError) -> Reply:

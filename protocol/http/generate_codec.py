@@ -6,6 +6,7 @@ Pure. Members whose names are inputs of the model become tensors, all others par
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,11 +19,13 @@ from protocol.errors import InvalidArgument
 from protocol.http.errors import BodyTooLarge
 from protocol.http.infer_codec import json_parameter
 from protocol.http.infer_parameters import custom_parameter
-from protocol.http.json_text import JsonReader
+from protocol.http.json_text import NESTING_TEXT, JsonReader
 from protocol.http.tensor_json import decode_data, encode_data
-from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor
+from protocol.messages import Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor
 
 _READER = JsonReader(dict[str, Any])
+# So many members are looked for twice in the text; more of them are read with each of their names.
+_MOST_SOUGHT = 32
 
 
 def decode_generate_request(
@@ -34,13 +37,18 @@ def decode_generate_request(
         InvalidArgument, BodyTooLarge: with the sentence for the client.
     """
     members = _READER.read(body)
+    _check_keys(members, bytes(body))
     inputs = {tensor.name: tensor for tensor in metadata.inputs}
     request = InferenceRequest(metadata.name, [], model_version, id=_request_id(members))
     total = 0
-    for key, value in _flattened(members, inputs):
+    seen: set[str] = set()
+    for keyword, key, value in _flattened(members, inputs):
+        if key in seen:
+            raise _given_twice(key)
+        seen.add(key)
         expected = inputs.get(key)
         if expected is None:
-            request.parameters[key] = custom_parameter(key, value)
+            request.parameters[key] = _converted(keyword, key, value)
             continue
         tensor = _decode_tensor(expected, value, max_input_size)
         total += tensor.byte_size
@@ -78,11 +86,47 @@ def _request_id(members: Mapping[str, Any]) -> str:
     return value
 
 
-def _flattened(members: Mapping[str, Any], inputs: Mapping[str, TensorMetadata]) -> Iterator[tuple[str, Any]]:
-    """All members, those of `parameters` in its place."""
+def _check_keys(members: Mapping[str, Any], text: bytes) -> None:
+    """Refuse a name that is given twice, of which a parser keeps the last. Mostly a look at the text tells that there
+    is none."""
+    keys = [*members, *(inner if isinstance(inner := members.get("parameters"), dict) else ())]
+    # A backslash can write one name in several ways.
+    if len(keys) <= _MOST_SOUGHT and b"\\" not in text and all(text.count(b'"%b"' % _utf8(key)) == 1 for key in keys):
+        return
+    try:
+        json.loads(text, object_pairs_hook=_without_twins, parse_int=len, parse_float=len)  # numbers do not matter
+    except RecursionError:
+        raise InvalidArgument(NESTING_TEXT) from None
+
+
+def _utf8(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise _given_twice(key)
+        seen.add(key)
+
+
+def _given_twice(key: str) -> InvalidArgument:
+    return InvalidArgument(f"keyword '{key[:256]}' is given more than once")
+
+
+def _converted(keyword: str, key: str, value: Any) -> ParameterValue:
+    try:
+        return custom_parameter(key, value)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"Converting keyword: '{keyword}': {error.message}") from None
+
+
+def _flattened(members: Mapping[str, Any], inputs: Mapping[str, TensorMetadata]) -> Iterator[tuple[str, str, Any]]:
+    """All members, those of `parameters` in its place, each with the keyword at the top level that it comes from."""
     for key, value in members.items():
         if key != "parameters":
-            yield key, value
+            yield key, key, value
         elif key in inputs:
             raise InvalidArgument("Keyword 'parameters' for nested schema also given as input tensor name")
         elif not isinstance(value, dict):
@@ -91,7 +135,7 @@ def _flattened(members: Mapping[str, Any], inputs: Mapping[str, TensorMetadata])
                 f"got {value!r:.40}"
             )
         else:
-            yield from value.items()
+            yield from (("parameters", name, inner) for name, inner in value.items())
 
 
 def _decode_tensor(expected: TensorMetadata, value: Any, max_input_size: int) -> Tensor:

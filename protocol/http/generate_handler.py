@@ -17,7 +17,6 @@ from protocol.http.generate_codec import decode_generate_request, encode_generat
 from protocol.http.load_report import load_report_headers
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.messages import InferenceRequest, InferenceResponse
-from protocol.response_memory import ResponseMemory
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +43,15 @@ async def generate(request: HttpRequest) -> Reply:
 
 
 async def generate_stream(request: HttpRequest) -> Reply | None:
-    """An event for each response as it comes. The first one decides the status: an error before it is an error reply,
-    one after it is an event. A model that ends without a response gives an empty stream."""
+    """An event for each response as it comes. The first one decides the status, also where it is an error. What is
+    wrong with the request itself is an error reply, as it is of `generate`. A model that ends without a response gives
+    an empty stream."""
     writer = request.writer
 
-    async def begin() -> None:
+    async def begin(status: int = 200) -> None:
         if request.trace is not None:
             request.trace.stamp("HTTP_SEND_START")
-        await writer.start(200, (*EVENT_STREAM, *_load_report(request)))
+        await writer.start(status, (*EVENT_STREAM, *_load_report(request)))
 
     async def send(response: InferenceResponse) -> None:
         event = _event(encode_generate_response(response))
@@ -59,12 +59,14 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
             await begin()
         await writer.send(event)
 
+    inference = await _decode(request)
     try:
-        await request.core.infer_stream(await _decode(request), send)
+        await request.core.infer_stream(inference, send)
     except Exception as exc:
+        error = _told(exc, request.model_name)
         if not writer.has_started:
-            raise
-        await writer.send(_event(_error_object(exc, request.model_name)))
+            await begin(error.status)
+        await writer.send(_event(error.content))
     if not writer.has_started:
         await begin()
     await writer.end()
@@ -84,7 +86,6 @@ async def _decode(request: HttpRequest) -> InferenceRequest:
     is_large = len(request.body) > JSON_IN_THREAD_ABOVE
     inference = await trio.to_thread.run_sync(decode) if is_large else decode()
     inference.trace = request.trace
-    inference.response_memory = ResponseMemory(request.services.memory)
     return inference
 
 
@@ -96,11 +97,11 @@ def _event(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
-def _error_object(error: Exception, model_name: str) -> bytes:
+def _told(error: Exception, model_name: str) -> Reply:
     if not isinstance(error, ServerError):
         logger.error("a stream of model '%s' failed", model_name, exc_info=error)
         error = Internal(f"internal error: {text_of(error)}")
-    return error_reply(error).content
+    return error_reply(error)
 
 
 def _not_one() -> InvalidArgument:

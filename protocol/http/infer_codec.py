@@ -225,12 +225,13 @@ def _with_outputs(
     request: InferenceRequest, outputs: list[RequestedOutput], in_memory: Mapping[int, MemoryReference]
 ) -> DecodedRequest:
     """Outputs that are named: one without `binary_data` is JSON, whatever the request's default is."""
-    request.requested_outputs = tuple([output.name for output in outputs])
     binary: dict[str, bool] = {}
     places: dict[str, MemoryReference] = {}
     classes: dict[str, int] = {}
     for output in outputs:
         parameters = output.parameters
+        if output.name in binary:
+            raise InvalidArgument(f"output '{output.name}' already exists in request")
         binary[output.name] = parameters is not None and parameters.binary_data is True
         if parameters is None:
             continue
@@ -239,6 +240,7 @@ def _with_outputs(
             places[output.name] = reference
         elif parameters.classification:
             classes[output.name] = parameters.classification
+    request.requested_outputs = tuple(binary)
     placement = Placement(in_memory, places, classes) if in_memory or places or classes else None
     return DecodedRequest(request, OutputEncoding(binary=binary, elsewhere=places), placement)
 

@@ -15,9 +15,6 @@ from protocol.http.errors import BodyTooLarge
 from protocol.http.infer_codec import DecodedRequest, OutputEncoding
 from protocol.messages import Buffer, InferenceRequest, Tensor, encode_bytes_elements
 
-# What Triton calls the input while its name is not known.
-INPUT_NAME = "raw_input"
-
 
 def decode_raw_request(
     body: Buffer, metadata: ModelMetadata, *, has_batch: bool, model_version: int, max_input_size: int
@@ -31,8 +28,8 @@ def decode_raw_request(
     size = len(body)
     if size > max_input_size:
         raise BodyTooLarge(
-            f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of {max_input_size} "
-            f"bytes. Use --http-max-input-size to increase the limit.",
+            f"Raw input{_named(metadata)} has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
+            f"{max_input_size} bytes. Use --http-max-input-size to increase the limit.",
             "max_input_size",
         )
     if len(metadata.inputs) != 1:
@@ -45,11 +42,11 @@ def decode_raw_request(
     dims = expected.shape[1:] if has_batch else expected.shape
     if datatype is DataType.BYTES:
         if dims != (1,):
-            raise InvalidArgument(f"For BYTE datatype raw input '{INPUT_NAME}', the model must have input shape [1]")
+            raise InvalidArgument(f"For BYTE datatype raw input '{expected.name}', the model must have input shape [1]")
         shape: tuple[int, ...] = (1,)
         body = encode_bytes_elements([bytes(body)])
     else:
-        shape = _deduced_shape(dims, size // datatype.itemsize)
+        shape = _deduced_shape(expected.name, dims, size // datatype.itemsize)
     if has_batch:
         shape = (1, *shape)
     tensor = Tensor(expected.name, datatype, shape, memoryview(body).toreadonly())
@@ -57,12 +54,16 @@ def decode_raw_request(
     return DecodedRequest(request, OutputEncoding(default_binary=True))
 
 
-def _deduced_shape(dims: tuple[int, ...], count: int) -> tuple[int, ...]:
+def _named(metadata: ModelMetadata) -> str:
+    return f" '{metadata.inputs[0].name}'" if len(metadata.inputs) == 1 else ""
+
+
+def _deduced_shape(name: str, dims: tuple[int, ...], count: int) -> tuple[int, ...]:
     """`dims` with the one dimension filled in that may vary. Where that does not come out even, the core finds that
     shape and data differ in size, and says so."""
     if dims.count(-1) > 1:
         raise InvalidArgument(
-            f"The shape of the raw input '{INPUT_NAME}' can not be deduced because there are more than one "
+            f"The shape of the raw input '{name}' can not be deduced because there are more than one "
             f"variable-sized dimension"
         )
     fixed = math.prod(dimension for dimension in dims if dimension != -1)

@@ -34,5 +34,5 @@ class Reply(msgspec.Struct):
         return b"".join((self.body, *self.tail))
 
 
-def json_reply(value: object) -> Reply:
-    return Reply(headers=JSON_CONTENT, body=msgspec.json.encode(value))
+def json_reply(value: object, status: int = 200) -> Reply:
+    return Reply(status, JSON_CONTENT, msgspec.json.encode(value))

@@ -221,7 +221,7 @@ def _failures(route: DescribedRoute, entry: Operation) -> JsonObject:
         statuses |= {400, 501}  # a body that is no JSON, a coding that is not known
     failures = {str(status): _response(_FAILURES[status][0]) for status in sorted(statuses)}
     if entry.is_probe:
-        failures["400"] = {"description": "No; the body is empty."}
+        failures["400"] = {"description": "No.", "content": {JSON: {"schema": reference(entry.gives)}}}
     return {**failures, "4XX": _response("Refused")}
 
 

@@ -23,7 +23,7 @@ class Operation:
         needs_body: whether a body must come.
         gives: the schema of its JSON answer, or of what each of its events holds; empty for any other answer.
         media_type: of the answer.
-        is_probe: whether status 400 and no body mean no.
+        is_probe: whether status 400 means no, with the same members.
         failures: statuses that it may answer with, beside what all do.
     """
 
@@ -56,9 +56,15 @@ _DISABLED = "Only where the server was started with `--allow-client-shm=true`."
 OPERATIONS: Mapping[str, Operation] = {
     "GET /": Operation("A page for clients that take HTML.", gives="Overview"),
     "GET /v2": Operation(gives="ServerMetadata"),
-    "GET /v2/health/live": Operation("The status is the answer.", is_probe=True, failures=(503,)),
-    "GET /v2/health/ready": Operation("The status is the answer.", is_probe=True, failures=(503,)),
-    f"GET {_MODEL}/ready": Operation("No body where it is ready.", failures=(503,)),
+    "GET /v2/health/live": Operation(
+        "The status is the answer, and the body says the same.", gives="ServerLive", is_probe=True, failures=(503,)
+    ),
+    "GET /v2/health/ready": Operation(
+        "The status is the answer, and the body says the same.", gives="ServerReady", is_probe=True, failures=(503,)
+    ),
+    f"GET {_MODEL}/ready": Operation(
+        "The status is the answer, and the body says the same.", gives="ModelReady", failures=(503,)
+    ),
     f"GET {_MODEL}": Operation("Its tensors and its ready versions.", gives="ModelMetadata", failures=(503,)),
     f"GET {_MODEL}/config": Operation(_NOT_LOADED, gives="ModelConfig", failures=(503,)),
     f"GET {_MODEL}/stats": Operation(

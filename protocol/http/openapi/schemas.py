@@ -121,6 +121,9 @@ def _written() -> dict[str, Schema]:
             description="Where things are; the other services have members with their ports.",
         ),
         "Error": _object({"error": _STRING}, "error", description="What was wrong, in a sentence."),
+        "ServerLive": _object({"live": {"type": "boolean"}}, "live"),
+        "ServerReady": _object({"ready": {"type": "boolean"}}, "ready"),
+        "ModelReady": _object({"name": _STRING, "ready": {"type": "boolean"}}, "name", "ready"),
         "ParameterValue": {
             "description": "A parameter of the client's own, forwarded to the model.",
             "type": ["string", "integer", "number", "boolean"],

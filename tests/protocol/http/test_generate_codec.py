@@ -51,15 +51,14 @@ def test_the_worked_example_of_the_reference() -> None:
 
 def test_members_find_their_place() -> None:
     """Inputs of the model become tensors, also within `parameters` and also `id`; all else is a parameter."""
-    body = {"id": "x", "a": 1, "b": 2.5, "c": "t", "d": True, "parameters": {"e": 5, "id": "y"}}
+    body = {"id": "x", "a": 1, "b": 2.5, "c": "t", "d": True, "parameters": {"e": 5, "f": "y"}}
     request = decode(body, ("id", "BYTES", (1,)), ("e", "INT8", (1,)))
     assert request.id == "x"
     assert [(tensor.name, tensor.as_numpy().tolist()) for tensor in request.inputs] == [
         ("id", [b"x"]),
         ("e", [5]),
-        ("id", [b"y"]),  # the core refuses an input that comes twice
     ]
-    assert request.parameters == {"a": 1, "b": 2.5, "c": "t", "d": True}
+    assert request.parameters == {"a": 1, "b": 2.5, "c": "t", "d": True, "f": "y"}
 
 
 def test_reserved_names_mean_nothing_here() -> None:
@@ -121,9 +120,26 @@ def test_every_kind_of_number(datatype: str, value: Any) -> None:
         ([], "Unable to parse the request JSON: attempt to access JSON non-object as object, got array"),
         ({"id": 5}, "Unable to parse 'id': attempt to access JSON non-string as string, got 5"),
         ({"parameters": [1]}, "Expected JSON object for keyword: 'parameters': attempt to get members for non-object"),
-        ({"x": [1]}, "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'."),
-        ({"x": None}, "parameter 'x' has invalid type"),
-        ({"parameters": {"parameters": {}}}, "parameter 'parameters' has invalid type"),
+        (
+            {"x": [1]},
+            "Converting keyword: 'x': parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'.",
+        ),
+        ({"x": None}, "Converting keyword: 'x': parameter 'x' has invalid type"),
+        ({"parameters": {"a": {}}}, "Converting keyword: 'parameters': parameter 'a' has invalid type"),
+        (
+            {"parameters": {"parameters": {}}},
+            "Converting keyword: 'parameters': parameter 'parameters' has invalid type",
+        ),
+        (b'{"text_input": "a", "text_input": "b"}', "keyword 'text_input' is given more than once"),
+        (b'{"x": 1, "y": "x", "\\u0078": 2}', "keyword 'x' is given more than once"),
+        (b'{"parameters": {"x": 1, "x": 1}}', "keyword 'x' is given more than once"),
+        (b'{"parameters": {"x": 1}, "parameters": {"y": 1}}', "keyword 'parameters' is given more than once"),
+        ({"x": 1, "parameters": {"x": 2}}, "keyword 'x' is given more than once"),
+        ({"text_input": "a", "parameters": {"text_input": "b"}}, "keyword 'text_input' is given more than once"),
+        (
+            json.dumps({f"p{n}": n for n in range(50)}).encode()[:-1] + b', "p7": 1}',
+            "keyword 'p7' is given more than once",
+        ),
         (
             {"text_input": 5},
             "Unable to parse 'data': attempt to access JSON non-string as string for input 'text_input'",
@@ -137,6 +153,12 @@ def test_wrong_bodies(body: Any, text: str) -> None:
     error = refused(body, TEXT)
     assert isinstance(error, InvalidArgument)
     assert error.message.startswith(text)
+
+
+def test_a_name_that_is_also_a_value() -> None:
+    """And one that is written with escapes, and another that ends like it."""
+    body = {"text_input": "id", "id": "id", "parameters": {"x_id": "text_input", 'a"b': "\n", "größe": 1e300}}
+    assert tensors(decode(body, TEXT)) == {"text_input": [b"id"]}
 
 
 def test_an_input_that_is_called_parameters() -> None:

@@ -34,9 +34,9 @@ async def post(core: FakeCore, path: str, body: Any, headers: dict[str, str] | N
     return await call(app, "POST", f"/v2/models/{path}", text, headers)
 
 
-def events(answer: Answer) -> list[Any]:
+def events(answer: Answer, status: int = 200) -> list[Any]:
     """The objects of an event stream that has come to its end."""
-    assert answer.status == 200
+    assert answer.status == status
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert answer.complete
     *parts, rest = answer.body.decode().split("\n\n")
@@ -84,10 +84,13 @@ async def test_a_stream_of_many_responses(answers: int) -> None:
 
 @pytest.mark.parametrize("path", ["broken/generate", "broken/generate_stream"])
 async def test_an_error_before_the_first_response(path: str) -> None:
-    """It has a status of its own."""
+    """It has a status of its own; of a stream it is the first event."""
     answer = await post(make_core(failure=Unavailable("full")), path, {"text": "hi"})
-    assert (answer.status, answer.error) == (503, "full")
-    assert answer.headers["content-type"] == "application/json"
+    if path.endswith("_stream"):
+        assert events(answer, 503) == [{"error": "full"}]
+    else:
+        assert (answer.status, answer.error) == (503, "full")
+        assert answer.headers["content-type"] == "application/json"
 
 
 async def test_an_error_after_the_first_response() -> None:

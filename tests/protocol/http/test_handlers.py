@@ -20,25 +20,31 @@ def make_app(**core: Any) -> HttpApp:
 
 @pytest.mark.parametrize("what", ["live", "ready"])
 async def test_health(what: str) -> None:
-    """200 or 400, without a body; 503 with the reason while the server stops."""
+    """200 or 400; 503 with the reason while the server stops. The body says it as the Open Inference Protocol does."""
     path = f"/v2/health/{what}"
     answer = await call(make_app(), "GET", path)
-    assert (answer.status, answer.body) == (200, b"")
+    assert (answer.status, answer.json) == (200, {what: True})
     answer = await call(make_app(**{what: False}), "GET", path)
-    assert (answer.status, answer.body) == (400, b"")
+    assert (answer.status, answer.json) == (400, {what: False})
     answer = await call(make_app(exiting=True), "GET", path)
-    assert (answer.status, answer.error) == (503, "Server exiting")
+    assert (answer.status, answer.json) == (503, {"error": "Server exiting", what: False})
 
 
 async def test_model_ready() -> None:
     app = make_app()
     for path in ("/v2/models/echo/ready", "/v2/models/echo/versions/1/ready"):
         answer = await call(app, "GET", path)
-        assert (answer.status, answer.body) == (200, b"")
+        assert (answer.status, answer.json) == (200, {"name": "echo", "ready": True})
     answer = await call(app, "GET", "/v2/models/wait/ready")
-    assert (answer.status, answer.error) == (400, "Model version not ready")
+    assert (answer.status, answer.json) == (
+        400,
+        {"error": "Model version not ready", "name": "wait", "ready": False},
+    )
     answer = await call(app, "GET", "/v2/models/echo/versions/7/ready")
-    assert (answer.status, answer.error) == (404, "Request for unknown model: 'echo' version 7 is not found")
+    assert (answer.status, answer.json) == (
+        404,
+        {"error": "Request for unknown model: 'echo' version 7 is not found", "name": "echo", "ready": False},
+    )
 
 
 async def test_server_metadata() -> None:
@@ -110,7 +116,7 @@ async def test_statistics_of_responses_and_memory() -> None:
 @pytest.mark.parametrize("suffix", ["", "/ready", "/config", "/stats"])
 async def test_unknown_models(suffix: str) -> None:
     answer = await call(make_app(), "GET", f"/v2/models/none{suffix}")
-    assert (answer.status, answer.error) == (404, "Request for unknown model: 'none' is not found")
+    assert (answer.status, answer.json["error"]) == (404, "Request for unknown model: 'none' is not found")
 
 
 async def test_names_with_other_characters() -> None:

@@ -73,11 +73,11 @@ def test_a_string_is_one_element(dims: tuple[int, ...], has_batch: bool, shape: 
         ([], "Raw request must only have 1 input (found 1) to be deduced but got 0 inputs in 'm' model configuration"),
         (
             [("FP32", (-1, -1))],
-            "The shape of the raw input 'raw_input' can not be deduced because there are more than one variable-sized "
+            "The shape of the raw input 'I0' can not be deduced because there are more than one variable-sized "
             "dimension",
         ),
-        ([("BYTES", (2,))], "For BYTE datatype raw input 'raw_input', the model must have input shape [1]"),
-        ([("BYTES", (1, 1))], "For BYTE datatype raw input 'raw_input', the model must have input shape [1]"),
+        ([("BYTES", (2,))], "For BYTE datatype raw input 'I0', the model must have input shape [1]"),
+        ([("BYTES", (1, 1))], "For BYTE datatype raw input 'I0', the model must have input shape [1]"),
     ],
 )
 def test_models_that_take_no_raw_request(inputs: Any, text: str) -> None:
@@ -91,7 +91,7 @@ def test_a_body_over_the_limit() -> None:
     with pytest.raises(PayloadTooLarge) as caught:
         decode(bytes(1001), ("INT8", (-1,)))
     assert caught.value.message == (
-        "Raw input has a byte_size (1001 bytes) that exceeds the maximum allowed value of 1000 bytes. "
+        "Raw input 'I0' has a byte_size (1001 bytes) that exceeds the maximum allowed value of 1000 bytes. "
         "Use --http-max-input-size to increase the limit."
     )
 
