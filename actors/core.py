@@ -39,6 +39,7 @@ from protocol.core import (
     ServerMetadata,
 )
 from protocol.errors import NotFound, Unavailable
+from protocol.failures import CallbackFailures
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from repository.agents.registry import AgentRegistry
 from repository.json_form import to_json_form
@@ -60,7 +61,9 @@ class ServerCore:
         custom_metrics: CustomMetrics | None = None,
         agents: AgentRegistry | None = None,
         devices: Devices | None = None,
+        failures: CallbackFailures | None = None,
     ) -> None:
+        self._failures = failures or CallbackFailures()
         self._settings = settings
         self._cache = cache
         self._in_flight = InFlight()
@@ -90,7 +93,7 @@ class ServerCore:
             capabilities,
             limiter,
             cache=self._cache,
-            services=BackendServices(ModelCalls(self._running, limiter), self.custom_metrics),
+            services=BackendServices(ModelCalls(self._running, limiter), self.custom_metrics, self._failures),
             agents=self._agents,
             devices=self.devices,
             resources=resources,
@@ -236,7 +239,12 @@ class ServerCore:
     def give_out(self) -> None:
         fed, self._fed = self._fed, []
         for model in fed:
-            model.give_out()
+            try:
+                model.give_out()
+            except Exception as error:
+                self._failures.note("scheduler", error, f"model '{model.name}' could not be given its requests")
+                with self._failures.noted("scheduler", f"model '{model.name}' could not be given its requests again"):
+                    model.give_out()  # else they would wait for whoever comes next
 
     def answered(self, submission: Submission) -> None:
         """Implements `actors.submission.Acceptance`."""

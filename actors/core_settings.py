@@ -101,4 +101,5 @@ def model_manager(
         load_limit=trio.CapacityLimiter(settings.model_load_thread_count),
         load_retries=settings.model_load_retry_count,
         memory_budget=settings.model_memory_budget,
+        failures=services.failures,
     )

@@ -35,6 +35,7 @@ from backends.interface import Backend, InstanceSpec
 from protocol.core import AnswerTo, MemoryUsage, Respond
 from protocol.device_tensor import bring_to_host
 from protocol.errors import Decoupled, ServerError, Unavailable
+from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig
 from repository.warmup_data import WarmupSample
@@ -63,7 +64,9 @@ class Model:
         composition: Composition | None = None,
         restart_wait: float = 0.0,
         hold: SchedulerHold = NO_HOLD,
+        failures: CallbackFailures | None = None,
     ) -> None:
+        failures = failures or CallbackFailures()
         self.config = config
         self.version = version
         self.labels = labels if labels is not None else {}
@@ -73,7 +76,13 @@ class Model:
             summaries=LatencySummaries(summary_quantiles) if summary_quantiles else None,
         )
         self._instances = ModelInstances(
-            config, backend, specs, warmup=warmup, limits=limits, responses=self.statistics.responses
+            config,
+            backend,
+            specs,
+            warmup=warmup,
+            limits=limits,
+            responses=self.statistics.responses,
+            failures=failures,
         )
         self._takes_device_tensors = backend.takes_device_tensors and all(
             spec.kind is InstanceKind.GPU for spec in specs
@@ -98,10 +107,16 @@ class Model:
                 instances=self._instances.active_count,
                 restart_wait=restart_wait,
                 hold=hold,
+                failures=failures,
             )
         else:
             self._scheduler = sequence_batcher(
-                config, self.statistics, initial_states or {}, restart_wait=restart_wait, hold=hold
+                config,
+                self.statistics,
+                initial_states or {},
+                restart_wait=restart_wait,
+                hold=hold,
+                failures=failures,
             )
         self.is_ordered = config.preserves_ordering
         # Requests of sequences take their places when the scheduler says so: one in the backlog must hold nobody up.
@@ -371,7 +386,8 @@ class Model:
                 self._address.submit(item)
             else:
                 self._address.tell(Submit(item))
-        except Unavailable:
+        except Exception:  # Unavailable, or a defect
+            item.is_cancelled = True
             if item.turn is not None:
                 item.turn.leave()
             submission.end_wait()

@@ -6,8 +6,8 @@ Flow: model manager → [model control] → model life cycle. Its calls run in t
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 
 import trio
 
@@ -26,7 +26,8 @@ from actors.model_table import (
     ambiguous_name,
 )
 from protocol.core import LoadParameters
-from protocol.errors import InvalidArgument, ServerError, Unavailable
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
+from protocol.failures import CallbackFailures
 from repository.changes import LoadedFrom
 from repository.held_directory import HeldDirectory
 from repository.layout import DUPLICATE_MODEL, ModelDirectory, check_model_name
@@ -53,7 +54,9 @@ class ModelControl:
         *,
         load_limit: trio.CapacityLimiter,
         tasks: trio.Nursery,
+        failures: CallbackFailures | None = None,
     ) -> None:
+        self._failures = failures or CallbackFailures()
         self._life_cycle = life_cycle
         self._table = table
         self._loader = loader
@@ -85,14 +88,26 @@ class ModelControl:
         only_if_absent: bool = False,
     ) -> ModelEntry:
         """An ensemble's composing models are loaded first, if they are not; those that were `tried` are not again."""
-        if parameters.files:
-            return await self._load_files(name, parameters)
-        self.out_of_reach.discard(name)
+        with self._defects_told(name):
+            if parameters.files:
+                return await self._load_files(name, parameters)
+            self.out_of_reach.discard(name)
+            try:
+                return await self._load(name, parameters, tried, only_if_absent=only_if_absent)
+            except Unavailable:
+                self.out_of_reach.add(name)
+                raise
+
+    @contextmanager
+    def _defects_told(self, name: str) -> Iterator[None]:
+        """A defect costs the call that it meets: that gets an error, as any call that fails."""
         try:
-            return await self._load(name, parameters, tried, only_if_absent=only_if_absent)
-        except Unavailable:
-            self.out_of_reach.add(name)
+            yield
+        except ServerError:
             raise
+        except Exception as error:
+            self._failures.note("control", error, f"model '{name}' could not be loaded or unloaded")
+            raise Internal(f"model '{name}': {type(error).__name__}: {error}") from None
 
     async def _load(
         self, name: str, parameters: LoadParameters, tried: frozenset[str], *, only_if_absent: bool
@@ -224,7 +239,10 @@ class ModelControl:
 
     async def evict(self, name: str) -> None:
         """Unload a model until a request needs it again. Returns when it is gone."""
-        entry = self._table.entry(name)
+        with self._defects_told(name):
+            await self._evict(self._table.entry(name))
+
+    async def _evict(self, entry: ModelEntry) -> None:
         async with entry.lock:
             versions = [version for version in entry.versions.values() if version.state is ModelState.READY]
             for version in versions:
@@ -238,11 +256,14 @@ class ModelControl:
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Returns when the model's versions have been told to end."""
         entry = self._table.find_entry(name)
-        if entry is None:
-            return
+        if entry is not None:
+            with self._defects_told(name):
+                await self._unload(entry, unload_dependents=unload_dependents)
+
+    async def _unload(self, entry: ModelEntry, *, unload_dependents: bool) -> None:
         async with entry.lock:
             entry.loaded_from, entry.failure, entry.reload_failure, entry.is_explicit = None, "", "", False
-            self.out_of_reach.discard(name)
+            self.out_of_reach.discard(entry.name)
             composing = needs_of(entry) or ()
             versions = list(entry.versions.values())
             if entry.evicted:
@@ -260,4 +281,5 @@ class ModelControl:
         for name in names:
             entry = self._table.entries.get(name)
             if entry is not None and not entry.is_explicit and not self._dependencies.is_needed(name):
-                await self.unload(name, unload_dependents=True)
+                with suppress(ServerError):  # said in the log
+                    await self.unload(name, unload_dependents=True)

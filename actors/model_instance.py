@@ -33,6 +33,7 @@ from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, trace
 from actors.warmup import warm_up
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable, text_of
+from protocol.failures import CallbackFailures
 from repository.warmup_data import WarmupSample
 
 logger = logging.getLogger("trioton.model_instance")
@@ -55,6 +56,7 @@ class ModelInstance:
     warmup: Sequence[WarmupSample] = ()
     limit: InstanceLimit | None = None
     responses: ResponseStatistics = field(default_factory=ResponseStatistics)  # of its decoupled model
+    failures: CallbackFailures = field(default_factory=CallbackFailures)
     # Loaded until then, and never told of to the scheduler; None for one that takes requests.
     passive_until: trio.Event | None = None
     # Whether a batch has come to its end: a restart is then likely to help.
@@ -134,8 +136,13 @@ class ModelInstance:
         """The instance can take a batch beside that of a place: in another one, and this one ends with its batch."""
         if place not in self._freed and self._hearing is not None:
             self._freed.add(place)
-            with suppress(Unavailable):
+            try:
                 self._open_place(self._hearing)
+            except Unavailable:
+                pass  # the scheduler has ended
+            except Exception as error:
+                self._note(error, "it has no place for another batch until its present one has ended")
+                self._freed.discard(place)
 
     async def _hear(self, place: Place) -> None:
         """Run the batches that come to a place and that could not be begun by a call, until it is closed."""
@@ -217,8 +224,12 @@ class ModelInstance:
             return False
         now = time.monotonic_ns()
         free = place.free if backend.can_overlap else None
-        if not backend.begin(running.requests, partial(self._end_begun, running), free):
-            return False
+        try:
+            if not backend.begin(running.requests, partial(self._end_begun, running), free):
+                return False
+        except Exception as error:
+            self._fail_begun(running, error)
+            return True
         place.is_busy = True
         self._begun.add(running)
         self._note_begun(running, now)
@@ -260,12 +271,40 @@ class ModelInstance:
         self._begun.add(running)
         self._note_begun(running)
         free = place.free if self.backend.can_overlap else None
-        if self.backend.begin(running.requests, partial(self._end_begun, running), free):
+        try:
+            if self.backend.begin(running.requests, partial(self._end_begun, running), free):
+                return True
+        except Exception as error:
+            if running in self._begun:
+                self._begun.discard(running)
+                self._executing -= 1
+                self._fail_begun(running, error)
+            else:
+                self._note(error, "what followed the end of a batch")
             return True
         self._begun.discard(running)
         self._executing -= 1
         place.is_busy = False
         return False
+
+    def _fail_begun(self, running: RunningBatch, error: Exception) -> None:
+        """The backend could not begin a batch, by a defect. It ends in a turn of its own: the scheduler, which gives it
+        out, must not be told of an end meanwhile."""
+        self._note(error, "a batch could not be begun, and fails")
+        running.place.is_busy = True
+        self._begun.add(running)
+        self._note_begun(running)
+        failure = Internal(f"model instance '{self.name}' could not begin to run the request")
+        with suppress(RuntimeError):  # the nursery has closed: the instance ends, and all that it has begun
+            if self._hearing is not None:
+                self._hearing.start_soon(self._end_soon, running, failure)
+
+    async def _end_soon(self, running: RunningBatch, failure: Exception) -> None:
+        await trio.lowlevel.checkpoint()
+        self._end_begun(running, failure)
+
+    def _note(self, error: Exception, what: str) -> None:
+        self.failures.note("backend", error, f"model instance '{self.name}': {what}")
 
     def _end_begun(self, running: RunningBatch, result: BatchResult | Exception) -> None:
         if running in self._begun:  # else the instance was stopped
@@ -295,7 +334,7 @@ class ModelInstance:
 
     def _note_begun(self, running: RunningBatch, started: int | None = None) -> None:
         if running.traces:
-            begin_compute(running.traces, started)
+            self._trace(begin_compute, running.traces, started)
         self._watch_callers(running.batch)
         self._executing += 1
 
@@ -314,7 +353,7 @@ class ModelInstance:
         else:
             replies = [self._as_reply(self._failure(result, len(batch)))] * len(batch)
         if running.traces:
-            end_compute(running.traces, timing)
+            self._trace(end_compute, running.traces, timing)
         started = running.started
         if self.runs_ahead:
             started = max(started, self._last_end)  # taken ahead, it began when the batch before it had ended
@@ -324,6 +363,13 @@ class ModelInstance:
         is_alive = not self._has_died and place not in self._freed
         self._after_batch(place)
         self._report(BatchDone(place.address, running.message, batch, replies, started, timing, is_alive=is_alive))
+
+    def _trace(self, stamp: Callable[..., None], *arguments: object) -> None:
+        """No answer depends on it."""
+        try:
+            stamp(*arguments)
+        except Exception as error:
+            self._note(error, "a trace could not be stamped")
 
     def _failure(self, result: BatchResult | Exception, size: int) -> Exception:
         if isinstance(result, Exception):
@@ -363,11 +409,14 @@ class ModelInstance:
             item.watcher = watcher
 
     def _tell_cancelled(self, batch: Sequence[QueuedRequest], item: QueuedRequest) -> None:
-        if all(each.is_cancelled for each in batch):  # those too that had gone before the batch began
-            for each in batch:
-                self.backend.cancel(each.request)
-        else:
-            self.backend.cancel(item.request)
+        try:
+            if all(each.is_cancelled for each in batch):  # those too that had gone before the batch began
+                for each in batch:
+                    self.backend.cancel(each.request)
+            else:
+                self.backend.cancel(item.request)
+        except Exception as error:  # nobody waits for the answer
+            self._note(error, "the model could not be told that a caller has gone")
 
     def _tell_of_gone(self, batch: Sequence[QueuedRequest]) -> None:
         """Of callers that went before their batch began, for whom it runs all the same."""
@@ -400,7 +449,7 @@ class ModelInstance:
         self._streams.discard(stream)
         trace = stream.item.request.trace
         if trace is not None:
-            trace.stamp(COMPUTE_END)
+            self._trace(trace.stamp, COMPUTE_END)
         self._report(StreamEnded(stream.item, error, stream.first_response))
 
 

@@ -26,6 +26,7 @@ from backends.padded import PaddedBackend
 from backends.padding import Padding
 from protocol.core import MemoryUsage
 from protocol.errors import Internal, ServerError, Unavailable, text_of
+from protocol.failures import CallbackFailures
 from repository.model_config import InstanceKind, ModelConfig
 from repository.shape_rules import read_shape_rules
 from repository.warmup_data import WarmupSample
@@ -45,7 +46,9 @@ class ModelInstances:
         warmup: Sequence[WarmupSample],
         limits: ModelLimits | None,
         responses: ResponseStatistics,
+        failures: CallbackFailures | None = None,
     ) -> None:
+        self._failures = failures or CallbackFailures()
         self.specs = specs
         self.is_over = False
         self._config = config
@@ -150,7 +153,7 @@ class ModelInstances:
         is raised."""
         limits = self._limits
         limit = None if limits is None else limits.of_instance(spec.name, spec.device_id, spec.source)
-        place = SupervisedInstance(spec, partial(self._instance, limit), self._note_delay)
+        place = SupervisedInstance(spec, partial(self._instance, limit), self._note_delay, self._failures)
         self._places.append(place)
         if self.is_over:
             place.end()
@@ -184,6 +187,7 @@ class ModelInstances:
             warmup=self._warmup,
             limit=limit,
             responses=self._responses,
+            failures=self._failures,
             passive_until=place.over if place.spec.is_passive else None,
         )
 

@@ -20,6 +20,7 @@ from actors.restart_backoff import RestartBackoff
 from backends.free_memory import return_free_memory
 from protocol.core import LoadParameters
 from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unsupported, text_of
+from protocol.failures import CallbackFailures
 from repository.changes import LoadedFrom, has_same_instances, unchanged_versions
 from repository.held_directory import HeldDirectory
 from repository.layout import ModelDirectory
@@ -40,6 +41,18 @@ class LoadFailed(InvalidArgument):
         self.may_pass = may_pass
 
 
+class _Loaded:
+    """A task status that knows whether it was told."""
+
+    def __init__(self, status: trio.TaskStatus[None]) -> None:
+        self._status = status
+        self.is_told = False
+
+    def started(self, value: None = None) -> None:
+        self.is_told = True
+        self._status.started()
+
+
 class ModelLifeCycle:
     """Changes the entries of the table. Who calls `replace` or `retire` for an entry holds its lock; `models` is the
     nursery in which models run from their load to their end."""
@@ -53,7 +66,9 @@ class ModelLifeCycle:
         *,
         retries: int = 0,
         residence: Residence | None = None,
+        failures: CallbackFailures | None = None,
     ) -> None:
+        self._failures = failures or CallbackFailures()
         self._table = table
         self._loader = loader
         self._dependencies = dependencies
@@ -229,7 +244,11 @@ class ModelLifeCycle:
         began = trio.current_time()
         try:
             await self._models.start(self._run, name, version)
-        except ServerError as error:
+        except Exception as raised:
+            error = raised
+            if not isinstance(error, ServerError):
+                self._failures.note("control", error, f"model '{name}' version {version.version} could not be loaded")
+                error = Internal(f"{type(raised).__name__}: {raised}")
             version.state, version.reason, version.model = ModelState.UNAVAILABLE, with_reason(error), None
             failures[version.version] = error
             logger.error("failed to load '%s' version %d: %s", name, version.version, version.reason)
@@ -238,14 +257,25 @@ class ModelLifeCycle:
 
     async def _run(self, name: str, version: VersionEntry, *, task_status: trio.TaskStatus[None]) -> None:
         """One model actor, from its load to its end. Once it serves, a failure of it is not the server's."""
+        loaded = _Loaded(task_status)
+        try:
+            await self._run_to_end(name, version, loaded)
+        except Exception as error:
+            if not loaded.is_told:  # raised to `_start`
+                raise
+            self._failures.note("instance", error, f"model '{name}' version {version.version} has failed")
+            version.state, version.model = ModelState.UNAVAILABLE, None
+            version.reason = version.reason or with_reason(error)
+
+    async def _run_to_end(self, name: str, version: VersionEntry, loaded: _Loaded) -> None:
         assert version.model is not None
         if version.files is not None:
             version.files.share()
         self._dependencies.entered(version)
         try:
-            await version.model.run(task_status=task_status)
+            await version.model.run(task_status=loaded)
         except ServerError as error:
-            if version.state is ModelState.LOADING:
+            if not loaded.is_told:
                 raise
             logger.error("model '%s' version %d has failed: %s", name, version.version, error)
             version.reason = with_reason(error)

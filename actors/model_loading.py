@@ -180,6 +180,7 @@ class ModelLoader:
             summary_quantiles=self.summary_quantiles,
             cache=cache,
             composition=composition,
+            failures=None if self.services is None else self.services.failures,
         )
 
     def _read(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelConfig:
@@ -269,6 +270,7 @@ class ModelLoader:
             warmup=warmup,
             initial_states=initial_states,
             cache=cache,
+            failures=None if self.services is None else self.services.failures,
             limits=ModelLimits(self.rate_limiter, needs) if self.rate_limiter is not None and needs else None,
             restart_wait=self.restart_wait_seconds,
             hold=self.scheduler_hold,

@@ -32,6 +32,7 @@ from actors.statistics import VersionSnapshot
 from actors.version_snapshots import version_snapshots
 from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.failures import CallbackFailures
 from protocol.messages import LATEST_VERSION, InferenceRequest
 from repository.layout import DUPLICATE_MODEL
 from repository.override_files import remove_abandoned
@@ -79,7 +80,9 @@ class ModelManager:
         load_limit: trio.CapacityLimiter,
         load_retries: int = 0,
         memory_budget: int | None = None,
+        failures: CallbackFailures | None = None,
     ) -> None:
+        self._failures = failures or CallbackFailures()
         self._repositories = repositories
         self._loader = loader
         self._control_mode = control_mode
@@ -89,7 +92,9 @@ class ModelManager:
         self._load_retries = load_retries
         self.table = ModelTable(is_namespaced=repositories.is_namespaced)
         # Where there is a memory budget, whoever runs a model leases it first.
-        self.residence = None if memory_budget is None else Residence(memory_budget, self.table, load_limit)
+        self.residence = (
+            None if memory_budget is None else Residence(memory_budget, self.table, load_limit, self._failures)
+        )
         self._dependencies = EnsembleDependencies()
         self._load_waits = LoadWaits()
         self._to_inbox, self._inbox = trio.open_memory_channel[Load | Unload](0)
@@ -109,6 +114,7 @@ class ModelManager:
                 models,
                 retries=self._load_retries,
                 residence=self.residence,
+                failures=self._failures,
             )
             control = ModelControl(
                 life_cycle,
@@ -119,10 +125,13 @@ class ModelManager:
                 self._dependencies,
                 load_limit=self._load_limit,
                 tasks=models,
+                failures=self._failures,
             )
             if self.residence is not None:
                 self.residence.attach(control)
-            watcher = RepositoryWatcher(self._repositories, control, poll_seconds=self._poll_seconds)
+            watcher = RepositoryWatcher(
+                self._repositories, control, poll_seconds=self._poll_seconds, failures=self._failures
+            )
             if self._control_mode is ControlMode.POLL:
                 await watcher.begin()
             await self._load_at_start(control)

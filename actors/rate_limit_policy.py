@@ -115,6 +115,16 @@ class RateLimitPolicy:
         claim.turn = next(self._turns)
         self._waiting[claim] = None
 
+    def renewed(self, holding: Iterable[Claim], waiting: Iterable[Claim]) -> RateLimitPolicy:
+        """One with the same resources and instances, made from who holds some and who waits."""
+        made = RateLimitPolicy(())
+        made._counts, made._claims, made._levels, made._turns = self._counts, self._claims, self._levels, self._turns
+        for claim in holding:
+            for pool, need in claim.needs.items():
+                made._used[pool] = made._used.get(pool, 0) + need
+        made._waiting.update(dict.fromkeys(waiting))
+        return made
+
     def withdraw(self, claim: Claim) -> None:
         """The instance does not wait any more, without having run."""
         self._waiting.pop(claim, None)

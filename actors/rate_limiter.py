@@ -13,6 +13,7 @@ from types import TracebackType
 import trio
 
 from actors.rate_limit_policy import Claim, Pool, RateLimitPolicy, RateLimitResource, make_claim
+from protocol.errors import Internal
 from repository.model_config import ModelRateLimiter
 
 
@@ -22,6 +23,8 @@ class RateLimiter:
     def __init__(self, resources: Iterable[RateLimitResource] = ()) -> None:
         self._policy = RateLimitPolicy(resources)
         self._waiting: dict[Claim, trio.Event] = {}
+        self._holding: set[Claim] = set()
+        self._refused: set[Claim] = set()  # of them
         self._owned: dict[int, dict[str, Claim]] = {}  # by the owner's identity
 
     def register(self, claim: Claim, owner: object = None) -> None:
@@ -60,34 +63,77 @@ class RateLimiter:
         It asks before it gives back: else there would always be somebody who waits for longer, and priorities would
         count for nothing.
         """
-        granted = self._ask(claim)
-        self._policy.release(claim)
-        await self._wait_for(claim, granted)
+        try:
+            granted = self._ask(claim)
+        except BaseException:
+            self.release(claim)
+            raise
+        await self._wait_for(claim, granted, gives_back=True)
 
     def _ask(self, claim: Claim) -> trio.Event:
         granted = self._waiting[claim] = trio.Event()
-        self._policy.ask(claim)
+        try:
+            self._policy.ask(claim)
+        except BaseException:
+            del self._waiting[claim]
+            self._policy.withdraw(claim)
+            raise
         return granted
 
-    async def _wait_for(self, claim: Claim, granted: trio.Event) -> None:
-        self._grant()
+    async def _wait_for(self, claim: Claim, granted: trio.Event, *, gives_back: bool = False) -> None:
         try:
+            if gives_back:
+                self._give_back(claim)
+            self._grant()
             await granted.wait()
+            if claim in self._refused:
+                raise Internal("the rate limiter failed unexpectedly; the server's log has the details")
         except BaseException:
+            self._refused.discard(claim)
             if self._waiting.pop(claim, None) is None:  # granted in the same moment
-                self._policy.release(claim)
+                self.release(claim)
             else:
                 self._policy.withdraw(claim)
-            self._grant()
+                self._grant()
             raise
 
     def release(self, claim: Claim) -> None:
-        self._policy.release(claim)
-        self._grant()
+        try:
+            self._give_back(claim)
+        finally:
+            self._grant()
+
+    def _give_back(self, claim: Claim) -> None:
+        self._holding.discard(claim)
+        try:
+            self._policy.release(claim)
+        except Exception:
+            self._renew()
+            raise
 
     def _grant(self) -> None:
-        for claim in self._policy.grant():
+        try:
+            granted = self._policy.grant()
+        except Exception:
+            self._renew()
+            try:
+                granted = self._policy.grant()
+            except Exception:
+                self._refuse_all()
+                raise
+        self._holding.update(granted)
+        for claim in granted:
             self._waiting.pop(claim).set()
+
+    def _renew(self) -> None:
+        """The policy has raised, so nobody knows what it has noted: what is held and who waits is known here too."""
+        self._policy = self._policy.renewed(self._holding, self._waiting)
+
+    def _refuse_all(self) -> None:
+        """Nobody can be told when his turn is."""
+        for claim, waiting in self._waiting.items():
+            self._refused.add(claim)
+            waiting.set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import trio
 from actors.ensemble.dependencies import load_levels
 from actors.poll_policy import PollPolicy
 from protocol.errors import ServerError
+from protocol.failures import CallbackFailures
 from repository.repositories import ModelFiles, Repositories
 
 logger = logging.getLogger("trioton.repository_watcher")
@@ -57,7 +58,15 @@ class RepositoryWatcher:
         poll_seconds: between two polls; 0 means that nothing is polled.
     """
 
-    def __init__(self, repositories: Repositories, models: PolledModels, *, poll_seconds: float) -> None:
+    def __init__(
+        self,
+        repositories: Repositories,
+        models: PolledModels,
+        *,
+        poll_seconds: float,
+        failures: CallbackFailures | None = None,
+    ) -> None:
+        self._failures = failures or CallbackFailures()
         self._repositories = repositories
         self._models = models
         self._poll_seconds = poll_seconds or math.inf
@@ -74,7 +83,9 @@ class RepositoryWatcher:
             while True:
                 await trio.sleep(pause)
                 began = trio.current_time()
-                is_restless = await self._poll(changes)
+                is_restless = False
+                with self._failures.noted("background", "the model repositories could not be looked at"):
+                    is_restless = await self._poll(changes)
                 least = (trio.current_time() - began) / LARGEST_SHARE
                 pause = max(min(self._poll_seconds, RESTLESS_SECONDS) if is_restless else self._poll_seconds, least)
 
@@ -119,5 +130,7 @@ class RepositoryWatcher:
         logger.info("'%s' has gone from the model repository", name)
         try:
             await self._models.unload(name)
+        except ServerError as error:
+            logger.error("'%s' could not be unloaded: %s", name, error)
         finally:
             self._busy.pop(name).set()

@@ -20,7 +20,8 @@ from actors.memory_budget import MemoryBudget, Victims
 from actors.model import Model
 from actors.model_memory import estimated_bytes, measured_bytes
 from actors.model_table import ModelEntry, ModelTable
-from protocol.errors import ServerError
+from protocol.errors import Internal, ServerError
+from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest
 
 logger = logging.getLogger("trioton.residence")
@@ -64,7 +65,10 @@ class _Ticket:
 class Residence:
     """One server's. `run` is for the requests; the rest may be used before it is started."""
 
-    def __init__(self, limit: int, table: ModelTable, load_limit: trio.CapacityLimiter) -> None:
+    def __init__(
+        self, limit: int, table: ModelTable, load_limit: trio.CapacityLimiter, failures: CallbackFailures | None = None
+    ) -> None:
+        self._failures = failures or CallbackFailures()
         self._budget = MemoryBudget(limit)
         self._table = table
         self._load_limit = load_limit
@@ -151,8 +155,11 @@ class Residence:
         async with trio.open_nursery() as loads:
             while True:
                 self._changed = trio.Event()
-                self._serve_line(loads)
-                self._trim(loads)
+                try:
+                    self._serve_line(loads)
+                    self._trim(loads)
+                except Exception as error:
+                    self._fail_line(error)
                 with trio.move_on_after(RECHECK_SECONDS) if self._line else trio.CancelScope():
                     await self._changed.wait()
 
@@ -193,6 +200,14 @@ class Residence:
                 self._budget.begin_eviction(name)
                 evictions.start_soon(self._evict_one, name)
         self._is_over = self._budget.is_exceeded
+
+    def _fail_line(self, error: Exception) -> None:
+        """The budget has raised: nobody knows who could be let in, so nobody is left waiting."""
+        self._failures.note("scheduler", error, "the memory budget failed, and with it the requests that wait for it")
+        line, self._line = self._line, []
+        for ticket in line:
+            ticket.error = Internal("the memory budget failed unexpectedly; the server's log has the details")
+            ticket.done.set()
 
     def _begin(self, needed: dict[str, int], victims: Victims) -> None:
         self._budget.reserve(needed)
@@ -241,6 +256,8 @@ class Residence:
         assert self._control is not None
         try:
             await self._control.evict(name)
+        except ServerError as error:  # it stays
+            logger.error("%s", error)
         finally:
             self._budget.end_eviction(name)
             self._wake()

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import trio
 
@@ -34,7 +35,9 @@ from actors.messages import (
 from actors.reply_slot import Reply
 from actors.scheduler_loop import SchedulerLoop
 from actors.statistics import FailureReason
-from protocol.errors import Unavailable
+from protocol.errors import ServerError, Unavailable
+
+_arrival = attrgetter("arrival")
 
 
 @dataclass(eq=False, slots=True)
@@ -55,6 +58,8 @@ class Scheduler(SchedulerLoop):
     # What busy instances have for the time after their present batch, if `runs_ahead`.
     _ahead: dict[InstanceAddress, Execute] = field(default_factory=dict)
     _streaming: set[QueuedRequest] = field(default_factory=set)
+    # What the policy has; known here too, so that nothing is lost when that fails.
+    _queued: set[QueuedRequest] = field(default_factory=set)
 
     def _give_out(self, now: float) -> float:
         policy = self.policy
@@ -64,7 +69,8 @@ class Scheduler(SchedulerLoop):
             self._refuse_expired(now)
         self._assign(now)
         if not self._live and not self._is_held():  # the restart has taken too long
-            self._fail(policy.clear(), self._no_instance())
+            self._fail_waiting(self._no_instance())
+        policy = self.policy  # renewed, if that of a batch that ran meanwhile has failed
         if not policy.waiting:
             return math.inf
         wake_at = policy.wake_at(is_idle=bool(self._idle))
@@ -78,10 +84,12 @@ class Scheduler(SchedulerLoop):
             case Submit(item):
                 self._submit(item)
             case Abandon(item):
-                self.policy.abandon(item)
-                self.statistics.count_failure(FailureReason.CANCELED, trio.current_time() - item.arrival)
-                if self.ordered is not None:
-                    self.ordered.answer(())
+                try:
+                    self._withdraw(item)
+                    self.statistics.count_failure(FailureReason.CANCELED, trio.current_time() - item.arrival)
+                finally:
+                    if self.ordered is not None:
+                        self.ordered.answer(())
             case StreamEnded():
                 self._streaming.discard(message.item)
                 self.statistics.count_stream(message, now=trio.current_time())
@@ -104,6 +112,7 @@ class Scheduler(SchedulerLoop):
             item.answer(self._no_instance())
             self.statistics.count_failure(FailureReason.OTHER, 0.0)
         elif self.policy.add(item) or self._has_made_room(item):
+            self._queued.add(item)
             if self.ordered is not None:
                 self.ordered.expect(item)
         else:
@@ -122,8 +131,8 @@ class Scheduler(SchedulerLoop):
         expired = self.policy.take_expired(now)
         if not expired:
             return
-        for item in expired:
-            self.statistics.count_failure(FailureReason.REJECTED, now - item.arrival)
+        self._queued.difference_update(expired)
+        self._count_failed(expired, FailureReason.REJECTED, now)
         self._answer(expired, [Unavailable("Request timeout expired")] * len(expired))
 
     def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
@@ -131,7 +140,7 @@ class Scheduler(SchedulerLoop):
         is_ahead = self._ahead.get(instance) is done.given  # an instance that is stopped ends its batches in any order
         (self._ahead if is_ahead else self._running).pop(instance, None)
         if self.tuning is not None:
-            self.tuning.completed(done.batch, started=done.started, now=now)
+            self._learn(self.tuning, done, now)
         if instance in self._ahead:
             self._running[instance] = self._ahead.pop(instance)
         elif done.is_alive and not is_ahead:
@@ -139,6 +148,12 @@ class Scheduler(SchedulerLoop):
         if not done.is_alive:
             self._retire(instance)
         return ((), ()) if done.replies is None else (done.batch, done.replies)
+
+    def _learn(self, tuning: BatchTuning, done: BatchDone, now: float) -> None:
+        try:
+            tuning.completed(done.batch, started=done.started, now=now)
+        except Exception as error:
+            self._note(error, "nothing was learned of a batch")
 
     def _count(self, done: BatchDone, now: float) -> None:
         self.statistics.count_batch(done, now=now)
@@ -177,7 +192,7 @@ class Scheduler(SchedulerLoop):
     def _retire(self, instance: InstanceAddress) -> None:
         self._end_life(instance)
         if not self._live and not self._is_held():
-            self._fail(self.policy.clear(), self._no_instance())
+            self._fail_waiting(self._no_instance())
 
     def _assign(self, now: float) -> None:
         while self._idle:
@@ -185,7 +200,11 @@ class Scheduler(SchedulerLoop):
             if batch is None:
                 return
             instance = self._idle.popleft()
-            self._hand_over(instance, batch, self._running)
+            try:
+                self._hand_over(instance, batch, self._running)
+            except Exception:  # before it was given anything
+                self._idle.append(instance)
+                raise
         if self.runs_ahead:
             self._assign_ahead(now)
 
@@ -208,17 +227,69 @@ class Scheduler(SchedulerLoop):
         if self.is_decoupled:
             self._streaming.update(batch.items)
         message = running[instance] = Execute(batch.items)
-        instance.inbox.send_nowait(message)
+        self._queued.difference_update(batch.items)
+        try:
+            instance.inbox.send_nowait(message)
+        except Exception as error:
+            self._note(error, f"instance '{instance.name}' could not be given a batch, and is started anew")
+            self._take_back(instance, message, running)
 
-    def _fail(self, items: Sequence[QueuedRequest], error: Unavailable) -> None:
-        now = trio.current_time()
-        for item in items:
-            if not item.is_cancelled:  # counted when it was abandoned
-                self.statistics.count_failure(FailureReason.OTHER, now - item.arrival)
+    def _take_back(self, instance: InstanceAddress, message: Execute, running: dict[InstanceAddress, Execute]) -> None:
+        """Nobody knows whether the instance has the batch, so it is given up."""
+        instance.inbox.close()
+        if running.get(instance) is message:
+            del running[instance]
+            self._streaming.difference_update(message.batch)
+            self._fail(message.batch, self._defect())
+            for item in message.batch:
+                item.is_cancelled = True
+        self._retire(instance)
+
+    # Defects.
+
+    def _renew(self) -> None:
+        self.policy = self.policy.renewed()
+        queued, self._queued = self._queued, set()
+        for item in sorted(queued, key=_arrival):
+            if item.is_cancelled:
+                continue
+            try:
+                is_queued = self.policy.add(item)
+            except Exception as error:
+                self._refuse_defective(item, error)
+            else:
+                if is_queued:
+                    self._queued.add(item)
+                else:
+                    self._answer([item], [self._defect()])
+
+    def _fail_waiting(self, error: ServerError) -> None:
+        self.policy = self.policy.renewed()
+        queued, self._queued = self._queued, set()
+        self._fail(sorted(queued, key=_arrival), error)
+
+    def _withdraw(self, item: QueuedRequest) -> None:
+        self._queued.discard(item)
+        self.policy.abandon(item)
+
+    def _forget(self, instance: InstanceAddress) -> None:
+        self._live.discard(instance)
+        self._running.pop(instance, None)
+        self._ahead.pop(instance, None)
+        if instance in self._idle:
+            self._idle.remove(instance)
+        if not self._live:
+            self._fail_waiting(self._defect())
+
+    def _fail(self, items: Sequence[QueuedRequest], error: ServerError) -> None:
+        # Those that were abandoned were counted then.
+        self._count_failed([item for item in items if not item.is_cancelled], FailureReason.OTHER, trio.current_time())
         self._answer(items, [error] * len(items))
 
     def _fail_all(self, error: Unavailable) -> None:
-        self._fail(self.policy.clear(), error)
+        waiting, self._queued = sorted(self._queued, key=_arrival), set()
+        self.policy = self.policy.renewed()
+        self._fail(waiting, error)
         for message in (*self._running.values(), *self._ahead.values()):
             self._fail([item for item in message.batch if item not in self._streaming], error)
         for item in self._streaming:

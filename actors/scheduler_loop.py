@@ -10,14 +10,18 @@ then, while that computes, the scheduler answers, and counts the batch while ans
 answers a request that it holds, and whoever asks for what was counted finds it there: nothing else runs meanwhile. A
 caller that is answered may tell the scheduler something before `tell` returns, so answers come last in what changes its
 state.
+
+A defect is never raised to whoever tells something, and never ends the task. One in noting a request is that request's.
+One in finding what can run has the policy made anew, with what waits; where that does not help, all that waits fails,
+and the next requests have their turn.
 """
 
 from __future__ import annotations
 
 import abc
-import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,19 +30,20 @@ import trio
 from actors.messages import (
     BatchDone,
     InstanceAddress,
+    InstanceGone,
     QueuedRequest,
     SchedulerAddress,
     SchedulerMessage,
+    Submit,
     stopped_accepting,
 )
 from actors.ordered_replies import OrderedReplies
 from actors.reply_slot import Reply
-from actors.statistics import VersionStatistics
+from actors.statistics import FailureReason, VersionStatistics
 from protocol.answers import Awaited
-from protocol.errors import Unavailable
+from protocol.errors import Internal, ServerError, Unavailable
+from protocol.failures import CallbackFailures
 from protocol.wakeup import Wakeup
-
-logger = logging.getLogger("trioton.scheduler")
 
 
 class Waiting(Protocol):
@@ -61,6 +66,7 @@ class SchedulerLoop(abc.ABC):
     ordered: OrderedReplies | None = None
     # How long requests wait for an instance that is started again when the last one has died; 0 for not at all.
     restart_wait: float = field(default=0.0, kw_only=True)
+    failures: CallbackFailures = field(default_factory=CallbackFailures, kw_only=True)
     _live: set[InstanceAddress] = field(default_factory=set, init=False)
     # Names of instances that finish what they have, and no more.
     _removed: set[str] = field(default_factory=set, init=False)
@@ -92,11 +98,17 @@ class SchedulerLoop(abc.ABC):
             task_status.started(SchedulerAddress(self._tell, self._submit_later, self._give_out_now))
             while not (self._is_draining and not self.policy.waiting and not self._has_running()):
                 await self._wait()
-                self._wake_at = self._give_out(self._now())
+                try:
+                    self._wake_at = self._give_out(self._now())
+                except Exception as error:
+                    self._wake_at = self._recover(error)
         finally:
             self._is_draining = True
             # Nobody may be left waiting for an answer that cannot come.
-            self._fail_all(Unavailable(f"model '{self.name}' was stopped before the request was finished"))
+            try:
+                self._fail_all(Unavailable(f"model '{self.name}' was stopped before the request was finished"))
+            except Exception as error:
+                self._note(error, "what was left at the end was not answered whole")
             self._has_ended = True
             for instance in self._live:
                 instance.inbox.close()
@@ -106,29 +118,43 @@ class SchedulerLoop(abc.ABC):
             raise stopped_accepting()
         if isinstance(message, BatchDone):
             now = self._now()
-            items, replies = self._finish(message, now)
-            self._wake_at = self._give_out(now)
+            try:
+                items, replies = self._finish(message, now)
+            except Exception as error:
+                items, replies = self._finish_failed(message, error)
+            try:
+                self._wake_at = self._give_out(now)
+            except Exception as error:
+                self._wake_at = self._recover(error)
             if self._is_draining or self._wake_at != math.inf:
                 self._tell_task()
             self._answer(items, replies)
-            self._count(message, now)
+            try:
+                self._count(message, now)
+            except Exception as error:
+                self._note(error, "a batch was not counted")
         else:
-            self._handle(message)
+            try:
+                self._handle(message)
+            except Exception as error:
+                self._handle_failed(message, error)
             self._tell_task()
 
     def _submit_later(self, item: QueuedRequest) -> None:
         if self._has_ended:
             raise stopped_accepting()
-        self._submit(item)
+        try:
+            self._submit(item)
+        except Exception as error:
+            self._refuse_defective(item, error)
 
     def _give_out_now(self) -> None:
         try:
             self._wake_at = self._give_out(self._now())
-            if self._wake_at == math.inf and not self._is_draining:
-                return
-        except Exception:  # a defect: the task meets it again, and ends by it
-            logger.debug("model '%s': cannot give out what was noted", self.name, exc_info=True)
-        self._tell_task()
+        except Exception as error:
+            self._wake_at = self._recover(error)
+        if self._wake_at != math.inf or self._is_draining:
+            self._tell_task()
 
     def _tell_task(self) -> None:
         if not self._has_news:
@@ -148,7 +174,7 @@ class SchedulerLoop(abc.ABC):
 
     def _answer(self, items: Sequence[QueuedRequest], replies: Sequence[Reply]) -> None:
         if self.ordered is not None:
-            self.ordered.answer(zip(items, replies, strict=True))
+            self._answer_in_order(self.ordered, items, replies)
             return
         last = items[-1].reply if items else None
         edge = last.answers if isinstance(last, Awaited) else None  # mostly that of all of them
@@ -156,9 +182,85 @@ class SchedulerLoop(abc.ABC):
             edge.begin_burst()
         for item, reply in zip(items, replies, strict=True):
             if not item.is_cancelled:
-                item.reply.send_nowait(reply)
+                try:
+                    item.reply.send_nowait(reply)
+                except Exception as error:
+                    self._note(error, "a request could not be answered")
         if edge is not None:
             edge.end_burst()
+
+    def _answer_in_order(
+        self, ordered: OrderedReplies, items: Sequence[QueuedRequest], replies: Sequence[Reply]
+    ) -> None:
+        for _ in range(2):  # what one has left undone is done by the next
+            try:
+                ordered.answer(zip(items, replies, strict=True))
+                return
+            except Exception as error:
+                self._note(error, "requests could not be answered in their order")
+        for item, reply in zip(items, replies, strict=True):
+            with suppress(Exception):  # mostly it was answered
+                item.answer(reply)
+
+    # Defects.
+
+    def _note(self, error: Exception, what: str) -> None:
+        self.failures.note("scheduler", error, f"model '{self.name}': {what}")
+
+    def _count_failed(self, items: Iterable[QueuedRequest], reason: FailureReason, now: float) -> None:
+        """Nobody's answer depends on it."""
+        try:
+            for item in items:
+                self.statistics.count_failure(reason, now - item.arrival)
+        except Exception as error:
+            self._note(error, "failed requests were not counted")
+
+    def _defect(self) -> Internal:
+        return Internal(f"the scheduler of model '{self.name}' failed unexpectedly; the server's log has the details")
+
+    def _refuse_defective(self, item: QueuedRequest, error: Exception) -> None:
+        """A request could not be noted; if some of it was, that is undone."""
+        self._note(error, "a request could not be queued")
+        with suppress(trio.WouldBlock):  # it was answered, and what came behind that has failed
+            item.answer(self._defect())
+        item.is_cancelled = True
+        try:
+            self._withdraw(item)
+        except Exception as another:
+            self._wake_at = self._recover(another)
+
+    def _handle_failed(self, message: SchedulerMessage, error: Exception) -> None:
+        if isinstance(message, Submit):
+            self._refuse_defective(message.item, error)
+            return
+        self._note(error, f"{type(message).__name__} was not noted whole")
+        if isinstance(message, InstanceGone):
+            self._forget(message.instance)
+        self._wake_at = self._recover(error)
+
+    def _finish_failed(self, done: BatchDone, error: Exception) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
+        """As `_finish`, after that has raised: nobody knows what it has noted, so the instance is given up, and started
+        anew."""
+        self._note(error, f"the end of a batch was not noted; instance '{done.instance.name}' is started anew")
+        done.instance.inbox.close()
+        self._forget(done.instance)
+        if done.replies is None:  # their streams end with the instance
+            return (), ()
+        return [*done.batch], [self._defect()] * len(done.batch)
+
+    def _recover(self, error: Exception) -> float:
+        """As `_give_out`, after that has raised."""
+        self._note(error, "what can run was not found; trying again with what waits")
+        try:
+            self._renew()
+            return self._give_out(self._now())
+        except Exception as another:
+            self._note(another, "what can run was not found again; all that waits fails")
+        try:
+            self._fail_waiting(self._defect())
+        except Exception as another:
+            self._note(another, "what waits could not be failed whole")
+        return math.inf
 
     @abc.abstractmethod
     def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
@@ -180,6 +282,23 @@ class SchedulerLoop(abc.ABC):
     def _give_out(self, now: float) -> float:
         """Refuse what has waited too long, and give idle instances what can run. Returns when to look again though no
         message has come; `math.inf` for never."""
+
+    @abc.abstractmethod
+    def _renew(self) -> None:
+        """The policy has raised, so nobody knows what it holds: have a new one, with all that waits where that can be
+        known."""
+
+    @abc.abstractmethod
+    def _fail_waiting(self, error: ServerError) -> None:
+        """Answer all that waits with an error, and have a new policy."""
+
+    @abc.abstractmethod
+    def _withdraw(self, item: QueuedRequest) -> None:
+        """Take out what was noted of a request, if anything was."""
+
+    @abc.abstractmethod
+    def _forget(self, instance: InstanceAddress) -> None:
+        """It takes no more batches, and what it has need not be answered."""
 
     @abc.abstractmethod
     def _has_running(self) -> bool:

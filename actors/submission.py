@@ -65,16 +65,18 @@ class Submission(msgspec.Struct, eq=False):
 
     def end(self) -> None:
         """Implements `protocol.core.Submitted`."""
-        if self._caller is not None:
-            self.end_wait()
-        item = self._item
-        if item.turn is not None:
-            item.turn.leave()
-        trace = self.request.trace
-        if trace is not None:
-            trace.stamp(REQUEST_END)
-        if self.acceptance is not None:
-            self.acceptance.answered(self)
+        try:
+            if self._caller is not None:
+                self.end_wait()
+            item = self._item
+            if item.turn is not None:
+                item.turn.leave()
+            trace = self.request.trace
+            if trace is not None:
+                trace.stamp(REQUEST_END)
+        finally:  # the server waits for it when it ends
+            if self.acceptance is not None:
+                self.acceptance.answered(self)
 
     def give_up(self) -> None:
         """Implements `protocol.core.Submitted`."""

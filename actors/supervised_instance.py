@@ -15,6 +15,7 @@ import trio
 from actors.model_instance import ModelInstance
 from actors.restart_backoff import RestartBackoff
 from backends.interface import InstanceSpec
+from protocol.failures import CallbackFailures
 
 logger = logging.getLogger("trioton.model")
 
@@ -27,16 +28,26 @@ class SupervisedInstance:
     spec: InstanceSpec
     make: Callable[[SupervisedInstance], ModelInstance]
     delayed: Callable[[], None]
+    failures: CallbackFailures = field(default_factory=CallbackFailures)
     over: trio.Event = field(default_factory=trio.Event)
     is_coming: bool = True
     # That of an instance that is loading again after a death: an end does not wait for it.
     _restart: trio.CancelScope | None = None
+    # Told when the first one serves.
+    _first: trio.TaskStatus[None] | None = None
+    _has_served: bool = False  # the present one
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Returns when it is over and the instance has unloaded. Only the first load's failure is raised."""
         instance = self.make(self)
+        self._first = task_status
         born = trio.current_time()
-        await instance.run(task_status=task_status)
+        try:
+            await instance.run(task_status=self)
+        except Exception as error:
+            if not self._has_served:
+                raise
+            self._note_death(error)
         backoff = RestartBackoff()
         while not self.over.is_set():
             now = trio.current_time()
@@ -55,7 +66,7 @@ class SupervisedInstance:
             try:
                 await self._run_again(instance)
             except Exception as error:
-                logger.error("model instance '%s' failed to start again: %s", self.spec.name, error)
+                self._note_death(error)
 
     def end(self) -> None:
         """Fill the place no more. An instance that serves is ended by the scheduler."""
@@ -64,10 +75,21 @@ class SupervisedInstance:
             self._restart.cancel()
 
     def started(self, value: None = None) -> None:
-        """As a task status, of an instance that was started again: it serves."""
+        """As a task status, of an instance: it serves."""
         self._restart = None
+        self._has_served = True
+        if self._first is not None:
+            first, self._first = self._first, None
+            first.started()
+
+    def _note_death(self, error: Exception) -> None:
+        if self._has_served:
+            self.failures.note("instance", error, f"model instance '{self.spec.name}' failed, and is started anew")
+        else:
+            logger.error("model instance '%s' failed to start again: %s", self.spec.name, error)
 
     async def _run_again(self, instance: ModelInstance) -> None:
+        self._has_served = False
         with trio.CancelScope() as self._restart:
             try:
                 await instance.run(task_status=self)

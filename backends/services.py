@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from protocol.core import LoadParameters, Respond
 from protocol.errors import ServerError, Unavailable
+from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
 
 MetricKind: TypeAlias = Literal["counter", "gauge", "histogram"]
@@ -105,5 +106,8 @@ class CustomMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendServices:
+    """`failures` counts defects of callbacks."""
+
     models: ModelCaller
     metrics: CustomMetrics
+    failures: CallbackFailures = field(default_factory=CallbackFailures)

@@ -15,24 +15,30 @@ import msgspec
 
 from protocol.core import Submitted
 from protocol.errors import ServerError
+from protocol.failures import CallbackFailures
 from protocol.messages import InferenceResponse
 from protocol.wakeup import Wakeup
 
 
 class Answered(Protocol):
     def deliver(self) -> None:
-        """Send the answer; must not wait, and raises nothing."""
+        """Send the answer; must not wait."""
+
+    def fail(self, error: Exception) -> None:
+        """`deliver` has raised this, a defect: end what waits for the answer, with an error where that can still be
+        sent."""
 
 
 class Answers:
     """Of one edge. `run` is its one task, for what comes one by one; who gives many says where they begin and end, and
-    has them delivered by that."""
+    has them delivered by that. A defect in the delivery of one costs that one, and is counted in `failures`."""
 
-    __slots__ = ("_arrived", "_bursts", "_last", "_ready", "left")
+    __slots__ = ("_arrived", "_bursts", "_failures", "_last", "_ready", "left")
 
-    def __init__(self) -> None:
+    def __init__(self, failures: CallbackFailures | None = None) -> None:
+        self._failures = failures or CallbackFailures()
         self._ready: list[Answered] = []
-        self._last: list[Callable[[], None]] = []
+        self._last: list[tuple[Callable[[], None], Callable[[Exception], None]]] = []
         self._arrived = Wakeup()
         self._bursts = 0  # in each other: what is delivered may bring more
         self.left = 0  # to be delivered behind the one that is
@@ -54,9 +60,10 @@ class Answers:
         finally:
             self._bursts -= 1
 
-    def call_last(self, call: Callable[[], None]) -> None:
-        """To be used while an answer is delivered: call when all that are there have been."""
-        self._last.append(call)
+    def call_last(self, call: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        """To be used while an answer is delivered: call when all that are there have been. `failed` is told what that
+        raises, a defect."""
+        self._last.append((call, failed))
 
     async def run(self) -> None:
         while True:
@@ -71,10 +78,23 @@ class Answers:
             self.left = len(ready)
             for answered in ready:
                 self.left -= 1
-                answered.deliver()
+                try:
+                    answered.deliver()
+                except Exception as error:
+                    self._fail(answered.fail, error)
         last, self._last = self._last, []
-        for call in last:
-            call()
+        for call, failed in last:
+            try:
+                call()
+            except Exception as error:
+                self._fail(failed, error)
+
+    def _fail(self, failed: Callable[[Exception], None], error: Exception) -> None:
+        self._failures.note("delivery", error, "an answer could not be sent, and its request or connection ends")
+        try:
+            failed(error)
+        except Exception as another:
+            self._failures.note("delivery", another, "what waits for an answer could not be ended")
 
 
 class Awaited(msgspec.Struct, eq=False):
@@ -97,4 +117,7 @@ class Awaited(msgspec.Struct, eq=False):
         return submitted
 
     def deliver(self) -> None:
+        raise NotImplementedError
+
+    def fail(self, error: Exception) -> None:
         raise NotImplementedError

@@ -8,7 +8,8 @@ server that is awake spares both. It sleeps where waits have been longer, and wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 Events: TypeAlias = list[tuple[int, int]]
@@ -22,13 +23,33 @@ _REST = 0.02  # seconds; after that it tries again
 
 
 class BusyPolling:
-    """`limit`, in seconds, is for how long it looks, if waits have been shorter lately; 0 for never."""
+    """`limit`, in seconds, is for how long it looks, if waits have been shorter lately; 0 for never.
+
+    All servers of a run of Trio wait here together, since a thread can wait in one place only; so the largest of
+    their limits holds.
+    """
 
     def __init__(self, look: Callable[[float, int], Events]) -> None:
         self.limit = 0.0
+        self._limits: list[float] = []
         self._look = look
         self._usual = 1.0  # how long waits have taken lately
         self._rests_until = 0.0
+
+    @contextmanager
+    def limited_to(self, seconds: float) -> Iterator[None]:
+        """For as long as a server runs: it wants waits of so many seconds to be spent looking."""
+        self._limits.append(seconds)
+        self.limit = max(self._limits)
+        try:
+            yield
+        finally:
+            self._limits.remove(seconds)
+            self.limit = max(self._limits, default=0.0)
+
+    def give_up(self) -> None:
+        """Sleep at once from now on, until another server begins or ends."""
+        self.limit = 0.0
 
     def wait(self, timeout: float, most: int) -> Events:
         """As `select.epoll.poll`: what has happened as soon as anything has, or nothing after so many seconds."""

@@ -10,6 +10,7 @@ anything for it: a socket of a task, a deadline, a signal, another thread, a tas
 
 from __future__ import annotations
 
+import logging
 import select
 import selectors
 import socket
@@ -17,10 +18,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeAlias
 
 import trio
 
 from protocol.busy_polling import BusyPolling
+
+logger = logging.getLogger("trioton.poller")
+
+# What is called when there is something to read, and who is told of a defect that it has raised.
+_Called: TypeAlias = tuple[Callable[[], None], Callable[[Exception], None]]
 
 _READABLE = selectors.EVENT_READ  # as `select.EPOLLIN`
 _MOST_AT_ONCE = 256  # sockets of one look
@@ -48,8 +55,8 @@ class Poller(trio.abc.Instrument):
         self.busy = BusyPolling(self._system.poll)
         self._descriptors: dict[socket.socket, int] = {}
         self._watched: dict[int, socket.socket] = {}
-        self._calls: dict[int, Callable[[], None]] = {}
-        self._later_calls: dict[int, Callable[[], None]] = {}
+        self._calls: dict[int, _Called] = {}
+        self._later_calls: dict[int, _Called] = {}
         self._asked_last: list[Callable[[], None]] = []
         self._last_calls: tuple[Callable[[], None], ...] = ()  # each of them once
         self._token = trio.lowlevel.current_trio_token()
@@ -62,10 +69,20 @@ class Poller(trio.abc.Instrument):
             self._system.register(self._trio, _READABLE)
             trio.lowlevel.add_instrument(self)
 
-    def add(self, watched: socket.socket, call: Callable[[], None], *, later: bool = False) -> None:
+    def add(
+        self,
+        watched: socket.socket,
+        call: Callable[[], None],
+        failed: Callable[[Exception], None],
+        *,
+        later: bool = False,
+    ) -> None:
         """Call when there is something to read, the end of the stream included, again and again until it is read. The
-        call must not wait, since no task runs meanwhile, and raises nothing; a defect that it raises ends the run. It
-        may move a deadline away, but brings none nearer unless it wakes a task too: Trio may be asleep already.
+        call must not wait, since no task runs meanwhile. It may move a deadline away, but brings none nearer unless it
+        wakes a task too: Trio may be asleep already.
+
+        A defect that it raises costs its socket: that is removed, and `failed` is told, which ends what the socket
+        belongs to, and must not wait either.
 
         With `later` it is called when all others have been called that have something: a worker that has ended its
         batch gets the next one with all requests that have come.
@@ -76,11 +93,11 @@ class Poller(trio.abc.Instrument):
         self._later_calls.pop(descriptor, None)
         self._descriptors[watched] = descriptor
         self._watched[descriptor] = watched
-        (self._later_calls if later else self._calls)[descriptor] = call
+        (self._later_calls if later else self._calls)[descriptor] = call, failed
 
     def remove(self, watched: socket.socket) -> None:
-        """It is not called any more. It may have been closed just before."""
-        descriptor = self._descriptors.pop(watched)
+        """It is not called any more. It may have been closed just before, or removed as its call had failed."""
+        descriptor = self._descriptors.pop(watched, -1)
         if self._watched.get(descriptor) is not watched:  # closed, and the system has given its number to another one
             return
         del self._watched[descriptor]
@@ -117,10 +134,10 @@ class Poller(trio.abc.Instrument):
                 if self._has_woken or not timeout:
                     self._keep_trio_awake()
                     return
-        except Exception as error:  # Trio would only log it, and nobody would hear the sockets any more
-            self._calls.clear()
-            self._later_calls.clear()
-            self._token.run_sync_soon(_raise, error)
+        except Exception:  # Trio would remove this instrument, and nobody would hear the sockets any more
+            logger.exception("waiting for sockets failed; it is tried again, without busy polling")
+            self.busy.give_up()
+            self._token.run_sync_soon(_nothing, idempotent=True)
 
     def _keep_trio_awake(self) -> None:
         """It would go on to sleep for as long as it has said, hearing none of these sockets. So it should if that was
@@ -145,9 +162,12 @@ class Poller(trio.abc.Instrument):
             later: list[int] = []
             count = 0
             for descriptor, _ in wait(timeout, _MOST_AT_ONCE):
-                if (call := calls.get(descriptor)) is not None:
-                    call()
+                if (called := calls.get(descriptor)) is not None:
                     count += 1
+                    try:
+                        called[0]()
+                    except Exception as error:
+                        self._fail(descriptor, called, error)
                 else:  # also where its owner looks away since another was called
                     later.append(descriptor)
             has_called = has_called or count > 0
@@ -156,22 +176,42 @@ class Poller(trio.abc.Instrument):
             wait, timeout = self._system.poll, 0  # what has come while others were read can share their batch
         is_for_trio = False
         for descriptor in later:
-            if (call := later_calls.get(descriptor)) is not None:
-                call()
+            if (called := later_calls.get(descriptor)) is not None:
                 has_called = True
+                try:
+                    called[0]()
+                except Exception as error:
+                    self._fail(descriptor, called, error)
             elif descriptor == self._trio:
                 is_for_trio = True
         if has_called:
             self._has_called = True
             for call in self._last_calls:
-                call()
+                try:
+                    call()
+                except Exception:
+                    logger.exception("a call at the end of a burst failed; it is tried again")
+                    with suppress(Exception):
+                        call()
         return is_for_trio
+
+    def _fail(self, descriptor: int, called: _Called, error: Exception) -> None:
+        if called in (self._calls.get(descriptor), self._later_calls.get(descriptor)):
+            self.remove(self._watched[descriptor])
+        try:
+            called[1](error)
+        except Exception:
+            logger.exception("a socket's owner could not be told that its call has failed: %r", error)
 
     async def _wait_by_trio(self) -> None:
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._system.fileno())
-                self._look(0)
+                try:
+                    self._look(0)
+                except Exception:
+                    logger.exception("looking for sockets failed; it is tried again")
+                    await trio.lowlevel.checkpoint()
         finally:
             self._system.close()
 
@@ -215,7 +255,3 @@ def _descriptor_of_loop() -> int | None:
 
 def _nothing() -> None:
     pass
-
-
-def _raise(error: Exception) -> None:
-    raise error

@@ -19,6 +19,7 @@ from protocol.access.forwarding import HeaderForwarding
 from protocol.access.keys_file import KeysFile
 from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Dialect, RestrictedApis, Restriction
 from protocol.core import InferenceCore
+from protocol.failures import CallbackFailures
 from protocol.grpc.server import serve_grpc
 from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS
@@ -55,6 +56,7 @@ class Shared:
     render_metrics: Callable[[], bytes]
     load_report: Callable[[], Mapping[str, float]]
     addresses: Mapping[str, Address]
+    failures: CallbackFailures
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -102,7 +104,13 @@ def _metrics(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLC
     metrics = MetricsSettings(host, port, settings.http_edge().connections, tls)
     access = AccessControl(keys=shared.keys)
     return partial(
-        serve_metrics, shared.render_metrics, metrics, access=access, limits=shared.limits, leaving=shared.leaving
+        serve_metrics,
+        shared.render_metrics,
+        metrics,
+        access=access,
+        limits=shared.limits,
+        leaving=shared.leaving,
+        failures=shared.failures,
     )
 
 
@@ -120,4 +128,5 @@ def _services(
         trace=shared.trace,
         load_report=shared.load_report,
         addresses=shared.addresses,
+        failures=shared.failures,
     )

@@ -18,6 +18,7 @@ from actors.custom_metrics import FamilyValues
 from actors.residence import ResidenceSnapshot
 from actors.statistics import FailureReason, VersionSnapshot
 from backends.devices.devices import Devices
+from protocol.failures import CallbackFailures
 from protocol.limits import LimitCounter
 from trioton.custom_collector import CustomCollector, add_histogram
 from trioton.exposition import render_text
@@ -283,6 +284,19 @@ class LimitCollector(Collector):
 
 
 @dataclass(frozen=True, slots=True)
+class FailureCollector(Collector):
+    """How often a callback has raised what it must not."""
+
+    failures: CallbackFailures
+
+    def collect(self) -> Iterator[Metric]:
+        metric = Metric("trioton_callback_failures_total", "Number of callbacks that failed by a defect", "counter")
+        for place, count in sorted(self.failures.counts().items()):
+            metric.add_sample(metric.name, {"place": place}, count)
+        yield metric
+
+
+@dataclass(frozen=True, slots=True)
 class TraceCollector(Collector):
     """Traces that were lost: their file or collector did not take them."""
 
@@ -301,6 +315,7 @@ class Metrics:
         snapshots: what has been counted so far, per model version.
         interval: how old the machine's readings may be, in seconds.
         limits: the refusals of the edges.
+        failures: the defects that callbacks have raised.
         lost_traces: how many traces could not be written so far.
         has_counters: `--metrics-config counter_latencies`.
         custom: the metrics of the models' own.
@@ -316,6 +331,7 @@ class Metrics:
         *,
         interval: float,
         limits: LimitCounter | None = None,
+        failures: CallbackFailures | None = None,
         lost_traces: Callable[[], int] = lambda: 0,
         has_counters: bool = True,
         custom: Callable[[], Iterable[FamilyValues]] = tuple,
@@ -327,6 +343,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(ModelCollector(snapshots, has_counters, gpus))
         self.registry.register(LimitCollector(limits or LimitCounter()))
+        self.registry.register(FailureCollector(failures or CallbackFailures()))
         self.registry.register(CustomCollector(custom))
         self.registry.register(TraceCollector(lost_traces))
         self.registry.register(PinnedMemoryCollector(devices or Devices()))

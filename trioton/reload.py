@@ -13,6 +13,7 @@ import trio
 
 from protocol.core import InferenceCore
 from protocol.errors import ServerError
+from protocol.failures import CallbackFailures
 from repository.fingerprint import Fingerprint, fingerprint
 from repository.layout import ModelDirectory
 
@@ -29,8 +30,9 @@ class Reloader:
     """`look` first, then `run`, cancelled at the end. Editors write in steps, and copies take time: a change counts
     when two looks one after the other have seen the same."""
 
-    def __init__(self, core: InferenceCore, model: ModelDirectory) -> None:
+    def __init__(self, core: InferenceCore, model: ModelDirectory, failures: CallbackFailures | None = None) -> None:
         self._core = core
+        self._failures = failures or CallbackFailures()
         self._model = model
         self._loaded: Fingerprint = ()
         self._pause = PAUSE
@@ -43,12 +45,17 @@ class Reloader:
         last = self._loaded
         while True:
             await trio.sleep(self._pause)
-            now = await self._fingerprint()
-            is_settled, last = now == last, now
-            if is_settled and now != self._loaded:
-                logger.info("changed: %s; loading '%s' again", _changes(self._loaded, now), self._model.name)
-                self._loaded = now
-                await self._load()
+            with self._failures.noted("background", f"the files of model '{self._model.name}' could not be looked at"):
+                last = await self._follow(last)
+
+    async def _follow(self, last: Fingerprint) -> Fingerprint:
+        """One look, after one that has seen `last`; returns what this one sees."""
+        now = await self._fingerprint()
+        if now == last and now != self._loaded:
+            logger.info("changed: %s; loading '%s' again", _changes(self._loaded, now), self._model.name)
+            self._loaded = now
+            await self._load()
+        return now
 
     async def _load(self) -> None:
         name = self._model.name

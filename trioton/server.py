@@ -34,6 +34,7 @@ from backends.registry import BackendRegistry
 from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
 from protocol.errors import ServerError
+from protocol.failures import CallbackFailures
 from protocol.limits import LimitCounter
 from protocol.poller import the_poller
 from protocol.request_memory import RequestMemory
@@ -83,6 +84,7 @@ class Server:
         self.settings = settings
         cache = settings.cache()
         self.cache = ResponseCache(cache.name, cache.settings) if cache is not None else None
+        self._failures = CallbackFailures()
         custom = CustomMetrics(is_own_name, is_enabled=settings.allow_metrics)
         registry = BackendRegistry(directories=settings.backend_directory)
         self._stores = settings.stores(os.environ)
@@ -91,7 +93,14 @@ class Server:
             cuda_pool_bytes={each.device_id: each.byte_size for each in settings.cuda_memory_pool_byte_size},
             has_peer_access=settings.enable_peer_access,
         )
-        self.core = ServerCore(_core_settings(settings, self._stores), registry, self.cache, custom, devices=devices)
+        self.core = ServerCore(
+            _core_settings(settings, self._stores),
+            registry,
+            self.cache,
+            custom,
+            devices=devices,
+            failures=self._failures,
+        )
         self.tracer = Tracer(settings.tracing(), self.core.is_model_ready)
         self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}
@@ -101,6 +110,7 @@ class Server:
             self.core.snapshots,
             interval=settings.metrics_interval_ms / 1000,
             limits=self._limits,
+            failures=self._failures,
             lost_traces=lambda: self.tracer.lost_count,
             has_counters=settings.shows_metrics("counter_latencies"),
             custom=custom.values,
@@ -129,8 +139,7 @@ class Server:
             ExitTimeoutExpired: see `stop`.
         """
         failure: StartError | None = None
-        the_poller().busy.limit = self.settings.busy_poll_seconds()
-        with self._scope:
+        with the_poller().busy.limited_to(self.settings.busy_poll_seconds()), self._scope:
             for notice in self.settings.notices():
                 logger.warning("%s", notice)
             await self._check_repositories()
@@ -219,7 +228,7 @@ class Server:
         """Made before the model is loaded, so that no change is missed."""
         if self.settings.model is None or not self.settings.reload:
             return None
-        reloader = Reloader(self.core, self.settings.model)
+        reloader = Reloader(self.core, self.settings.model, self._failures)
         await reloader.look()
         return reloader
 
@@ -246,7 +255,7 @@ class Server:
         if self._gpus is not None and self.settings.allow_metrics:
             await background.start(self._gpus.run)
         if files.keys is not None:
-            background.start_soon(files.keys.watch)
+            background.start_soon(files.keys.watch, self._failures)
         opening = edges(self.settings, self._shared(files.keys), files.tls)
         for word, edge in opening.items():
             is_metrics = word == "metrics"
@@ -272,6 +281,7 @@ class Server:
             render_metrics=self._metrics.render,
             load_report=partial(load_report, self._metrics.registry),
             addresses=self.addresses,
+            failures=self._failures,
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:

@@ -203,6 +203,10 @@ class AdaptiveBatchingPolicy(DynamicBatchingPolicy):
         """Never: the delay is what suits the rate of arrivals, those of other shapes among them."""
         return False
 
+    def renewed(self) -> AdaptiveBatchingPolicy:
+        """With what was learned."""
+        return AdaptiveBatchingPolicy(self._config, max_batch_size=self._config_max_batch_size, tuning=self._tuning)
+
 
 def _candidates(max_batch_size: int) -> tuple[int, ...]:
     """The sizes that are weighed up: about eight in each doubling."""

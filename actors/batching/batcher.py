@@ -12,6 +12,7 @@ from actors.batching.queue_policy import QueuePolicies
 from actors.ordered_replies import OrderedReplies
 from actors.scheduler import Scheduler
 from actors.statistics import VersionStatistics
+from protocol.failures import CallbackFailures
 from repository.model_config import ModelConfig
 
 
@@ -23,6 +24,7 @@ def build_scheduler(
     instances: int = 1,
     restart_wait: float = 0.0,
     hold: SchedulerHold = NO_HOLD,
+    failures: CallbackFailures | None = None,
 ) -> Scheduler:
     """The scheduler that the configuration asks for, not yet running.
 
@@ -31,6 +33,7 @@ def build_scheduler(
         instances: how many instances there are to be.
         restart_wait: how many seconds requests wait for an instance that is started again.
         hold: until when a dynamic batcher gives nothing out, in tests.
+        failures: counts its defects.
 
     Raises:
         InvalidArgument: a parameter about batching is wrong.
@@ -57,6 +60,7 @@ def build_scheduler(
         ordered=OrderedReplies() if config.preserves_ordering and not config.is_decoupled else None,
         is_decoupled=config.is_decoupled,
         tuning=tuning,
+        failures=failures or CallbackFailures(),
         runs_ahead=_runs_ahead(config, can_run_ahead=can_run_ahead),
         restart_wait=restart_wait,
     )

@@ -41,6 +41,8 @@ class DynamicBatchingPolicy:
     """
 
     def __init__(self, config: ModelDynamicBatching, *, max_batch_size: int) -> None:
+        self._config = config
+        self._config_max_batch_size = max_batch_size
         self._max_batch_size = max(max_batch_size, 1)
         self._set_preferred(config.preferred_batch_size or (self._max_batch_size,))
         self._delay = config.max_queue_delay_microseconds / 1e6
@@ -134,6 +136,9 @@ class DynamicBatchingPolicy:
         self.waiting = 0
         self._form_at = math.inf
         return left
+
+    def renewed(self) -> DynamicBatchingPolicy:
+        return DynamicBatchingPolicy(self._config, max_batch_size=self._config_max_batch_size)
 
     def _ready(self, line: BatchLine, now: float, *, is_ahead: bool) -> tuple[int, FlushReason | None]:
         """How many requests of the line go now, and why; None to wait."""

@@ -56,6 +56,9 @@ class HeldPolicy:
     def clear(self) -> list[QueuedRequest]:
         return self._policy.clear()
 
+    def renewed(self) -> HeldPolicy:
+        return HeldPolicy(self._policy.renewed(), self._count)
+
     def _is_held(self) -> bool:
         if self._policy.waiting >= self._count:
             self._count = 0

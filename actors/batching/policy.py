@@ -71,6 +71,9 @@ class BatchingPolicy(Protocol):
     def clear(self) -> list[QueuedRequest]:
         """Take out everything that waits."""
 
+    def renewed(self) -> BatchingPolicy:
+        """An empty one with the same rules."""
+
 
 class BatchTuning(Protocol):
     """Learns from how batches went, and sets what a policy forms next."""
@@ -119,3 +122,6 @@ class DirectPolicy:
         self._queue.clear()
         self.waiting = 0
         return left
+
+    def renewed(self) -> DirectPolicy:
+        return DirectPolicy()

@@ -141,11 +141,13 @@ class EnsembleRunner:
             raise
         finally:
             self._running.discard(scope)
-            if failure is None:
-                self._count_success(running, batch_size, arrival)
-            else:
-                self.statistics.count_failure(failure, trio.current_time() - arrival)
-            self._end_if_drained()
+            try:
+                if failure is None:
+                    self._count_success(running, batch_size, arrival)
+                else:
+                    self.statistics.count_failure(failure, trio.current_time() - arrival)
+            finally:
+                self._end_if_drained()
 
     def _end_if_drained(self) -> None:
         if not self._accepts and not self._running:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 
 import trio
 from msgspec.structs import replace
@@ -44,7 +45,8 @@ from actors.sequence.strategy import Rows
 from actors.sequence.tensors import SequenceTensors
 from actors.statistics import FailureReason, VersionStatistics
 from backends.interface import Rescheduled
-from protocol.errors import Cancelled, ServerError, Unavailable
+from protocol.errors import Cancelled, Internal, ServerError, Unavailable
+from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import ModelConfig
 
@@ -56,10 +58,11 @@ def sequence_batcher(
     *,
     restart_wait: float = 0.0,
     hold: SchedulerHold = NO_HOLD,
+    failures: CallbackFailures | None = None,
 ) -> SequenceBatcher:
     """The sequence batcher of one model version; `initial_states` are those of `repository.initial_state`, and requests
     wait `restart_wait` seconds for an instance that is started again. In tests nothing runs before the end of `hold`.
-    """
+    `failures` counts its defects."""
     tensors = SequenceTensors(config, initial_states)
     batching = config.sequence_batching
     oldest = None if batching is None else batching.oldest
@@ -75,6 +78,7 @@ def sequence_batcher(
         policy,
         statistics,
         ordered,
+        failures=failures or CallbackFailures(),
         tensors=tensors,
         is_decoupled=config.is_decoupled,
         restart_wait=restart_wait,
@@ -101,6 +105,10 @@ class SequenceBatcher(SchedulerLoop):
     _rescheduled: set[QueuedRequest] = field(default_factory=set)
     # Those whose batch has ended, but whose stream has not, where only its end tells what comes next.
     _unended: dict[QueuedRequest, InstanceAddress] = field(default_factory=dict)
+    # All that have neither been answered nor abandoned: known here too, so that none is lost when the policy fails.
+    _accepted: set[QueuedRequest] = field(default_factory=set)
+    # Instances that run a batch of before the policy failed, and are none of the new one's yet.
+    _outdated: set[InstanceAddress] = field(default_factory=set)
 
     def _give_out(self, now: float) -> float:
         self._give_up_expired(now)
@@ -146,6 +154,8 @@ class SequenceBatcher(SchedulerLoop):
                 self.policy.add(item, trio.current_time())
             except ServerError as error:
                 self._refuse(item, error)
+            else:
+                self._accepted.add(item)
 
     def _refuse(self, item: QueuedRequest, error: ServerError) -> None:
         item.answer(error)
@@ -153,7 +163,8 @@ class SequenceBatcher(SchedulerLoop):
             item.turn.pass_by()
 
     def _abandon(self, item: QueuedRequest) -> None:
-        self.statistics.count_failure(FailureReason.CANCELED, trio.current_time() - item.arrival)
+        self._accepted.discard(item)
+        self._count_failed([item], FailureReason.CANCELED, trio.current_time())
         if self.policy.is_waiting(item):
             self._streaming.pop(item, None)
         rest = self.policy.abandon(item)
@@ -173,9 +184,20 @@ class SequenceBatcher(SchedulerLoop):
             rows, reason = found
             if reason is not None:
                 self.statistics.flushes[reason] += 1
+            try:
+                batch = self._dressed(rows)
+            except Exception as error:
+                self._note(error, "a batch could not be made")
+                self._fail_rows(rows, now)
+                continue
             del self._idle[instance]
             self._running[instance] = rows
-            instance.inbox.send_nowait(Execute(self._dressed(rows), keeps_rows=True))
+            try:
+                instance.inbox.send_nowait(Execute(batch, keeps_rows=True))
+            except Exception as error:
+                self._note(error, f"instance '{instance.name}' could not be given a batch, and is started anew")
+                instance.inbox.close()
+                self._lose(instance)
 
     def _dressed(self, rows: Rows) -> Sequence[QueuedRequest]:
         """The batch for an instance: the requests with what the model is told beside them, and requests for nobody."""
@@ -188,9 +210,18 @@ class SequenceBatcher(SchedulerLoop):
                     step.item.take_states = partial(self._take_states, step)
         return [_for_nobody(self.tensors.null(steps[0])) if step is None else step.item for step in rows]
 
+    def _fail_rows(self, rows: Rows, now: float) -> None:
+        """Requests that no instance has been given. What else waits is looked at in a turn of its own."""
+        steps = _real(rows)
+        for step in steps:
+            self.policy.finish(step, now)
+        self._fail([step.item for step in steps], self._defect())
+        self._tell_task()
+
     def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
         rows = self._running.pop(done.instance, None)
-        if rows is None:  # given up with its instance
+        if rows is None:  # given up with its instance, or when the policy failed
+            self._take_up(done)
             return (), ()
         if done.is_alive:
             self._idle[done.instance] = None
@@ -201,6 +232,16 @@ class SequenceBatcher(SchedulerLoop):
             return (), ()
         given = [reply for step, reply in zip(rows, done.replies, strict=True) if step is not None]
         return self._finish_replies(done, _real(rows), given, now)
+
+    def _take_up(self, done: BatchDone) -> None:
+        """An instance has ended what it ran when the policy failed, and can be given sequences again."""
+        if done.instance in self._outdated:
+            if done.is_alive:
+                self._outdated.discard(done.instance)
+                self._idle[done.instance] = None
+                self.policy.add_instance(done.instance)
+            else:
+                self._lose(done.instance)
 
     def _count(self, done: BatchDone, now: float) -> None:
         """Its rows were counted one by one."""
@@ -217,6 +258,28 @@ class SequenceBatcher(SchedulerLoop):
                 ended.append(step)
                 replies.append(_died(done.instance) if is_rescheduled else reply)
         items = [step.item for step in ended]
+        self._accepted.difference_update(items)
+        self._count_replies(done, steps, ended, replies, now)
+        return items, replies
+
+    def _count_replies(
+        self, done: BatchDone, steps: Sequence[Step], ended: Sequence[Step], replies: Sequence[Reply], now: float
+    ) -> None:
+        items = [step.item for step in ended]
+        try:
+            self._count_rows(done, steps, ended, items, replies, now)
+        except Exception as error:
+            self._note(error, "a batch was not counted")
+
+    def _count_rows(
+        self,
+        done: BatchDone,
+        steps: Sequence[Step],
+        ended: Sequence[Step],
+        items: Sequence[QueuedRequest],
+        replies: Sequence[Reply],
+        now: float,
+    ) -> None:
         if self.policy.is_iterative:
             # A request counts once, when it ends, and has waited until its first round; each round is an execution.
             for step, item, reply in zip(ended, items, replies, strict=True):
@@ -226,7 +289,6 @@ class SequenceBatcher(SchedulerLoop):
             self._count_execution(done, len(steps))
         else:
             self.statistics.count_batch(replace(done, batch=items, replies=replies), now=now)
-        return items, replies
 
     def _finish_round(self, done: BatchDone, steps: Sequence[Step], now: float) -> None:
         """A batch of a decoupled model: its requests are answered by their streams."""
@@ -269,6 +331,7 @@ class SequenceBatcher(SchedulerLoop):
                 self._fail([item], ended.error, FailureReason.BACKEND)
             return
         del self._streaming[item]
+        self._accepted.discard(item)
         if ended.error is not None:
             step.sequence.states = step.states
         if item in self._unended:
@@ -285,22 +348,61 @@ class SequenceBatcher(SchedulerLoop):
             return
         self._end_life(instance)
         self._idle.pop(instance, None)
+        if instance in self._outdated:  # what it had was failed with the policy
+            self._outdated.discard(instance)
+            self._fail_if_none_left()
+            return
         waiting = self.policy.remove_instance(instance)
         unseen = _real(self._running.pop(instance, ()))  # handed over in the moment in which it died
         for step in unseen:
             self.policy.finish(step, trio.current_time())
         self._fail([*(step.item for step in unseen), *waiting], _died(instance))
+        self._fail_if_none_left()
+
+    def _fail_if_none_left(self) -> None:
         if not self._live and not self._is_held():
             self._fail(self.policy.clear(), self._no_instance())
+
+    # Defects.
+
+    def _renew(self) -> None:
+        """All sequences are over: which one has which slot, and with it which state, is not known any more."""
+        self._fail_waiting(
+            Internal(f"the sequence batcher of model '{self.name}' failed unexpectedly, and its sequences are over")
+        )
+
+    def _fail_waiting(self, error: ServerError) -> None:
+        """What runs too: it belongs to sequences that are over."""
+        self._outdated.update(self._running)
+        self._running.clear()
+        self._rescheduled.clear()
+        self.policy = self.policy.renewed()
+        for instance in self._live - self._outdated:
+            self._idle[instance] = None
+            self.policy.add_instance(instance)
+        left, self._accepted = self._accepted, set()
+        self._fail(sorted(left, key=attrgetter("arrival")), error)
+
+    def _withdraw(self, item: QueuedRequest) -> None:
+        self._accepted.discard(item)
+        rest = self.policy.abandon(item)
+        self._fail(rest, Cancelled("an earlier request of the sequence was cancelled"), FailureReason.CANCELED)
+
+    def _forget(self, instance: InstanceAddress) -> None:
+        self._live.discard(instance)
+        self._idle.pop(instance, None)
+        self._running.pop(instance, None)
+        self._outdated.discard(instance)
+        self._renew()
 
     def _fail(
         self, items: Iterable[QueuedRequest], error: ServerError, reason: FailureReason = FailureReason.OTHER
     ) -> None:
         """Refuse requests that wait, or whose instance has never seen them."""
-        now = trio.current_time()
+        items = list(items)
+        self._accepted.difference_update(items)
+        self._count_failed([item for item in items if not item.is_cancelled], reason, trio.current_time())
         for item in items:
-            if not item.is_cancelled:
-                self.statistics.count_failure(reason, now - item.arrival)
             if self.is_decoupled:
                 self._streaming.pop(item, None)
                 self._unended.pop(item, None)
@@ -315,12 +417,7 @@ class SequenceBatcher(SchedulerLoop):
             self.ordered.answer(())
 
     def _fail_all(self, error: Unavailable) -> None:
-        left = self.policy.clear()
-        for rows in self._running.values():
-            left += [step.item for step in _real(rows)]
-        left += self._streaming
-        self._fail(dict.fromkeys(left), error)
-        self._running.clear()
+        self._fail_waiting(error)
 
 
 def _take_turn(item: QueuedRequest) -> None:

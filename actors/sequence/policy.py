@@ -58,6 +58,7 @@ class SequencePolicy:
             key_of_states: what of a step's states must agree within a batch, besides the shapes of its inputs.
             on_offered: told of each request when it first competes for a batch.
         """
+        self._config = config
         batching = config.sequence_batching or ModelSequenceBatching()
         self._model = config.name
         self.is_iterative = batching.iterative_sequence
@@ -229,6 +230,10 @@ class SequencePolicy:
         sequences = [slot.sequence for slots in self._slots.values() for slot in slots if slot.sequence is not None]
         waiting = [item for sequence in (*self._backlog, *sequences) for item in self._drop(sequence)]
         return sorted(waiting, key=lambda item: item.arrival)
+
+    def renewed(self) -> SequencePolicy:
+        """One with the same rules, that knows no instances and no sequences."""
+        return SequencePolicy(self._config, key_of_states=self._key_of_states, on_offered=self._on_offered)
 
     def _sequence_of(self, request: InferenceRequest) -> LiveSequence:
         """The sequence that a request goes on with or starts."""

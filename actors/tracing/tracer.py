@@ -179,7 +179,10 @@ class Tracer:
         if rest:
             await self._write(sink, rest)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + GRACE_SECONDS) as closing:
-            await trio.to_thread.run_sync(sink.close, abandon_on_cancel=True)
+            try:
+                await trio.to_thread.run_sync(sink.close, abandon_on_cancel=True)
+            except Exception:  # tracing must not spoil the server's end
+                logger.exception("where traces go to could not be closed")
         if closing.cancelled_caught:
             sink.abort()
             logger.error("the last traces could not be sent within %g s", GRACE_SECONDS)

@@ -118,6 +118,9 @@ class Batches:
         except WorkerGone:
             self.open.close(batch)
             return False
+        except BaseException:
+            self.open.close(batch)
+            raise
         batch.done = done
         return True
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from backends.python.wire import BrokenFrame, Frame, FrameReader
+from protocol.failures import CallbackFailures
 from protocol.messages import Buffer
 from protocol.poller import Poller, the_poller
 from protocol.wakeup import Wakeup
@@ -45,9 +46,14 @@ class Handlers(dict[int, Callable[[Frame], None]]):
 
 
 class Channel:
-    """`handlers` get each frame of the worker."""
+    """`handlers` get each frame of the worker. A defect of theirs ends the worker, as what it may not send does, and is
+    counted in `failures`."""
 
-    def __init__(self, control: socket.socket, handlers: Handlers) -> None:
+    def __init__(
+        self, control: socket.socket, handlers: Handlers, name: str = "", failures: CallbackFailures | None = None
+    ) -> None:
+        self._name = name
+        self._failures = failures or CallbackFailures()
         control.setblocking(False)
         self._socket = control
         self._handlers = handlers
@@ -59,7 +65,6 @@ class Channel:
         self._has_more = trio.lowlevel.ParkingLot()
         self._ended = Wakeup()
         self._poller: Poller | None = None  # while it has the socket in sight
-        self._defect: Exception | None = None
         self.is_closed = False
         self.problem = ""
 
@@ -119,15 +124,13 @@ class Channel:
             nursery.start_soon(self._write_rest)
             if not self.is_closed:
                 self._poller = the_poller()
-                self._poller.add(self._socket, self._read, later=True)
+                self._poller.add(self._socket, self._read, self._fail, later=True)
             try:
                 while not self.is_closed:
                     await self._ended.wait()
             finally:
                 self._look_away()
             nursery.cancel_scope.cancel()
-        if self._defect is not None:
-            raise self._defect
 
     def hang_up(self) -> None:
         """Have `run` end once what has arrived is read. For a worker that is gone, but whose socket some process that
@@ -238,6 +241,12 @@ class Channel:
                 frame = reader.next_frame() if reader.missing <= 0 else None
         except BrokenFrame as error:
             self._end(str(error))
-        except Exception as error:  # a defect, which `run` raises
-            self._defect = error
-            self._end()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Nobody knows what has been done with the worker's frame."""
+        self._failures.note(
+            "worker", error, f"{self._name}: what its worker says could not be taken; it is started anew"
+        )
+        self._end("the server failed to take what it said")

@@ -86,6 +86,8 @@ class HandOver:
             self._link.handlers[frame.kind](frame)
         except BrokenFrame as broken:
             logger.error("%s: what it says cannot be: %s", self._link.name, broken)
+        except Exception as error:  # Trio would end the run by it
+            self._link.failures.note("worker", error, f"{self._link.name}: what a finalizer says could not be taken")
 
 
 class _LoopConnection(Connection):

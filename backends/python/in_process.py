@@ -166,12 +166,16 @@ class InProcessWorker:
 
     def _serve(self) -> None:
         """In the thread."""
-        with self._control:
-            session = self.session = open_session(self._model.session(self._connection))
-            serve(session, self._model.maker)
-        self._end_text = session.end_text or "ended"
+        try:
+            with self._control:
+                session = self.session = open_session(self._model.session(self._connection))
+                serve(session, self._model.maker)
+            self._end_text = session.end_text or "ended"
+            del session
+        except BaseException as error:  # else nobody would hear of its end
+            logger.exception("%s: its thread has failed", self._name)
+            self._end_text = f"ended by {type(error).__name__}"
         self.session = None
-        del session
         self._has_served = True
         gc.collect()  # what the model held is not to wait for the server's next collection
         with suppress(trio.RunFinishedError):  # the server has not waited for it
@@ -180,7 +184,10 @@ class InProcessWorker:
     def _note_end(self) -> None:
         self._ended.set()
         if self._is_given_up:
-            self._model.leave()
+            try:
+                self._model.leave()
+            except Exception:  # Trio would end the run by it
+                logger.exception("%s: what its model has left cannot be put away", self._name)
 
     def resident_bytes(self) -> int | None:
         return None  # it cannot be told from the server

@@ -23,6 +23,7 @@ from backends.python.runner import Runner
 from backends.python.settings import PythonSettings
 from backends.python.wire import BrokenFrame, Frame, decode_head, encode
 from backends.python.worker.trioton_worker.frames import DONE, FAILED, FINALIZE, LOG
+from protocol.failures import CallbackFailures
 
 # How long a worker that has closed its end may take to end; it is killed then.
 _EXIT_SECONDS = 2.0
@@ -45,13 +46,20 @@ Outcome: TypeAlias = DoneHead | WorkerFailed | WorkerGone
 class WorkerLink:
     """To be closed by `stop` or `close`, whatever happens. Only while somebody attends to it, frames are read.
 
-    `runner` serves at the other end of the socket `control`.
+    `runner` serves at the other end of the socket `control`. `failures` counts defects in taking what it says.
     """
 
     def __init__(
-        self, control: socket.socket, runner: Runner, settings: PythonSettings, log: logging.Logger, name: str
+        self,
+        control: socket.socket,
+        runner: Runner,
+        settings: PythonSettings,
+        log: logging.Logger,
+        name: str,
+        failures: CallbackFailures | None = None,
     ) -> None:
         self.name = name
+        self.failures = failures or CallbackFailures()
         self.runner = runner
         self.handlers = Handlers({LOG: self._log_message, DONE: self._take_answer, FAILED: self._take_answer})
         self.at_end: list[Callable[[], None]] = []
@@ -61,7 +69,7 @@ class WorkerLink:
         self._log = log
         self.logs = log.isEnabledFor  # whether the model's messages of a level are shown
         self.is_attended = False
-        self.channel = Channel(control, self.handlers)
+        self.channel = Channel(control, self.handlers, name, self.failures)
         self._attending = trio.Lock()
         self._tasks: trio.Nursery | None = None
         self._listened = trio.Event()
@@ -96,7 +104,10 @@ class WorkerLink:
         await self.channel.run()
         self._listened.set()
         for told in self.at_end:
-            told()
+            try:
+                told()
+            except Exception as error:  # the others have callers that wait, too
+                self.failures.note("worker", error, f"{self.name}: somebody could not be told that it has ended")
         if self._awaited is not None:
             self._awaited.set()
         with trio.move_on_after(_EXIT_SECONDS):

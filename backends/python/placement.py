@@ -103,7 +103,9 @@ class Placement:
             except BaseException:
                 ours.close()
                 raise
-        return WorkerLink(ours, runner, self._settings, self._log, name)
+        services = self._source.services
+        failures = None if services is None else services.failures
+        return WorkerLink(ours, runner, self._settings, self._log, name, failures)
 
     async def _start_process(
         self, environment: Environment, control: socket.socket, name: str, cores: frozenset[int]

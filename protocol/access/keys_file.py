@@ -14,6 +14,7 @@ from pathlib import Path
 import trio
 
 from protocol.access.keys import KeyRing
+from protocol.failures import CallbackFailures
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +50,15 @@ class KeysFile:
         self.current = _parsed(contents, path)
         self.changed = trio.Event()
 
-    async def watch(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def watch(
+        self, failures: CallbackFailures, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Look at the file every second, for ever. Ends by cancellation only, and leaves nothing behind."""
         task_status.started()
         while True:
             await trio.sleep(LOOK_INTERVAL_SECONDS)
-            await self.look()
+            with failures.noted("background", "the auth keys file could not be looked at; its keys stay in force"):
+                await self.look()
 
     async def look(self) -> None:
         """Read the file, and take its keys if it has changed.

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
-from grpclib.const import Handler
+from grpclib.const import Handler, Status
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.errors import Unavailable
+from protocol.failures import CallbackFailures
 from protocol.grpc.call_tasks import CallTasks
 from protocol.grpc.codec import Codec
 from protocol.grpc.direct_calls import DirectCalls, deadline_exceeded
@@ -30,7 +31,7 @@ from protocol.grpc.outgoing import Outgoing
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_head import RequestHead, read_head
 from protocol.grpc.settings import ConnectionLimits
-from protocol.grpc.status import status_of
+from protocol.grpc.status import UNEXPECTED, status_of
 from protocol.grpc.stream import SHUTTING_DOWN, Stream
 from protocol.http2 import events
 from protocol.http2.request_headers import Headers
@@ -57,6 +58,7 @@ class Shared:
     direct: DirectInfer | None = None
     give_out: Callable[[], None] = lambda: None
     poller: Poller | None = None
+    failures: CallbackFailures = field(default_factory=CallbackFailures)
 
 
 class Owner(Protocol):
@@ -206,6 +208,25 @@ class Calls:
             self._owner.count_control_frame()
             return
         self._owner.count_reset()
+
+    def fail(self, stream_id: int) -> None:
+        """A defect of ours has met what came for a call: it ends, in whatever state it is."""
+        ending = trailers(Status.INTERNAL, UNEXPECTED)
+        stream = self._streams.get(stream_id)
+        try:
+            if stream is None:
+                self.direct.drop(stream_id)
+            else:
+                stream.terminate()
+        finally:
+            is_begun = stream is not None and stream.has_sent_headers
+            self._out.fail_stream(stream_id, ending if is_begun else (*RESPONSE_HEADERS, *ending))
+            self.note_end()
+
+    def fail_all(self) -> None:
+        """As `fail`, of all that are under way: the connection has failed."""
+        for stream_id in [*self._streams, *self.direct.arriving, *self.direct.begun]:
+            self.fail(stream_id)
 
     # One call in a task.
 

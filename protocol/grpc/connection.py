@@ -78,12 +78,11 @@ class Connection:
         self._now = trio.lowlevel.current_clock().current_time
         self._is_retiring = False  # this connection ends, and its peer opens a new one
         self._is_lost = False  # the peer is gone, or cannot be written to
-        self._has_failed = False  # the peer broke the protocol, and a GOAWAY says so
+        self._has_failed = False  # the peer broke the protocol, or we have a defect, and a GOAWAY says so
         self._reading = trio.CancelScope()
         self._size = RECEIVE_SIZE  # of the next read
         self._is_in_sight = False  # of the poller
         self._looked_away = Wakeup()
-        self._defect: Exception | None = None
         self._time_changed = Wakeup()
         self._pings = PingPolice(limits.keepalive)
         self._resets = FloodGuard(limits.max_stream_resets)
@@ -137,6 +136,10 @@ class Connection:
         self._calls.drain()
         self._end_if_done()
 
+    def cancel(self) -> None:
+        """End at once, with what runs."""
+        self._reading.cancel()
+
     def retire(self) -> None:
         """As `drain`, but the server goes on: the calls in progress may go on too, until the grace has passed."""
         if self._calls.is_draining or self._is_retiring:
@@ -171,15 +174,13 @@ class Connection:
 
     async def _be_in_sight(self, poller: Poller, plain: PlainWire) -> None:
         """Let the poller read, until there is something to wait for, or an end."""
-        poller.add(plain.socket, self._read_at_once)
+        poller.add(plain.socket, self._read_at_once, self._fail)
         self._is_in_sight = True
         try:
             while self._is_in_sight:
                 await self._looked_away.wait()
         finally:
             self._look_away()
-        if self._defect is not None:
-            raise self._defect
 
     def _look_away(self) -> None:
         if self._is_in_sight:
@@ -192,29 +193,26 @@ class Connection:
     def _read_at_once(self) -> None:
         """Called by the poller."""
         assert self._plain is not None
-        try:
-            room = None if self._h2.frames.under_way is None else self._room()
-            if room is None:
-                size = self._size
-                data = self._plain.receive_at_once(size)
-                if data is None:
-                    return
-                self._take(data)
-                is_filled = len(data) == size  # more has come
-                if is_filled:
-                    room = self._room()
-                self._size = MAX_RECEIVE_SIZE if is_filled and room is None else RECEIVE_SIZE
-            if room is not None:  # the rest of a large message, which is mostly there too
-                behind = bytearray(_SIZE_BEHIND)
-                count = self._plain.receive_into_at_once(room, behind)
-                if count is not None:
-                    self._take(room[:count])
-                    if count > len(room) and not self._has_failed:
-                        self._take(bytes(behind[: count - len(room)]))
-            self._end_burst()
-        except Exception as error:  # it costs this connection, as it would in its task
-            self._defect = error
-        if self._is_lost or self._has_failed or self._defect is not None or not self._out.is_heard:
+        room = None if self._h2.frames.under_way is None else self._room()
+        if room is None:
+            size = self._size
+            data = self._plain.receive_at_once(size)
+            if data is None:
+                return
+            self._take(data)
+            is_filled = len(data) == size  # more has come
+            if is_filled:
+                room = self._room()
+            self._size = MAX_RECEIVE_SIZE if is_filled and room is None else RECEIVE_SIZE
+        if room is not None:  # the rest of a large message, which is mostly there too
+            behind = bytearray(_SIZE_BEHIND)
+            count = self._plain.receive_into_at_once(room, behind)
+            if count is not None:
+                self._take(room[:count])
+                if count > len(room) and not self._has_failed:
+                    self._take(bytes(behind[: count - len(room)]))
+        self._end_burst()
+        if self._is_lost or self._has_failed or not self._out.is_heard:
             self._look_away()
 
     def _take(self, data: Buffer) -> None:
@@ -225,12 +223,35 @@ class Connection:
         self._lifetime.on_received(self._now())
         try:
             for event in self._h2.receive_data(data):
-                self._on_event[type(event)](event)
+                try:
+                    self._on_event[type(event)](event)
+                except ProtocolError:
+                    raise
+                except Exception as error:
+                    self._fail_event(event, error)
         except ProtocolError as error:  # a GOAWAY that says so to the peer is ready
             logger.debug("closing a gRPC connection: %s", error)
             if type(error) is DenialOfServiceError:
                 self._out.count_refusal("max_header_size")
             self._has_failed = True
+
+    def _fail_event(self, event: events.Event, error: Exception) -> None:
+        """A defect of ours costs the call that it has met. The other calls are finished, but the peer is asked to open
+        its next ones elsewhere: nobody knows what else the defect has left undone."""
+        stream_id = getattr(event, "stream_id", None)
+        if stream_id is None:
+            raise error
+        self._shared.failures.note("connection", error, "a gRPC call failed, and its connection ends behind the others")
+        self._calls.fail(stream_id)
+        self.retire()
+
+    def _fail(self, error: Exception) -> None:
+        """The poller's call has raised this: the connection ends, and its calls with an error."""
+        self._shared.failures.note("poller", error, "a gRPC connection failed, and ends")
+        self._has_failed = True
+        self._look_away()
+        self._calls.fail_all()
+        self._out.go_away(ErrorCodes.INTERNAL_ERROR)
 
     def _end_burst(self) -> None:
         """All that was read at one time has been taken."""

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from grpclib.const import Status
 
+from protocol.errors import Internal
 from protocol.grpc.direct_infer import DirectCall, DirectInfer
 from protocol.grpc.framing import whole_message
 from protocol.grpc.headers import RESPONSE_HEADERS, Header, error_response, trailers
@@ -173,6 +174,16 @@ class DirectCalls:
                 return
         infer.close(call)  # while the answer is on its way, if it was the last one
         if not self.begun:
+            self._owner.note_end()
+
+    def fail_answer(self, call: DirectCall, error: Exception) -> None:
+        """Implements `direct_infer.Asking`."""
+        self.begun.pop(call.id, None)
+        try:
+            self._out.fail_stream(call.id, error_response(Internal("internal error"), call.head.method))
+        finally:
+            if self._infer is not None:
+                self._infer.close(call)
             self._owner.note_end()
 
     def _finish_in_task(self, call: DirectCall, handle: Callable[[Stream], Awaitable[None]]) -> Stream:

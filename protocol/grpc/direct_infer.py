@@ -33,7 +33,10 @@ class Asking(Protocol):
     def memory(self) -> ReceiveMemory: ...
 
     def answer(self, call: DirectCall) -> None:
-        """Its answer is there. Must not wait, and raises nothing."""
+        """Its answer is there. Must not wait."""
+
+    def fail_answer(self, call: DirectCall, error: Exception) -> None:
+        """`answer` has raised this: nobody knows how far it has come."""
 
 
 class DirectCall(Awaited, kw_only=True):
@@ -51,6 +54,9 @@ class DirectCall(Awaited, kw_only=True):
 
     def deliver(self) -> None:
         self.asking.answer(self)
+
+    def fail(self, error: Exception) -> None:
+        self.asking.fail_answer(self, error)
 
 
 class DirectInfer:
@@ -121,10 +127,12 @@ class DirectInfer:
         self.close(call)
 
     def close(self, call: DirectCall) -> None:
-        """Let go what it holds: it is answered, or given up."""
+        """Let go what it holds: it is answered, or given up. Called again, it does nothing."""
+        size, call.size = call.size, 0
+        call.asking.memory.give(size)
+        lease, call.lease = call.lease, None
+        if lease is not None:
+            lease.__exit__(None, None, None)
         submitted, call.submitted = call.submitted, None  # as `let_go` does
         if submitted is not None:
             submitted.end()
-        call.asking.memory.give(call.size)
-        if call.lease is not None:
-            call.lease.__exit__(None, None, None)

@@ -7,6 +7,7 @@ Flow: stream, connection -> [outgoing] -> http2.writer -> socket.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from grpclib.exceptions import StreamTerminatedError
@@ -112,6 +113,15 @@ class Outgoing(FrameOutput):
 
     def _note_data_sent(self) -> None:
         self.has_sent_data = True
+
+    def fail_stream(self, stream_id: int, ending: Sequence[Header]) -> None:
+        """End it by a defect of ours: with the trailers, if nothing has been sent yet, else by a reset."""
+        try:
+            self.end_stream(stream_id, ending, peer_has_ended=False)
+        except ProtocolError:
+            with suppress(ProtocolError):
+                self._h2.reset_stream(stream_id, ErrorCodes.INTERNAL_ERROR)
+        self.flush()
 
     def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool) -> None:
         """Send the last headers; if the peer still sends, tell it that nobody reads on."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import socket
 
@@ -27,8 +26,6 @@ from protocol.services import EdgeServices
 from protocol.tls import agreed_protocol, server_stream
 
 __all__ = ["ConnectionLimits", "GrpcSettings", "Keepalive", "serve_grpc"]
-
-logger = logging.getLogger(__name__)
 
 
 async def serve_grpc(
@@ -68,7 +65,8 @@ class _Server:
         self._settings = settings
         self._counts = services.limits
         forms = RequestForms()
-        self._answers = Answers()
+        self._failures = services.failures
+        self._answers = Answers(self._failures)
         self._poller = the_poller()
         self._shared = Shared(
             grpc_handlers(services, settings, forms, self._answers),
@@ -79,6 +77,7 @@ class _Server:
             direct=DirectInfer.of(services, settings, forms, self._answers),
             give_out=services.core.give_out,
             poller=self._poller,
+            failures=self._failures,
         )
         self._count = 0
         self._connections: set[Connection] = set()
@@ -102,8 +101,8 @@ class _Server:
         self._count += 1
         try:
             await self._serve(stream)
-        except Exception:
-            logger.exception("a gRPC connection failed")
+        except Exception as error:
+            self._failures.note("connection", error, "a gRPC connection failed, and ends")
         finally:
             self._count -= 1
 
@@ -135,5 +134,9 @@ class _Server:
 
     def drain(self) -> None:
         self._is_draining = True
-        for connection in self._connections:
-            connection.drain()
+        for connection in [*self._connections]:
+            try:
+                connection.drain()
+            except Exception as error:
+                self._failures.note("connection", error, "a gRPC connection could not be ended in order")
+                connection.cancel()

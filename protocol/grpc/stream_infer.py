@@ -63,6 +63,9 @@ class _Request(Awaited, kw_only=True):
     def deliver(self) -> None:
         self.stream.take(self)
 
+    def fail(self, error: Exception) -> None:
+        self.stream.fail(error)
+
     @property
     def names(self) -> RequestNames | None:
         return None if self.read is None else self.read.names
@@ -211,7 +214,7 @@ class StreamInfer:
         return True
 
     def take(self, request: _Request) -> None:
-        """Its reply is there. Must not wait, and raises nothing."""
+        """Its reply is there. Must not wait."""
         if request.submitted is None:  # given up
             return
         assert self._tasks is not None
@@ -229,6 +232,10 @@ class StreamInfer:
             self._tasks.start(request)
         if self._has_read:
             self._is_answered.wake()
+
+    def fail(self, error: Exception) -> None:
+        """`take` has raised this: nobody knows how far it has come, so the stream ends."""
+        self._end(error)
 
     def _send_answer_at_once(self, request: _Request) -> bool:
         if request.ending is not None:

@@ -15,6 +15,7 @@ from hypercorn.typing import AppWrapper, ASGIReceiveCallable, ASGISendCallable, 
 
 from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
 from protocol.http.exchange import App, ClientGone, Handler, HttpRequest
+from protocol.http.http1_head import content_length
 from protocol.http.reply import Headers, Reply
 from protocol.messages import Buffer
 from protocol.request_memory import RequestShare
@@ -49,8 +50,8 @@ class AsgiExchange:
         return True
 
     async def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Buffer:
-        if (declared := self.headers.get(b"content-length")) is not None and declared.isdigit():
-            limit.check(int(declared))
+        if (declared := self.headers.get(b"content-length")) is not None:
+            limit.check(content_length(declared))
         body: bytes | bytearray = b""
         started = trio.current_time()
         while True:

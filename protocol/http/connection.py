@@ -13,6 +13,7 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
 
+from protocol.failures import CallbackFailures
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectInference
 from protocol.http.exchange import App
@@ -37,6 +38,7 @@ class Served:
     config: Config
     context: WorkerContext
     direct: DirectInference | None = None
+    failures: CallbackFailures | None = None
 
 
 class Connection:
@@ -44,6 +46,7 @@ class Connection:
         self._served = served
         self._is_tls = isinstance(stream, trio.SSLStream)
         self.wire: Wire = TlsWire(stream) if isinstance(stream, trio.SSLStream) else PlainWire(stream)
+        self._running = trio.CancelScope()
         self._shaking_hands = trio.CancelScope()
         self._protocol: Http1 | Http2Connection | UpgradedConnection | None = None
         self._is_leaving = False
@@ -52,6 +55,14 @@ class Connection:
     async def run(self) -> None:
         """Serve until either side ends the connection; what still runs for it then is cancelled. The wire is closed by
         whoever runs this."""
+        with self._running:
+            await self._run()
+
+    def cancel(self) -> None:
+        """End it at once, with what runs."""
+        self._running.cancel()
+
+    async def _run(self) -> None:
         agreed = ""
         with self._shaking_hands:
             agreed_or_none = await self._shake_hands()
@@ -81,7 +92,13 @@ class Connection:
         served = self._served
         if change.settings is None:
             http2 = Http2Connection(
-                served.app, self.wire, served.limits, served.on_limit, served.date, direct=served.direct
+                served.app,
+                self.wire,
+                served.limits,
+                served.on_limit,
+                served.date,
+                direct=served.direct,
+                failures=served.failures,
             )
             self._protocol = http2
             if self._has_ended:

@@ -16,6 +16,7 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
+from protocol.failures import CallbackFailures
 from protocol.http.asgi import as_asgi
 from protocol.http.connection import Connection, Served
 from protocol.http.date import DateHeader
@@ -49,6 +50,7 @@ async def serve_app(
     *,
     on_limit: OnLimit = lambda name: None,
     direct: DirectInference | None = None,
+    failures: CallbackFailures | None = None,
     tls: ssl.SSLContext | None = None,
     reuse_port: bool = False,
     leaving: trio.Event | None = None,
@@ -61,11 +63,12 @@ async def serve_app(
     HTTP/2 connections end by GOAWAY. New ones are still accepted, until `stop`. So no client loses a request that
     it has sent on a connection before it could know. Cancelling closes everything at once.
     `on_limit` is told the name of each limit that bites. `direct` answers requests that need no task; it runs here.
+    A connection that fails by a defect ends, and is counted in `failures`.
 
     Raises:
         OSError: the address cannot be listened on.
     """
-    server = ConnectionServer(app, limits, on_limit=on_limit, direct=direct, tls=tls)
+    server = ConnectionServer(app, limits, on_limit=on_limit, direct=direct, failures=failures, tls=tls)
     try:
         listeners = await open_listeners(host, port, backlog=limits.backlog, reuse_port=reuse_port)
     except OSError as exc:
@@ -92,6 +95,18 @@ async def serve_app(
         watching.cancel_scope.cancel()
 
 
+def _note_failed(failures: CallbackFailures, group: BaseExceptionGroup[Exception]) -> None:
+    """A connection has ended by errors: those of the network are nobody's defect."""
+    _, defects = group.split((trio.BrokenResourceError, trio.ClosedResourceError, OSError))
+    if defects is None:
+        logger.debug("a connection was lost", exc_info=group)
+        return
+    error: BaseException = defects
+    while isinstance(error, BaseExceptionGroup):  # one level for each of the nurseries on the way
+        error = error.exceptions[0]
+    failures.note("connection", error, "an HTTP connection failed, and ends")
+
+
 def _hypercorn_config(limits: ConnectionLimits) -> Config:
     config = Config()
     config.errorlog = logger  # its default is a handler of its own on stderr
@@ -112,12 +127,16 @@ class ConnectionServer:
         *,
         on_limit: OnLimit = lambda name: None,
         direct: DirectInference | None = None,
+        failures: CallbackFailures | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._failures = failures or CallbackFailures()
         self._context = WorkerContext(None)
         self._date = DateHeader()
         config = _hypercorn_config(limits)
-        self._served = Served(app, limits, on_limit, self._date, as_asgi(app), config, self._context, direct)
+        self._served = Served(
+            app, limits, on_limit, self._date, as_asgi(app), config, self._context, direct, self._failures
+        )
         self._limits = limits
         self._on_limit = on_limit
         self._tls = tls
@@ -141,15 +160,19 @@ class ConnectionServer:
         try:
             await connection.run()
         except* Exception as group:
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):  # one level for each of the nurseries on the way
-                error = error.exceptions[0]
-            logger.warning("a connection ended with an error: %r", error)
-            logger.debug("the error in full", exc_info=group)
+            _note_failed(self._failures, group)
         finally:
             self._connections.discard(connection)
             with trio.move_on_after(GOODBYE_SECONDS):
-                await connection.wire.aclose()  # in TLS this says goodbye
+                await self._close(connection)
+
+    async def _close(self, connection: Connection) -> None:
+        try:
+            await connection.wire.aclose()  # in TLS this says goodbye
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client was faster
+        except Exception as error:
+            self._failures.note("connection", error, "an HTTP connection could not be closed in order")
 
     async def drain_when(self, leaving: trio.Event) -> None:
         await leaving.wait()
@@ -160,7 +183,10 @@ class ConnectionServer:
         ended."""
         self.is_leaving = True
         for connection in [*self._connections]:
-            await connection.drain()
+            try:
+                await connection.drain()
+            except Exception as error:
+                self._fail(connection, error)
 
     async def end(self) -> None:
         """As `drain`, when no more connections are accepted."""
@@ -178,7 +204,14 @@ class ConnectionServer:
             await trio.sleep(period)
             now = trio.current_time()
             for connection in [*self._connections]:
-                connection.check_time(now)
+                try:
+                    connection.check_time(now)
+                except Exception as error:
+                    self._fail(connection, error)
+
+    def _fail(self, connection: Connection, error: Exception) -> None:
+        self._failures.note("timer", error, "an HTTP connection could not be looked after, and ends")
+        connection.cancel()
 
     async def close_when_cancelled(self) -> None:
         """Writes are shielded from cancellation; closing the sockets under them ends them."""

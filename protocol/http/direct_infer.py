@@ -38,7 +38,10 @@ class Asking(Protocol):
     """Who asks: a connection with one request."""
 
     def answer(self, request: DirectRequest) -> None:
-        """Its answer is there. Must not wait, and raises nothing."""
+        """Its answer is there. Must not wait."""
+
+    def fail_answer(self, request: DirectRequest, error: Exception) -> None:
+        """`answer` has raised this: nobody knows how far it has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class DirectRequest(Awaited, kw_only=True):
     def deliver(self) -> None:
         self.asking.answer(self)
 
+    def fail(self, error: Exception) -> None:
+        self.asking.fail_answer(self, error)
+
 
 class DirectInference:
     """Of one edge, and runs as long as it serves."""
@@ -75,7 +81,8 @@ class DirectInference:
         self._services = app.services
         self.poller = the_poller()
         self.keys = app.services.access.keys
-        self.answers: Answers = Answers()
+        self.failures = app.services.failures
+        self.answers: Answers = Answers(self.failures)
         self.give_out = app.services.core.give_out
 
     async def run(self) -> None:
@@ -172,8 +179,8 @@ class DirectInference:
 
     def close(self, request: DirectRequest) -> None:
         """It is answered, or what is left of that needs nothing that it holds."""
-        request.let_go().end()
         self._services.memory.held -= request.size
+        request.let_go().end()
 
     async def encode(self, request: DirectRequest) -> Reply:
         """The answer of one that has ended, where it takes a thread."""
@@ -185,5 +192,5 @@ class DirectInference:
 
     def give_up(self, request: DirectRequest) -> None:
         """Nobody wants its answer any more."""
-        request.let_go().give_up()
         self._services.memory.held -= request.size
+        request.let_go().give_up()

@@ -230,6 +230,9 @@ class Http1:
         """Rest until a request comes that takes this task; whether the connection goes on."""
         while not self._buffer:
             self._buffer = await self._rest.wait()
+            if self._rest.has_failed:
+                await self._end_failed()
+                return False
             if self._rest.unfinished is not None:
                 await self._finish(self._rest.unfinished)
                 self._rest.unfinished = None
@@ -243,6 +246,12 @@ class Http1:
                 self._is_gone = True
                 raise ClientGone
         return True
+
+    async def _end_failed(self) -> None:
+        """A defect of ours, which is told where no answer has begun."""
+        self._has_ended = True
+        if not self._rest.has_begun_answer:
+            await self._refuse(Internal("internal error"))
 
     async def _finish(self, unfinished: Unfinished) -> None:
         """Answer a request that has rested up to here."""

@@ -28,6 +28,7 @@ _LARGEST_KEPT = 8192
 _LARGEST_SHARED = 1024
 _MOST_LINES_KEPT = 64
 _SETTING_SIZE = 6  # bytes of one entry in a SETTINGS frame
+_MOST_DIGITS = 20  # of a length; the largest number of 64 bits has as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _parse(data: bytes) -> Head:
         lines.target.partition(b"?")[0],
         headers,
         tuple(lines.headers),
-        0 if is_chunked else _content_length(headers),
+        0 if is_chunked else content_length(headers.get(b"content-length", b"0")),
         is_chunked,
         keeps_alive=lines.keeps_alive,
         expects_continue=not is_http_1_0 and headers.get(b"expect", b"").lower() == b"100-continue",
@@ -187,9 +188,16 @@ def _check_coding(lines: _Lines, headers: Mapping[bytes, bytes], is_http_1_0: bo
         raise _unknown_coding()
 
 
-def _content_length(headers: Mapping[bytes, bytes]) -> int:
-    """llhttp has let only digits pass."""
-    return int(headers.get(b"content-length", b"0"))
+def content_length(text: bytes) -> int:
+    """The value of a `Content-Length` header. More digits than any length has are refused, also where all are zeros:
+    to read a number takes time that grows with the square of its digits, and Python itself refuses the longest.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise malformed(f"'Content-Length' has to be a number of at most {_MOST_DIGITS} digits")
+    return int(text)
 
 
 def malformed(reason: str) -> ServerError:

@@ -61,6 +61,8 @@ class Rest:
         self.closes = False  # the connection is to end with the next answer
         self.has_said_close = False  # in an answer, the last one
         self.unfinished: Unfinished | None = None
+        self.has_failed = False  # by a defect: no request follows
+        self.has_begun_answer = False  # some of an answer may have left, and so no other can be given
         self.is_cut = False  # what the task gets is the beginning of a request, whose rest has not come in time
 
     @property
@@ -75,7 +77,7 @@ class Rest:
             data = await self._wire.receive(RECEIVE_SIZE)
             self.half_close.has_begun = not data
             return data
-        self._direct.poller.add(self._plain.socket, self._read)
+        self._direct.poller.add(self._plain.socket, self._read, self._fail_read)
         self._is_in_sight = True
         self.is_cut = False
         try:
@@ -123,11 +125,30 @@ class Rest:
         reply = self._direct.reply(request)
         left = () if reply is None else self._send(reply)
         self._direct.close(request)  # while the answer is on its way
+        self.has_begun_answer = False
         if reply is None or left:
             self.unfinished = Unfinished(request, left)
             self._wake()
         elif self.closes or not self._is_in_sight:
             self._wake()
+
+    def fail_answer(self, request: DirectRequest, error: Exception) -> None:
+        """Implements `direct_infer.Asking`."""
+        self._fail()
+        if request.submitted is not None and self._direct is not None:
+            self._direct.close(request)
+
+    def _fail_read(self, error: Exception) -> None:
+        """The poller's call has raised this."""
+        assert self._direct is not None
+        self._direct.failures.note("poller", error, "an HTTP connection failed, and ends")
+        self._fail()
+
+    def _fail(self) -> None:
+        """The task is to end the connection; a request that is under way is given up."""
+        self.has_failed = True
+        self._begun = self._data = b""
+        self._wake()
 
     def _send(self, reply: Reply) -> Sequence[Buffer]:
         """Returns what the kernel does not take at once."""
@@ -141,6 +162,7 @@ class Rest:
         parts: Sequence[Buffer] = (head, reply.body, *reply.tail)
         if length <= JOINED_SIZE:
             parts = (b"".join(parts),)
+        self.has_begun_answer = True
         sent = self._wire.send_at_once(parts)
         return () if sent == len(head) + length else split(parts, sent)[1]
 

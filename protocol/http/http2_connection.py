@@ -17,6 +17,7 @@ import trio
 from h2.errors import ErrorCodes
 from h2.exceptions import DenialOfServiceError, ProtocolError
 
+from protocol.failures import CallbackFailures
 from protocol.flood import FloodGuard
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectInference
@@ -54,7 +55,9 @@ class Http2Connection:
         date: DateHeader,
         *,
         direct: DirectInference | None = None,
+        failures: CallbackFailures | None = None,
     ) -> None:
+        self._failures = failures or CallbackFailures()
         self._limits = limits
         self._on_limit = on_limit
         self._wire = wire
@@ -82,7 +85,7 @@ class Http2Connection:
         self._deadline = math.inf  # of the wait for a request
         self._reading = trio.CancelScope()
         self._is_lost = False  # the client is gone, or cannot be written to
-        self._has_failed = False  # it broke the protocol, and a GOAWAY says so
+        self._has_failed = False  # it broke the protocol, or we have a defect, and a GOAWAY says so
         self._resets = FloodGuard(limits.max_stream_resets)
         self._control_frames = FloodGuard(limits.max_control_frames)
         self._on_event: dict[type[events.Event], Callable[[Any], None]] = {
@@ -154,12 +157,34 @@ class Http2Connection:
             return
         try:
             for event in self._h2.receive_data(data):
-                self._on_event[type(event)](event)
+                try:
+                    self._on_event[type(event)](event)
+                except ProtocolError:
+                    raise
+                except Exception as error:
+                    self._fail_event(event, error)
         except ProtocolError as error:  # a GOAWAY that says so to the client is ready
             logger.debug("closing an HTTP/2 connection: %s", error)
             if type(error) is DenialOfServiceError:
                 self._on_limit("max_header_size")
             self._has_failed = True
+
+    def _fail_event(self, event: events.Event, error: Exception) -> None:
+        """A defect of ours costs the request that it has met. The others are answered, but the client is asked to send
+        its next ones on another connection: nobody knows what else the defect has left undone."""
+        stream_id = getattr(event, "stream_id", None)
+        if stream_id is None:
+            raise error
+        self._failures.note("connection", error, "an HTTP/2 request failed, and its connection ends behind the others")
+        self._streams.fail(stream_id)
+        self._goodbye.begin(self._now(), is_idle=not self._streams)
+
+    def fail(self, error: Exception) -> None:
+        """Implements `reader.Reading`."""
+        self._failures.note("poller", error, "an HTTP/2 connection failed, and ends")
+        self._has_failed = True
+        self._streams.fail_all()
+        self._out.go_away(ErrorCodes.INTERNAL_ERROR)
 
     def end_burst(self) -> None:
         """Implements `reader.Reading`."""

@@ -15,8 +15,10 @@ from typing import Protocol, TypeAlias
 
 import trio
 from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
 
 from protocol.access.control import NO_KEYS
+from protocol.errors import Internal
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
 from protocol.http.errors import LimitError, TooManyStreams, error_reply
 from protocol.http.exchange import App
@@ -85,6 +87,10 @@ class PlainStream:
 
     def answer(self, request: DirectRequest) -> None:
         self.streams.answer(self, request)
+
+    def fail_answer(self, request: DirectRequest, error: Exception) -> None:
+        """Implements `direct_infer.Asking`."""
+        self.streams.fail_answer(self, request)
 
 
 class Http2Streams:
@@ -255,6 +261,34 @@ class Http2Streams:
         exchange.scope.cancel()
         self._note_end()
         return True
+
+    def fail(self, stream_id: int) -> None:
+        """A defect of ours has met what came for a request: it ends, in whatever state it is."""
+        exchange = self._exchanges.get(stream_id)
+        if exchange is not None and exchange.has_started:
+            self.out.reset(stream_id, ErrorCodes.INTERNAL_ERROR)
+            self._give_up(stream_id)
+            return
+        try:
+            self._give_up(stream_id)
+        finally:
+            reply = error_reply(Internal("internal error"))
+            try:
+                self.out.refuse(stream_id, reply, has_ended=False, code=ErrorCodes.INTERNAL_ERROR)
+                self.out.write()
+            except ProtocolError:  # some of a response has left
+                self.out.reset(stream_id, ErrorCodes.INTERNAL_ERROR)
+
+    def fail_all(self) -> None:
+        """As `fail`, of all that are under way: the connection has failed."""
+        for stream_id in [*self._plain, *self._exchanges]:
+            self.fail(stream_id)
+
+    def fail_answer(self, stream: PlainStream, request: DirectRequest) -> None:
+        """`answer` has raised."""
+        self.fail(stream.id)
+        if request.submitted is not None and self._direct is not None:
+            self._direct.close(request)
 
     def acknowledge(self, stream_id: int, body: StreamBody) -> None:
         """Implements `http2_exchange.StreamOwner`."""

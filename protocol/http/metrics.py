@@ -15,6 +15,7 @@ import trio
 from protocol.access.categories import Category
 from protocol.access.control import AccessControl
 from protocol.errors import Internal, NotFound, ServerError
+from protocol.failures import CallbackFailures
 from protocol.http.connections import serve_app
 from protocol.http.errors import MethodNotAllowed, error_reply
 from protocol.http.exchange import Exchange, header_text
@@ -37,12 +38,13 @@ async def serve_metrics(
     access: AccessControl | None = None,
     limits: LimitCounter | None = None,
     leaving: trio.Event | None = None,
+    failures: CallbackFailures | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve what `render` returns, called anew for each request that `access` lets pass, until `stop` is set.
 
     `leaving` is as in `serve_app`. What the limits of connections refuse is counted in `limits`, with the protocol
-    "metrics".
+    "metrics"; what fails by a defect in `failures`.
 
     Started with the bound (host, port). Cancelling closes all connections.
 
@@ -65,6 +67,7 @@ async def serve_metrics(
         settings.connections,
         stop,
         on_limit=partial(counter.count, "metrics"),
+        failures=failures,
         tls=settings.tls,
         leaving=leaving,
         task_status=task_status,

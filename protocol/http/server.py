@@ -40,6 +40,7 @@ async def serve_http(
         stop,
         on_limit=partial(services.limits.count, "http"),
         direct=DirectInference(app),
+        failures=services.failures,
         tls=settings.tls,
         reuse_port=settings.reuse_port,
         leaving=leaving,

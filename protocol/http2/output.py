@@ -88,7 +88,7 @@ class FrameOutput:
         """`write`, when all answers that are there have been delivered."""
         if not self._writes_soon:
             self._writes_soon = True
-            answers.call_last(self.write)
+            answers.call_last(self.write, self._writer.fail)
 
     def write(self) -> None:
         """As `flush`, at the end of a burst of work."""
@@ -139,7 +139,7 @@ class FrameOutput:
             self.write()
         elif not self._writes_soon:
             self._writes_soon = True
-            answers.call_last(self.write)
+            answers.call_last(self.write, self._writer.fail)
 
     async def _send_in_frames(
         self, stream_id: int, parts: Sequence[Buffer], left: int, *, end_stream: bool = False

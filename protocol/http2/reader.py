@@ -41,6 +41,9 @@ class Reading(Protocol):
     def room(self, stream_id: int, size: int) -> memoryview | None:
         """Where the next data of a stream belongs, at most `size` bytes, if that is known."""
 
+    def fail(self, error: Exception) -> None:
+        """What the poller has called has raised this, a defect: the connection is over."""
+
     def give_out(self) -> None:
         """The burst is over: what it has brought may begin. The poller has that done itself."""
 
@@ -60,7 +63,6 @@ class WireReader:
         self._size = RECEIVE_SIZE  # of the next read
         self._is_in_sight = False  # of the poller
         self._looked_away = Wakeup()
-        self._defect: Exception | None = None
 
     async def run(self) -> None:
         """Read until nothing more is to be read; not while the peer reads nothing itself."""
@@ -83,15 +85,17 @@ class WireReader:
 
     async def _be_in_sight(self, poller: Poller, plain: PlainWire) -> None:
         """Let the poller read, until there is something to wait for, or an end."""
-        poller.add(plain.socket, self._read_at_once)
+        poller.add(plain.socket, self._read_at_once, self._fail)
         self._is_in_sight = True
         try:
             while self._is_in_sight:
                 await self._looked_away.wait()
         finally:
             self._look_away()
-        if self._defect is not None:
-            raise self._defect
+
+    def _fail(self, error: Exception) -> None:
+        self._look_away()
+        self._reading.fail(error)
 
     def _look_away(self) -> None:
         if self._is_in_sight:
@@ -104,12 +108,9 @@ class WireReader:
     def _read_at_once(self) -> None:
         """Called by the poller."""
         reading = self._reading
-        try:
-            self._read_burst()
-            reading.end_burst()
-        except Exception as error:  # it costs this connection, as it would in its task
-            self._defect = error
-        if self._defect is not None or reading.is_over or not self._out.is_heard:
+        self._read_burst()
+        reading.end_burst()
+        if reading.is_over or not self._out.is_heard:
             self._look_away()
 
     def _read_burst(self) -> None:

@@ -29,6 +29,7 @@ class Writer:
         self._is_writing = False
         self._is_deaf = False
         self._is_finishing = False
+        self._failure: Exception | None = None
         self._has_ended = trio.Event()
 
     def put(self, data: Sequence[Buffer]) -> None:
@@ -64,9 +65,12 @@ class Writer:
         Raises:
             trio.BrokenResourceError: the peer is gone.
             trio.TooSlowError: it reads nothing.
+            Exception: what `fail` was told.
         """
         try:
             while True:
+                if self._failure is not None:
+                    raise self._failure
                 if self._output:
                     output, self._output = self._output, []
                     await self._write(output, self.backlog)
@@ -94,6 +98,11 @@ class Writer:
 
     def _note_deaf(self) -> None:
         self._is_deaf = True
+
+    def fail(self, error: Exception) -> None:
+        """Something was to be put, and is lost: nothing that comes behind it makes sense to the peer."""
+        self._failure = error
+        self._has_output.wake()
 
     async def finish(self) -> None:
         """Returns when all is written, or cannot be."""

@@ -114,3 +114,24 @@ def test_it_sleeps_for_a_while_where_another_process_wants_the_core(system: Syst
     while system.wait(busy)[1] == 0:
         assert system.now - began < 0.1
     assert system.now - began > 0.01
+
+
+def test_the_largest_limit_of_those_that_run_holds() -> None:
+    """Two servers of one run wait in the same place; the one that ends takes its limit along, whichever began first."""
+    busy = BusyPolling(lambda timeout, most: [])
+    assert busy.limit == 0
+    first, second = busy.limited_to(200e-6), busy.limited_to(0.0)
+    with first:
+        with second:
+            assert busy.limit == 200e-6
+        with busy.limited_to(300e-6):
+            assert busy.limit == 300e-6
+        assert busy.limit == 200e-6
+    assert busy.limit == 0
+    first, second = busy.limited_to(200e-6), busy.limited_to(100e-6)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert busy.limit == 100e-6
+    second.__exit__(None, None, None)
+    assert busy.limit == 0

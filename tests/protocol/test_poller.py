@@ -13,7 +13,6 @@ import trio.testing
 from protocol import poller
 from protocol.busy_polling import BusyPolling, Events
 from protocol.poller import the_poller
-from tests.descriptors import open_descriptors
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -59,6 +58,10 @@ def echo(watched: socket.socket) -> Callable[[], None]:
     return lambda: watched.sendall(watched.recv(100))
 
 
+def no_defect(error: Exception) -> None:
+    raise AssertionError("the call has failed") from error
+
+
 def ask(other: socket.socket, times: int) -> None:
     for number in range(times):
         other.sendall(bytes([number]))
@@ -68,7 +71,7 @@ def ask(other: socket.socket, times: int) -> None:
 @pytest.mark.usefixtures("way")
 async def test_sockets_are_called_beside_tasks(pair: Pair) -> None:
     watched, other = pair
-    the_poller().add(watched, echo(watched))
+    the_poller().add(watched, echo(watched), no_defect)
     left, right = trio.socket.socketpair()
     with left, right:
 
@@ -89,7 +92,7 @@ async def test_sockets_are_called_beside_tasks(pair: Pair) -> None:
 async def test_calls_cost_trio_no_turn(pair: Pair) -> None:
     watched, other = pair
     turns = Turns()
-    the_poller().add(watched, echo(watched))
+    the_poller().add(watched, echo(watched), no_defect)
     trio.lowlevel.add_instrument(turns)
     await trio.to_thread.run_sync(ask, other, 200)
     assert turns.count < 20
@@ -99,7 +102,7 @@ async def test_calls_cost_trio_no_turn(pair: Pair) -> None:
 @pytest.mark.usefixtures("way")
 async def test_deadlines_pass_while_sockets_are_called(pair: Pair) -> None:
     watched, other = pair
-    the_poller().add(watched, echo(watched))
+    the_poller().add(watched, echo(watched), no_defect)
     is_over = threading.Event()
 
     def talk() -> None:
@@ -119,7 +122,7 @@ async def test_deadlines_pass_while_sockets_are_called(pair: Pair) -> None:
 
 async def test_trio_does_not_sleep_on_behind_a_deadline(pair: Pair) -> None:
     """It has told how long it will sleep before the poller did so in its place."""
-    the_poller().add(pair[0], echo(pair[0]))
+    the_poller().add(pair[0], echo(pair[0]), no_defect)
     the_poller().before_io_wait(0.01)
     assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 0
     with trio.CancelScope(deadline=trio.current_time() + 0.01):
@@ -137,7 +140,7 @@ async def test_nor_behind_one_that_a_call_has_moved_away(pair: Pair) -> None:
         watched.recv(100)
         moved.deadline = trio.current_time() + 3600
 
-    the_poller().add(watched, call)
+    the_poller().add(watched, call, no_defect)
     with trio.CancelScope(deadline=trio.current_time() + 0.01) as moved:
         other.sendall(b"x")
         the_poller().before_io_wait(0.02)
@@ -163,7 +166,7 @@ async def test_trio_is_kept_awake_where_a_call_takes_away_what_was_there_for_it(
             await trio.lowlevel.wait_readable(waited)
         closed.set()
 
-    the_poller().add(watched, call)
+    the_poller().add(watched, call, no_defect)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
@@ -185,7 +188,7 @@ async def test_a_task_that_a_call_wakes_runs_at_once(pair: Pair) -> None:
         watched.recv(100)
         heard.set()
 
-    the_poller().add(watched, call)
+    the_poller().add(watched, call, no_defect)
     thread = threading.Timer(0.05, other.sendall, [b"x"])
     thread.start()
     with trio.fail_after(60):
@@ -196,7 +199,7 @@ async def test_a_task_that_a_call_wakes_runs_at_once(pair: Pair) -> None:
 
 @pytest.mark.usefixtures("way")
 async def test_the_idle_are_told(pair: Pair) -> None:
-    the_poller().add(pair[0], echo(pair[0]))
+    the_poller().add(pair[0], echo(pair[0]), no_defect)
     with trio.fail_after(60):
         await trio.testing.wait_all_tasks_blocked(0.01)
     the_poller().remove(pair[0])
@@ -218,7 +221,7 @@ async def test_who_looks_away_is_not_called_any_more() -> None:
 
     for number, (watched, other) in enumerate(pairs):
         other.sendall(b"x")
-        the_poller().add(watched, call(number))
+        the_poller().add(watched, call(number), no_defect)
     await trio.sleep(0.05)
     assert len(called) == 1
     the_poller().remove(pairs[called[0]][0])
@@ -231,12 +234,12 @@ async def test_who_looks_away_is_not_called_any_more() -> None:
 async def test_one_that_is_closed_gives_its_number_to_another(pair: Pair) -> None:
     first, _ = pair
     number = first.fileno()
-    the_poller().add(first, echo(first))
+    the_poller().add(first, echo(first), no_defect)
     first.close()
     second, other = socket.socketpair()
     with second, other:
         assert second.fileno() == number
-        the_poller().add(second, echo(second), later=True)
+        the_poller().add(second, echo(second), no_defect, later=True)
         the_poller().remove(first)
         await trio.to_thread.run_sync(ask, other, 3)
         the_poller().remove(second)
@@ -256,9 +259,9 @@ async def test_workers_are_called_when_what_comes_meanwhile_has_been_read() -> N
 
         return read
 
-    the_poller().add(pairs[0][0], call("worker", 0, 0), later=True)
-    the_poller().add(pairs[1][0], call("client", 1, 2))
-    the_poller().add(pairs[2][0], call("other client", 2, 1))
+    the_poller().add(pairs[0][0], call("worker", 0, 0), no_defect, later=True)
+    the_poller().add(pairs[1][0], call("client", 1, 2), no_defect)
+    the_poller().add(pairs[2][0], call("other client", 2, 1), no_defect)
     pairs[0][1].sendall(b"x")
     pairs[1][1].sendall(b"x")
     await trio.sleep(0.05)
@@ -282,7 +285,7 @@ async def test_bursts_have_an_end(pair: Pair) -> None:
         watched.recv(1)
         said.append("read")
 
-    the_poller().add(watched, call)
+    the_poller().add(watched, call, no_defect)
     with the_poller().calling_last(end):
         with the_poller().calling_last(end):
             pass
@@ -296,26 +299,84 @@ async def test_bursts_have_an_end(pair: Pair) -> None:
     the_poller().remove(watched)
 
 
-def test_a_defect_in_a_call_ends_the_run(way: str) -> None:
-    """Or nobody would hear the sockets any more, and nobody know it."""
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_defect_in_a_call_costs_its_socket(pair: Pair, later: bool) -> None:
+    """Its owner is told of it, once; the other sockets, and Trio's own waits, go on."""
+    told: list[Exception] = []
 
     def call() -> None:
         raise ZeroDivisionError
 
-    async def main() -> None:
-        watched, other = socket.socketpair()
-        with watched, other:
-            the_poller().add(watched, call)
-            other.sendall(b"x")
-            await trio.sleep_forever()
+    failing, its_other = socket.socketpair()
+    with failing, its_other:
+        the_poller().add(failing, call, told.append, later=later)
+        the_poller().add(pair[0], echo(pair[0]), no_defect)
+        its_other.sendall(b"x")
+        await trio.to_thread.run_sync(ask, pair[1], 20)
+        assert [type(error) for error in told] == [ZeroDivisionError]
+        the_poller().remove(failing)  # as an owner does that does not know that it was removed
+        the_poller().remove(pair[0])
 
-    before = open_descriptors()
-    with pytest.raises(trio.TrioInternalError) as found:
-        trio.run(main)
-    assert not open_descriptors() - before
-    assert isinstance(found.value.__cause__, BaseExceptionGroup)
-    _, others = found.value.__cause__.split(ZeroDivisionError)
-    assert others is None
+
+@pytest.mark.usefixtures("way")
+async def test_an_owner_that_cannot_be_told_of_a_defect_costs_no_other(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    def call() -> None:
+        raise ZeroDivisionError
+
+    def failed(error: Exception) -> None:
+        raise ValueError("cannot end it")
+
+    failing, its_other = socket.socketpair()
+    with failing, its_other:
+        the_poller().add(failing, call, failed)
+        the_poller().add(pair[0], echo(pair[0]), no_defect)
+        its_other.sendall(b"x")
+        await trio.to_thread.run_sync(ask, pair[1], 20)
+        the_poller().remove(pair[0])
+    assert "cannot end it" in caplog.text
+
+
+@pytest.mark.usefixtures("way")
+async def test_a_defect_at_the_end_of_a_burst_keeps_no_other_from_being_called(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends: list[int] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    the_poller().add(pair[0], echo(pair[0]), no_defect)
+    with the_poller().calling_last(fail), the_poller().calling_last(lambda: ends.append(1)):
+        await trio.to_thread.run_sync(ask, pair[1], 5)
+        await trio.sleep(0.01)
+    assert len(ends) >= 5
+    assert "ZeroDivisionError" in caplog.text
+    the_poller().remove(pair[0])
+
+
+async def test_a_defect_in_the_wait_itself_is_got_over(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It sleeps at once from then on; Trio would have removed the instrument."""
+    waited: list[float] = []
+
+    def wait(timeout: float, most: int) -> Events:
+        waited.append(timeout)
+        if len(waited) == 3:
+            raise ZeroDivisionError
+        return the_poller()._system.poll(timeout, most)
+
+    monkeypatch.setattr(the_poller().busy, "wait", wait)
+    the_poller().add(pair[0], echo(pair[0]), no_defect)
+    with the_poller().busy.limited_to(200e-6):
+        await trio.to_thread.run_sync(ask, pair[1], 20)
+        assert the_poller().busy.limit == 0
+    assert len(waited) > 3
+    assert "ZeroDivisionError" in caplog.text
+    the_poller().remove(pair[0])
 
 
 async def test_there_is_one_for_each_run() -> None:

@@ -111,6 +111,14 @@ async def test_how_long_to_look_before_sleeping_can_be_set(one: Path) -> None:
     for microseconds in (300, 0):
         async with open_server(settings(one, busy_poll_microseconds=microseconds)):
             assert the_poller().busy.limit == microseconds / 1e6
+    assert the_poller().busy.limit == 0
+
+
+async def test_of_two_servers_the_one_that_ends_leaves_the_other_its_way_of_waiting(one: Path) -> None:
+    async with open_server(settings(one, busy_poll_microseconds=300)):
+        async with open_server(settings(one, busy_poll_microseconds=0)):
+            assert the_poller().busy.limit == 300e-6
+        assert the_poller().busy.limit == 300e-6
 
 
 @pytest.mark.parametrize(("cores", "seconds"), [(0.5, 0.0), (1.0, 0.0), (2.0, 200e-6), (64.0, 200e-6)])

@@ -16,6 +16,7 @@ from protocol.access import keys_file
 from protocol.access.categories import Category
 from protocol.access.keys_file import LOOK_INTERVAL_SECONDS, MAX_FILE_BYTES, KeysFile
 from protocol.errors import Unauthenticated
+from protocol.failures import CallbackFailures
 
 OLD = "old-key-0123456789"
 NEW = "new-key-0123456789"
@@ -86,7 +87,7 @@ async def test_a_changed_file_is_in_force_within_a_look(
 ) -> None:
     keys = KeysFile(path)
     ring = keys.current
-    await nursery.start(keys.watch)
+    await nursery.start(keys.watch, CallbackFailures())
     write(path, text_of(NEW))
     assert keys.current is ring, "nothing changes before the next look"
     started = trio.current_time()
@@ -170,7 +171,7 @@ async def test_a_file_system_that_hangs_does_not_keep_the_server(
     keys = KeysFile(path)
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(keys.watch)
+            await nursery.start(keys.watch, CallbackFailures())
             await reading.wait()
             nursery.cancel_scope.cancel()
         assert not go_on.is_set()

@@ -8,7 +8,7 @@ import pytest
 import trio
 from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 
-from protocol.errors import PayloadTooLarge
+from protocol.errors import InvalidArgument, PayloadTooLarge
 from protocol.http.asgi import AsgiExchange
 from protocol.http.body import BodyLimit
 from protocol.request_memory import RequestMemory, RequestShare
@@ -18,7 +18,7 @@ def too_long(size: int, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"{size} > {limit}")
 
 
-async def read(chunks: list[bytes], limit: int = 100) -> object:
+async def read(chunks: list[bytes], limit: int = 100, *, declared: bytes | None = None) -> object:
     messages: list[ASGIReceiveEvent] = [{"type": "http.request", "body": c, "more_body": True} for c in chunks]
     messages.append({"type": "http.request", "body": b"", "more_body": False})
     remaining = iter(messages)
@@ -30,7 +30,10 @@ async def read(chunks: list[bytes], limit: int = 100) -> object:
     async def send(event: ASGISendEvent) -> None:
         raise AssertionError(event)
 
-    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "headers": []})
+    scope = cast(
+        HTTPScope,
+        {"method": "POST", "raw_path": b"/", "headers": [] if declared is None else [(b"content-length", declared)]},
+    )
     exchange = AsgiExchange(scope, receive, send)
     share = RequestShare(RequestMemory(1 << 20))
     return await exchange.read_body(BodyLimit(limit, too_long), share, pause_seconds=5)
@@ -50,3 +53,9 @@ async def test_the_limit_is_the_last_size_that_passes() -> None:
     assert await read([b"x" * 60, b"y" * 40]) == b"x" * 60 + b"y" * 40
     with pytest.raises(PayloadTooLarge, match="101 > 100"):
         await read([b"x" * 60, b"y" * 41])
+
+
+@pytest.mark.parametrize("declared", [b"0" * 5000, b"9" * 5000, b"0" * 21, b"-1", b"\xb2"])
+async def test_a_declared_length_that_is_none_is_refused(declared: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="Content-Length"):
+        await read([b"x"], declared=declared)

@@ -66,7 +66,7 @@ async def test_an_application_that_fails_is_answered_for(
 async def test_an_error_in_one_connection_ends_that_one_only(
     serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is logged in one line."""
+    """It is logged with its own traceback, not that of the nurseries around it."""
     server = await serve()
     good = await server.connect()
 
@@ -78,7 +78,10 @@ async def test_an_error_in_one_connection_ends_that_one_only(
         await good.receive_some()
         patch.setattr(Connection, "run", fail)
         assert await read_to_end(await server.connect()) == b""
-    assert [record.getMessage() for record in caplog.records] == ["a connection ended with an error: KeyError(1)"]
+    (record,) = caplog.records
+    assert record.getMessage() == "an HTTP connection failed, and ends: a defect of the server"
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], KeyError)
     await good.send_all(LIVE)
     assert (await good.receive_some()).startswith(b"HTTP/1.1 200")
 

@@ -191,3 +191,14 @@ def test_a_head_that_comes_again_is_not_parsed_again_unless_it_is_long() -> None
     assert (first.content_length, other.content_length) == (7, 8)
     assert parse_head(head(7)) is first
     assert parse_head(head(7, padding=2000)) is not parse_head(head(7, padding=2000))
+
+
+@pytest.mark.parametrize("text", ["0" * 5000, "9" * 5000, "0" * 21, "1" * 21])
+def test_a_length_of_too_many_digits_is_refused(text: str) -> None:
+    """Python refuses to read the longest, by an error that is not ours."""
+    with pytest.raises(ServerError):
+        parse_head(make(f"Content-Length: {text}"))
+
+
+def test_a_length_of_twenty_digits_is_read() -> None:
+    assert parse_head(make("Content-Length: " + "7".zfill(20))).content_length == 7

@@ -1,0 +1,630 @@
+"""Defects on purpose: every callback of the server raises in turn, under load, and costs no more than it may.
+
+The server runs in a thread of this process, so that its functions can be made to raise; its clients are real ones, each
+with a connection of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import importlib
+import inspect
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import trio
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from trioton.cli import settings_from
+from trioton.server import Server, address_text
+from trioton.settings import Settings
+
+LOCAL = "127.0.0.1"
+# How long anything may take on a machine that is busy with other work.
+PATIENCE = 20.0
+
+MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value + 1)])
+"""
+DECOUPLED = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value + 1)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+TENSORS = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+TWO = "instance_group [ { count: 2 kind: KIND_CPU } ]\n"
+BATCHING = "dynamic_batching { max_queue_delay_microseconds: 500 }\n"
+ORDERED = "dynamic_batching { preserve_ordering: true }\n"
+TIMED = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 60000000 max_queue_size: 1000 } }\n"
+ADAPTIVE = 'dynamic_batching {} parameters { key: "adaptive_batching" value { string_value: "50" } }\n'
+ONE_AT_A_TIME = (
+    "instance_group [ { count: 2 kind: KIND_CPU "
+    'rate_limiter { resources [ { name: "R" count: 1 global: true } ] } } ]' + "\n"
+)
+SEQUENCES = """
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  control_input [ { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] } ]
+}
+"""
+
+
+def isolation(kind: str) -> str:
+    return f'parameters {{ key: "ISOLATION" value {{ string_value: "{kind}" }} }}\n'
+
+
+# Each kind of model, and the schedulers, by the configuration behind the tensors.
+MODELS = {
+    "worker": TWO + BATCHING,
+    "direct": TWO,
+    "in_loop": TWO + BATCHING + isolation("in_loop"),
+    "in_thread": TWO + ORDERED + isolation("in_process"),
+    "timed": TWO + TIMED + isolation("in_process"),
+    "limited": ONE_AT_A_TIME + BATCHING + isolation("in_process"),
+    "sequences": TWO + SEQUENCES + isolation("in_process"),
+    "stream": TWO + isolation("in_process") + "model_transaction_policy { decoupled: true }\n",
+    "cached": TWO + isolation("in_loop") + "response_cache { enable: true }\n",
+}
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 8
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "in_loop" model_version: -1
+  input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" }
+} ] }
+"""
+
+
+def build(repository: Path) -> None:
+    for name, rest in MODELS.items():
+        folder = repository / name / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(DECOUPLED if name == "stream" else MODEL)
+        (repository / name / "config.pbtxt").write_text(TENSORS + rest)
+    (repository / "pipeline" / "1").mkdir(parents=True)
+    (repository / "pipeline" / "config.pbtxt").write_text(ENSEMBLE)
+
+
+class Injected(Exception):
+    """What is raised on purpose."""
+
+
+@dataclass
+class Fault:
+    """A function that raises the next `left` times, where `matches` what it is called on."""
+
+    left: int = 0
+    fired: int = 0
+    matches: Callable[[Any], bool] = lambda owner: True
+
+    def meet(self, owner: Any) -> None:
+        if self.left and self.matches(owner):
+            self.left -= 1
+            self.fired += 1
+            raise Injected
+
+
+def make_faulty(patch: pytest.MonkeyPatch, place: str, fault: Fault, *, is_behind: bool) -> None:
+    """`place` is "module:Class.function"; it raises before it has done anything, or behind all that it does."""
+    module, _, path = place.partition(":")
+    owner: Any = importlib.import_module(module)
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    def faulty(*arguments: Any, **named: Any) -> Any:
+        if not is_behind:
+            fault.meet(arguments[0])
+            return real(*arguments, **named)
+        found = real(*arguments, **named)
+        try:
+            fault.meet(arguments[0])
+        except Injected:
+            if inspect.iscoroutine(found):
+                found.close()
+            raise
+        return found
+
+    patch.setattr(owner, name, faulty)
+
+
+# The server.
+
+
+@dataclass
+class Running:
+    server: Server
+    token: trio.lowlevel.TrioToken
+    thread: threading.Thread
+    ended: list[BaseException | None]
+
+    @property
+    def is_alive(self) -> bool:
+        return self.thread.is_alive()
+
+    def wait_ready(self) -> None:
+        """Until all instances serve, those too that were started anew."""
+        url = f"http://{address_text(self.server.addresses['http'])}/v2/health/ready"
+        wait_until(lambda: httpx.get(url, timeout=PATIENCE).status_code == 200, lambda: "not ready")
+
+    def metric(self) -> dict[str, float]:
+        """`trioton_callback_failures_total` by its place."""
+        text = httpx.get(f"http://{address_text(self.server.addresses['metrics'])}/metrics", timeout=PATIENCE).text
+        found = {}
+        for line in text.splitlines():
+            if line.startswith('trioton_callback_failures_total{place="'):
+                name, _, value = line.removeprefix('trioton_callback_failures_total{place="').partition('"} ')
+                found[name] = float(value)
+        return found
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[Running]:
+    begun: Queue[tuple[Server, trio.lowlevel.TrioToken]] = Queue()
+    ended: list[BaseException | None] = []
+
+    async def main() -> None:
+        server = Server(settings)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            begun.put((server, trio.lowlevel.current_trio_token()))
+
+    def run() -> None:
+        try:
+            trio.run(main)
+        except BaseException as error:
+            ended.append(error)
+            raise
+        else:
+            ended.append(None)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    server, token = begun.get(timeout=PATIENCE * 2)
+    try:
+        yield Running(server, token, thread, ended)
+    finally:
+        with suppress(trio.RunFinishedError):
+            trio.from_thread.run_sync(server.stop, trio_token=token)
+        thread.join(PATIENCE)
+    assert ended == [None]
+
+
+@pytest.fixture(scope="module")
+def faults() -> Iterator[dict[tuple[str, bool], Fault]]:
+    """By function, and whether it raises behind what it does. Made before the server, which keeps many a function."""
+    found: dict[tuple[str, bool], Fault] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for site in SITES:
+            for is_behind in (False, True):
+                fault = found[site.function, is_behind] = Fault()
+                make_faulty(patch, site.function, fault, is_behind=is_behind)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(faults: dict[tuple[str, bool], Fault], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    repository = tmp_path_factory.mktemp("faults")
+    build(repository)
+    with running(settings(repository)) as found:
+        yield found
+
+
+def settings(repository: Path) -> Settings:
+    arguments = [
+        f"--model-repository={repository}",
+        *(f"--{service}-address={LOCAL}" for service in ("http", "grpc", "metrics")),
+        *(f"--{service}-port=0" for service in ("http", "grpc", "metrics")),
+        "--backend-config=python,allow-in-process=true",
+        "--cache-config=local,size=1048576",
+        "--rate-limit=execution_count",
+        "--metrics-interval-ms=200",
+    ]
+    return settings_from(arguments, {})
+
+
+# The clients.
+
+
+class Failed(Exception):
+    """No answer, or an error."""
+
+
+class Client:
+    """Asks one model again and again on a connection of its own; `run` is its thread's."""
+
+    def __init__(self, server: Server, model: str) -> None:
+        self.model = model
+        self._server = server
+        self.good = 0
+        self.failures: list[str] = []
+        self.wrong: list[str] = []
+        self._number = hash((model, id(self))) % 1000
+
+    def run(self, stop: threading.Event) -> None:
+        self.open()
+        try:
+            self._ask_on(stop)
+        finally:
+            self.close()
+
+    def _ask_on(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._number += 1
+            try:
+                found = self.ask(self._number)
+            except Failed as failure:
+                self.failures.append(str(failure))
+                self.close()
+                time.sleep(0.02)
+                self.open()
+            except Exception as error:
+                self.wrong.append(repr(error))
+                return
+            else:
+                if found != self._number + 1:
+                    self.wrong.append(f"asked {self._number}, got {found}")
+                self.good += 1
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__} of {self.model}"
+
+    def open(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def ask(self, number: int) -> int:
+        """Raises Failed."""
+        raise NotImplementedError
+
+
+class HttpClient(Client):
+    def __init__(self, server: Server, model: str, parameters: Mapping[str, object] | None = None) -> None:
+        super().__init__(server, model)
+        self._parameters = parameters or {}
+
+    def open(self) -> None:
+        host, port = self._server.addresses["http"]
+        self._connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask(self, number: int) -> int:
+        given = {"name": "IN", "shape": [1, 1], "datatype": "INT32", "data": [number]}
+        body = json.dumps({"inputs": [given], "parameters": self._parameters})
+        try:
+            self._connection.request("POST", f"/v2/models/{self.model}/infer", body)
+            response = self._connection.getresponse()
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, TimeoutError):
+                raise AssertionError("no answer") from None
+            raise Failed(repr(error)) from None
+        if response.status in (500, 503):
+            raise Failed(f"{response.status} {text.decode()}")
+        assert response.status == 200, text
+        return int(json.loads(text)["outputs"][0]["data"][0])
+
+
+class SequenceClient(HttpClient):
+    """Each of its sequences is one request long."""
+
+    def __init__(self, server: Server, model: str) -> None:
+        super().__init__(server, model, {"sequence_id": id(self), "sequence_start": True, "sequence_end": True})
+
+
+class GrpcClient(Client):
+    def open(self) -> None:
+        self._client = tritonclient.grpc.InferenceServerClient(
+            address_text(self._server.addresses["grpc"]), channel_args=[("grpc.use_local_subchannel_pool", 1)]
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, number: int) -> int:
+        try:
+            result = self._client.infer(self.model, [_input(number)], client_timeout=PATIENCE)
+        except InferenceServerException as error:
+            raise _failed(error) from None
+        return int(result.as_numpy("OUT")[0, 0])
+
+
+class StreamClient(GrpcClient):
+    def open(self) -> None:
+        super().open()
+        self._answers: Queue[tuple[Any, Any]] = Queue()
+        self._client.start_stream(lambda result, error: self._answers.put((result, error)))
+
+    def close(self) -> None:
+        self._client.stop_stream(cancel_requests=True)
+        super().close()
+
+    def ask(self, number: int) -> int:
+        try:
+            self._client.async_stream_infer(self.model, [_input(number)])
+            result, error = self._answers.get(timeout=PATIENCE)
+        except InferenceServerException as failure:
+            raise _failed(failure) from None
+        except Empty:
+            raise AssertionError("no answer") from None
+        if error is not None:
+            raise _failed(error)
+        return int(result.as_numpy("OUT")[0, 0])
+
+
+def _input(number: int) -> tritonclient.grpc.InferInput:
+    given = tritonclient.grpc.InferInput("IN", [1, 1], "INT32")
+    given.set_data_from_numpy(np.array([[number]], np.int32))
+    return given
+
+
+def _failed(error: InferenceServerException) -> Exception:
+    text = str(error)
+    assert "DEADLINE_EXCEEDED" not in text, "no answer"
+    return Failed(text)
+
+
+CLIENTS: tuple[tuple[Callable[[Server, str], Client], str], ...] = (
+    (HttpClient, "worker"),
+    (HttpClient, "direct"),
+    (HttpClient, "in_loop"),
+    (HttpClient, "in_thread"),
+    (HttpClient, "in_thread"),
+    (HttpClient, "timed"),
+    (HttpClient, "limited"),
+    (HttpClient, "cached"),
+    (HttpClient, "pipeline"),
+    (SequenceClient, "sequences"),
+    (SequenceClient, "sequences"),
+    (GrpcClient, "worker"),
+    (GrpcClient, "in_loop"),
+    (StreamClient, "worker"),
+    (StreamClient, "in_loop"),
+    (StreamClient, "stream"),
+)
+
+
+class Load:
+    """All clients, each in a thread."""
+
+    def __init__(self, server: Server) -> None:
+        self.clients = [kind(server, model) for kind, model in CLIENTS]
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=client.run, args=(self._stop,)) for client in self.clients]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE * 2)
+        assert not any(thread.is_alive() for thread in self._threads)
+
+    def wait_served(self, times: int, clients: Sequence[Client] | None = None) -> None:
+        """Until each has had so many good answers more."""
+        clients = self.clients if clients is None else clients
+        wanted = {client: client.good + times for client in clients}
+        wait_until(
+            lambda: all(client.good >= good or client.wrong for client, good in wanted.items()),
+            lambda: (
+                f"not served: {[(type(c).__name__, c.model, c.failures[-3:]) for c in clients if c.good < wanted[c]]}"
+            ),
+        )
+        self.check()
+
+    def check(self) -> None:
+        assert [client.wrong for client in self.clients if client.wrong] == []
+
+    @property
+    def failures(self) -> list[str]:
+        return [f"{c}: {text}" for c in self.clients for text in c.failures]
+
+
+def wait_until(is_so: Callable[[], bool], problem: Callable[[], str]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end, problem()
+        time.sleep(0.01)
+
+
+# What is made to fail.
+
+
+@dataclass(frozen=True)
+class Site:
+    """A function that raises, where that is counted, and how many requests each time may cost. Behind what it does a
+    defect leaves more undone than before."""
+
+    function: str
+    counted_at: str = ""
+    costs: int = 1
+
+    def __str__(self) -> str:
+        return self.function.rpartition(":")[2]
+
+
+_REST = "protocol.http.http1_rest:Rest."
+_SCHEDULER = "actors.scheduler:Scheduler."
+_DYNAMIC = "actors.batching.dynamic:DynamicBatchingPolicy."
+_SEQUENCES = "actors.sequence.policy:SequencePolicy."
+# Requests of one model that may be in one batch, or wait for one; and sequences, which are all of one model.
+_BATCH = 6
+SITES = (
+    # Calls of the poller.
+    Site(_REST + "_read", "poller"),
+    Site(_REST + "_begin", "poller"),
+    Site("protocol.http.direct_infer:DirectInference.begin", "poller"),
+    Site("protocol.grpc.connection:Connection._read_at_once", "poller"),
+    Site("protocol.grpc.connection:Connection._take", "poller"),
+    Site("protocol.grpc.connection:Connection._end_burst", "poller"),
+    Site("protocol.grpc.calls:Calls.on_request", "connection"),
+    Site("protocol.grpc.calls:Calls.on_data", "connection"),
+    Site("protocol.grpc.direct_calls:DirectCalls.begin", "connection"),
+    Site("protocol.http2.connection:ServerConnection.receive_data", "poller"),
+    Site("backends.python.channel:Channel._read", "worker", _BATCH),
+    # What it calls at the end of a burst.
+    Site("actors.core:ServerCore.give_out", "", 0),
+    Site("actors.model:Model.give_out", "scheduler", 0),
+    # Deliveries of answers.
+    Site(_REST + "answer", "delivery"),
+    Site(_REST + "_send", "delivery"),
+    Site("protocol.http.direct_infer:DirectInference.reply", "delivery"),
+    Site("protocol.http.direct_infer:DirectInference.close", "delivery"),
+    Site("protocol.grpc.direct_calls:DirectCalls.answer", "delivery"),
+    Site("protocol.grpc.outgoing:Outgoing.send_response", "delivery"),
+    Site("protocol.grpc.stream_infer:StreamInfer.take", "delivery"),
+    # Schedulers and their policies.
+    Site(_SCHEDULER + "_submit", "scheduler"),
+    Site(_SCHEDULER + "_give_out", "scheduler", 0),
+    Site(_SCHEDULER + "_assign", "scheduler", 0),
+    Site(_SCHEDULER + "_hand_over", "scheduler", _BATCH),
+    Site(_SCHEDULER + "_finish", "scheduler", _BATCH),
+    Site(_SCHEDULER + "_count", "scheduler", 0),
+    Site("actors.batching.policy:DirectPolicy.add", "scheduler"),
+    Site("actors.batching.policy:DirectPolicy.next_batch", "scheduler", 0),
+    Site(_DYNAMIC + "add", "scheduler"),
+    Site(_DYNAMIC + "next_batch", "scheduler", 0),
+    Site(_DYNAMIC + "_ready", "scheduler", 0),
+    Site(_DYNAMIC + "_removed", "scheduler", 0),
+    Site(_DYNAMIC + "take_expired", "scheduler", 0),
+    Site(_DYNAMIC + "wake_at", "scheduler", 0),
+    Site("actors.ordered_replies:OrderedReplies.expect", "scheduler"),
+    Site("actors.ordered_replies:OrderedReplies.answer", "scheduler", _BATCH),
+    Site("actors.statistics:VersionStatistics.count_batch", "scheduler", 0),
+    Site(_SEQUENCES + "add", "scheduler"),
+    Site(_SEQUENCES + "next_batch", "scheduler", _BATCH),
+    Site(_SEQUENCES + "finish", "scheduler", _BATCH),
+    Site(_SEQUENCES + "take_expired", "scheduler", _BATCH),
+    Site(_SEQUENCES + "wake_at", "scheduler", _BATCH),
+    Site("actors.sequence.tensors:SequenceTensors.dressed", "scheduler", _BATCH),
+    Site("actors.sequence.tensors:SequenceTensors.undressed", "scheduler", _BATCH),
+    Site("actors.rate_limit_policy:RateLimitPolicy.ask", "instance"),
+    Site("actors.rate_limit_policy:RateLimitPolicy.grant", "", 0),
+    Site("actors.rate_limit_policy:RateLimitPolicy.release", "instance"),
+    Site("actors.response_cache:ResponseCache.look_up"),
+    Site("actors.caches.local:LocalCache.look_up", "", 0),
+    Site("actors.ensemble.state:EnsembleState.complete"),
+    # Instances and backends.
+    Site("actors.instance_place:Place.send_nowait", "scheduler", _BATCH),
+    Site("actors.model_instance:ModelInstance._begin", "scheduler", _BATCH),
+    Site("backends.python.backend:PythonBackend.begin", "backend", _BATCH),
+    Site("backends.python.batches:Batches._send", "backend", _BATCH),
+    Site("backends.python.loop_batches:LoopBatches._compute", "backend", _BATCH),
+    Site("backends.python.channel:Channel.give", "backend", _BATCH),
+    Site("backends.python.batch_answers:BatchAnswers._executed", "worker", _BATCH),
+    Site("backends.python.wire:FrameReader.next_frame", "worker", _BATCH),
+    Site("backends.python.open_batches:OpenBatches.close", "", _BATCH),
+    # Timers.
+    Site("protocol.http.http1:Http1.check_time", "timer"),
+)
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("site", SITES, ids=str)
+def test_a_defect_costs_what_it_meets_and_no_more(
+    site: Site, is_behind: bool, server: Running, faults: dict[tuple[str, bool], Fault]
+) -> None:
+    """Everybody else gets the right answer, and so does everybody afterwards; the metric counts it."""
+    times = 1 if is_behind else 2
+    server.wait_ready()
+    before = server.metric()
+    fault = faults[site.function, is_behind]
+    fault.fired = 0
+    with Load(server.server) as load:
+        load.wait_served(2)
+        assert load.failures == []
+        for _ in range(times):
+            fault.left += 1
+            wait_until(lambda: not fault.left, lambda: f"{site} is not called")
+            server.wait_ready()
+            load.wait_served(2)
+    load.check()
+    assert fault.fired == times
+    most = times * (max(site.costs, 1) if is_behind else site.costs)
+    assert len(load.failures) <= most, load.failures
+    assert server.is_alive
+    if site.counted_at and not is_behind:
+        assert server.metric()[site.counted_at] >= before.get(site.counted_at, 0) + times
+
+
+@pytest.mark.parametrize("function", [_DYNAMIC + "next_batch", _SCHEDULER + "_submit", _SCHEDULER + "_assign"])
+def test_a_model_that_fails_always_is_the_only_one_that_does(
+    function: str, server: Running, faults: dict[tuple[str, bool], Fault]
+) -> None:
+    """Its requests get an error, each of them, and it serves as soon as the defect has gone."""
+    server.wait_ready()
+    with Load(server.server) as load:
+        load.wait_served(1)
+        fault = faults[function, False]
+        victims = {"worker", "in_loop"}
+        fault.matches = lambda owner: getattr(owner, "name", "worker") in victims
+        fault.left = 1 << 30
+        hit = [client for client in load.clients if client.model in (*victims, "pipeline")]
+        if function.startswith(_DYNAMIC):  # a policy does not know its model: all that batch dynamically fail
+            hit = [client for client in load.clients if client.model not in ("direct", "sequences", "stream", "cached")]
+        failed = {client: len(client.failures) for client in hit}
+        wait_until(lambda: all(len(c.failures) > failed[c] + 2 for c in hit), lambda: "no errors")
+        load.wait_served(3, [client for client in load.clients if client not in hit])
+        fault.left = 0
+        fault.matches = lambda owner: True
+        server.wait_ready()
+        load.wait_served(3)
+    assert all(client in hit for client in load.clients if client.failures), load.failures
+    assert server.is_alive
+
+
+@pytest.mark.parametrize("length", [b"0" * 5000, b"9" * 5000])
+def test_a_length_of_thousands_of_digits_is_answered_and_costs_nobody_else(length: bytes, server: Running) -> None:
+    with Load(server.server) as load:
+        load.wait_served(1)
+        with socket.create_connection(server.server.addresses["http"], timeout=PATIENCE) as client:
+            path = b"/v2/models/worker/infer"
+            client.sendall(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: " + length + b"\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+        load.wait_served(1)
+    assert load.failures == []
