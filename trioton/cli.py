@@ -81,7 +81,10 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> S
 
 def _repository(word: str) -> Path | StoreUrl:
     """Raises UsageError: it is none, so it was perhaps not meant as one."""
-    place = repository_place(word)
+    try:
+        place = repository_place(word)
+    except ValueError as error:
+        raise UsageError(f"Unexpected argument: '{word}'; {error}") from None
     if isinstance(place, Path):
         for finding in place_findings(place):
             raise UsageError(f"Unexpected argument: {word}; {finding.text}: {finding.mend}")

@@ -83,12 +83,12 @@ def find_run_model(given: Path) -> ModelDirectory:
         UsageError: there is no model; the text says what was expected, and what seems to be there instead.
     """
     path = Path(os.path.abspath(given))
-    if path.is_file():
+    if os.path.isfile(path):  # unlike the methods of Path this never raises
         names = sorted({CONFIG_FILE, *(form.filename for form in MODEL_FORMS if form.can_be_file)})
         if path.name not in names:
             raise UsageError(f"'{given}' is no model file: expected {', '.join(names)}, or the directory of one")
         path = path.parent
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise UsageError(f"'{given}' is no directory; {_EXPECTED} in it")
     if _is_version(path):
         path = path.parent

@@ -209,7 +209,7 @@ class Server:
     async def _check_repository(self, place: Path | StoreUrl) -> None:
         if isinstance(place, StoreUrl):
             await self._check_store(self._stores.repository(place))
-        elif not await trio.Path(place).is_dir():
+        elif not await trio.to_thread.run_sync(os.path.isdir, place):
             raise StartError(
                 f"model repository '{place}' is not a directory; see --model-repository, or serve the others with "
                 "--exit-on-error=false"

@@ -24,11 +24,14 @@ def local_path(text: str) -> Path:
     """For commands that work on folders.
 
     Raises:
-        UsageError: it is a URL.
+        UsageError: it is a URL, or no path.
     """
     if is_store_url(text):
         raise UsageError(f"'{text}' is no folder on this machine; only trioton serve takes URLs of object stores")
-    return Path(text)
+    try:
+        return filesystem_path(text)
+    except ValueError as error:
+        raise UsageError(f"'{text}': {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have several such parts

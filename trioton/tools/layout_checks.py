@@ -35,11 +35,11 @@ def repository_findings(path: Path) -> list[Finding]:
 
 def place_findings(path: Path) -> list[Finding]:
     """Whether it is no repository at all."""
-    if not path.exists():
+    if not os.path.exists(path):  # unlike the methods of Path these never raise
         return [Finding(f"repository '{path}' does not exist", "make it, or correct the path")]
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return [Finding(f"repository '{path}' is no directory", "give the directory that holds those of the models")]
-    if (path / CONFIG_FILE).is_file() or any((path / "1" / name).exists() for name in _MODEL_FILES):
+    if os.path.isfile(path / CONFIG_FILE) or any(os.path.exists(path / "1" / name) for name in _MODEL_FILES):
         return [
             Finding(
                 f"'{path}' is the directory of one model, not a repository",
