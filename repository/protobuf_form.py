@@ -6,6 +6,7 @@ itself. `repository.pbtxt` and `repository.json_form` are the two callers.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -63,4 +64,6 @@ def _without_unset(value: Any) -> Any:
         return {key: _without_unset(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
         return [_without_unset(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):  # in the words of protobuf's JSON
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
