@@ -30,6 +30,7 @@ from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.http2 import events
 from protocol.http2.connection import ServerConnection
 from protocol.http2.frames import GOAWAY
+from protocol.http2.h2_connection import HIGHEST_STREAM_ID
 from protocol.http2.reader import WireReader
 from protocol.messages import Buffer
 from protocol.wire import Wire
@@ -125,7 +126,11 @@ class Http2Connection:
     async def drain(self) -> None:
         """Take no more requests than those that the client sends before it has heard of that, answer them, and let
         `run` return."""
-        self._goodbye.begin(self._now(), is_idle=not self._streams)
+        self._retire()
+
+    def _retire(self) -> None:
+        self._goodbye.begin(self._now())
+        self._out.before_end = self._note_response
 
     def check_time(self, now: float) -> None:
         """Called every now and then."""
@@ -177,7 +182,7 @@ class Http2Connection:
             raise error
         self._failures.note("connection", error, "an HTTP/2 request failed, and its connection ends behind the others")
         self._streams.fail(stream_id)
-        self._goodbye.begin(self._now(), is_idle=not self._streams)
+        self._retire()
 
     def fail(self, error: Exception) -> None:
         """Implements `reader.Reading`."""
@@ -249,22 +254,28 @@ class Http2Connection:
 
     def note_last_end(self) -> None:
         """Implements `http2_streams.Owner`."""
-        if self._goodbye.has_begun:
-            self._follow(self._goodbye.on_idle(self._now()))
         self._end_if_done()
+
+    def _note_response(self, stream_id: int) -> None:
+        """In one write with the response, so that its client reads both before it sends the next request."""
+        if self._streams.is_last(stream_id) and self._goodbye.on_idle(self._now()) is Step.ANNOUNCE:
+            self._announce()
 
     def _follow(self, step: Step | None) -> None:
         match step:
             case Step.ANNOUNCE:
-                # Before it: for some clients nothing may come behind a GOAWAY.
-                self._h2.ping(RETIRING_PING)
-                self._out.announce_end()
+                self._announce()
                 self._out.write()
             case Step.REFUSE:
                 self._streams.refuses = True
                 self._out.go_away()
                 self._out.write()
         self._end_if_done()
+
+    def _announce(self) -> None:
+        # The ping goes first: for some clients nothing may come behind a GOAWAY.
+        self._h2.ping(RETIRING_PING)
+        self._h2.close_connection(last_stream_id=HIGHEST_STREAM_ID)
 
     def _end_if_done(self) -> None:
         if self._streams.refuses and not self._streams:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import enum
 import math
 
-# How long the first GOAWAY waits for the end of the requests in flight, and for one where there are none.
-BUSY_SECONDS = 1.0
-IDLE_SECONDS = 0.1
+# How long the first GOAWAY waits for the end of the requests in flight, or for a request where there are none.
+WAIT_SECONDS = 1.0
 # How long a client has to say that it has read it.
 ANSWER_SECONDS = 1.0
 
@@ -37,10 +36,10 @@ class Goodbye:
         self._announce_at = math.inf
         self._refuse_at = math.inf
 
-    def begin(self, now: float, *, is_idle: bool) -> None:
+    def begin(self, now: float) -> None:
         if not self.has_begun:
             self.has_begun = True
-            self._announce_at = now + (IDLE_SECONDS if is_idle else BUSY_SECONDS)
+            self._announce_at = now + WAIT_SECONDS
 
     def end(self) -> Step:
         """Begin, without a wait."""

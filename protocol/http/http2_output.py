@@ -42,6 +42,8 @@ class HttpOutput(FrameOutput):
             connection, wire, count_refusal, send_timeout=send_timeout, connection_window=connection_window
         )
         self._blocks = blocks
+        # Called with the stream of a response that is whole, before that is written: what it adds leaves with it.
+        self.before_end: Callable[[int], None] | None = None
 
     # Responses that need no task.
 
@@ -59,6 +61,8 @@ class HttpOutput(FrameOutput):
             self._h2.send_plain_response(stream_id, block, (reply.body, *reply.tail), size)
         else:
             self._h2.send_header_block(stream_id, block, end_stream=True)
+        if self.before_end is not None:
+            self.before_end(stream_id)
         self._write_soon(size, answers)
         return True
 
@@ -93,6 +97,8 @@ class HttpOutput(FrameOutput):
                 await self._send_in_frames(stream_id, parts, size, end_stream=True)
         except StreamClosedError:
             raise ClientGone from None
+        if self.before_end is not None:
+            self.before_end(stream_id)
         self.write()
 
     def send_head(self, stream_id: int, status: int, headers: Headers) -> None:
@@ -116,6 +122,8 @@ class HttpOutput(FrameOutput):
                 self._h2.send_data(stream_id, (), end_stream=end_stream)  # it takes nothing of any window
         except StreamClosedError:
             raise ClientGone from None
+        if end_stream and self.before_end is not None:
+            self.before_end(stream_id)
         self.write()
 
     def reset(self, stream_id: int, code: ErrorCodes) -> None:

@@ -123,6 +123,10 @@ class Http2Streams:
     def __len__(self) -> int:
         return len(self._exchanges) + len(self._plain)
 
+    def is_last(self, stream_id: int) -> bool:
+        """Whether there is no other request."""
+        return len(self) == (stream_id in self._exchanges or stream_id in self._plain)
+
     def begin(self, nursery: trio.Nursery) -> None:
         """Before the first event; the nursery is the connection's."""
         self._nursery = nursery

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.http.http2_goodbye import ANSWER_SECONDS, BUSY_SECONDS, IDLE_SECONDS, Goodbye, Step
+from protocol.http.http2_goodbye import ANSWER_SECONDS, WAIT_SECONDS, Goodbye, Step
 
 
 def test_nothing_happens_before_it_has_begun() -> None:
@@ -14,8 +14,8 @@ def test_nothing_happens_before_it_has_begun() -> None:
 
 def test_a_busy_connection_says_it_behind_its_last_response() -> None:
     goodbye = Goodbye()
-    goodbye.begin(100, is_idle=False)
-    assert goodbye.due(100 + BUSY_SECONDS / 2) is None
+    goodbye.begin(100)
+    assert goodbye.due(100 + WAIT_SECONDS / 2) is None
     assert goodbye.on_idle(100.1) is Step.ANNOUNCE
     assert goodbye.on_idle(100.2) is None  # once
     assert goodbye.on_answered() is Step.REFUSE
@@ -24,21 +24,21 @@ def test_a_busy_connection_says_it_behind_its_last_response() -> None:
 
 def test_a_connection_that_is_always_busy_says_it_all_the_same() -> None:
     goodbye = Goodbye()
-    goodbye.begin(100, is_idle=False)
-    assert goodbye.due(100 + BUSY_SECONDS) is Step.ANNOUNCE
+    goodbye.begin(100)
+    assert goodbye.due(100 + WAIT_SECONDS) is Step.ANNOUNCE
 
 
 def test_an_idle_connection_waits_for_the_request_that_may_be_on_its_way() -> None:
     goodbye = Goodbye()
-    goodbye.begin(100, is_idle=True)
+    goodbye.begin(100)
     assert goodbye.due(100) is None
-    assert goodbye.due(100 + IDLE_SECONDS) is Step.ANNOUNCE
+    assert goodbye.due(100 + WAIT_SECONDS) is Step.ANNOUNCE
 
 
 def test_a_client_that_says_nothing_is_given_a_while() -> None:
     goodbye = Goodbye()
-    goodbye.begin(100, is_idle=True)
-    announced = 100 + IDLE_SECONDS
+    goodbye.begin(100)
+    announced = 100 + WAIT_SECONDS
     assert goodbye.due(announced) is Step.ANNOUNCE
     assert goodbye.due(announced + ANSWER_SECONDS / 2) is None
     assert goodbye.due(announced + ANSWER_SECONDS) is Step.REFUSE
@@ -47,6 +47,6 @@ def test_a_client_that_says_nothing_is_given_a_while() -> None:
 
 def test_it_begins_once() -> None:
     goodbye = Goodbye()
-    goodbye.begin(100, is_idle=True)
-    goodbye.begin(200, is_idle=False)
-    assert goodbye.due(100 + IDLE_SECONDS) is Step.ANNOUNCE
+    goodbye.begin(100)
+    goodbye.begin(200)
+    assert goodbye.due(100 + WAIT_SECONDS) is Step.ANNOUNCE
