@@ -56,7 +56,13 @@ class Place(Inbox[Execute]):
         self.is_busy = False
         if self._messages:
             message = self._messages.popleft()  # before it is begun: that may be all of it, and come here again
-            if not self._begin(self, message):
+            try:
+                is_begun = self._begin(self, message)
+            except Exception:
+                self._messages.appendleft(message)
+                self.wake()
+                raise
+            if not is_begun:
                 self._messages.appendleft(message)
                 self.wake()
 

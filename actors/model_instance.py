@@ -172,7 +172,10 @@ class ModelInstance:
             self._places.discard(place)
             place.close()
         elif not self._has_died and not self._is_stopping:
-            place.go_on()
+            try:
+                place.go_on()
+            except Exception as error:  # the batch that has ended is to be reported all the same
+                self._note(error, "its next batch could not be begun, and is left to its task")
 
     async def _run_batch(self, place: Place, message: Execute, free: Callable[[], None] | None) -> None:
         if self.is_decoupled:
