@@ -138,7 +138,10 @@ class Scheduler(SchedulerLoop):
     def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
         instance = done.instance
         is_ahead = self._ahead.get(instance) is done.given  # an instance that is stopped ends its batches in any order
-        (self._ahead if is_ahead else self._running).pop(instance, None)
+        given = self._ahead if is_ahead else self._running
+        if given.get(instance) is not done.given:  # it was given up with its instance, and answered then
+            return (), ()
+        del given[instance]
         if self.tuning is not None:
             self._learn(self.tuning, done, now)
         if instance in self._ahead:
@@ -182,12 +185,20 @@ class Scheduler(SchedulerLoop):
         self._removed.discard(instance.name)
         if instance in self._idle:
             self._idle.remove(instance)
-        given = (self._running.pop(instance, None), self._ahead.pop(instance, None))
-        unseen = [item for message in given if message is not None for item in message.batch]
-        if unseen:  # handed over in the moment in which it died
-            self._streaming.difference_update(unseen)
-            self._fail(unseen, Unavailable(f"model instance '{instance.name}' has died"))
+        # Handed over in the moment in which it died.
+        self._fail_given(instance, Unavailable(f"model instance '{instance.name}' has died"))
         self._retire(instance)
+
+    def _fail_given(self, instance: InstanceAddress, error: ServerError) -> None:
+        """What it has; its own report of it, if one comes, is not heard any more."""
+        given = (self._running.pop(instance, None), self._ahead.pop(instance, None))
+        items = [item for message in given if message is not None for item in message.batch]
+        if items:
+            self._streaming.difference_update(items)
+            self._fail(items, error)
+            if self.is_decoupled:  # nor are its responses
+                for item in items:
+                    item.is_cancelled = True
 
     def _retire(self, instance: InstanceAddress) -> None:
         self._end_life(instance)
@@ -202,8 +213,9 @@ class Scheduler(SchedulerLoop):
             instance = self._idle.popleft()
             try:
                 self._hand_over(instance, batch, self._running)
-            except Exception:  # before it was given anything
-                self._idle.append(instance)
+            except Exception:
+                if instance not in self._running:
+                    self._idle.append(instance)
                 raise
         if self.runs_ahead:
             self._assign_ahead(now)
@@ -231,19 +243,9 @@ class Scheduler(SchedulerLoop):
         try:
             instance.inbox.send_nowait(message)
         except Exception as error:
+            # Nobody knows whether it has the batch, so it is given up.
             self._note(error, f"instance '{instance.name}' could not be given a batch, and is started anew")
-            self._take_back(instance, message, running)
-
-    def _take_back(self, instance: InstanceAddress, message: Execute, running: dict[InstanceAddress, Execute]) -> None:
-        """Nobody knows whether the instance has the batch, so it is given up."""
-        instance.inbox.close()
-        if running.get(instance) is message:
-            del running[instance]
-            self._streaming.difference_update(message.batch)
-            self._fail(message.batch, self._defect())
-            for item in message.batch:
-                item.is_cancelled = True
-        self._retire(instance)
+            self._forget(instance)
 
     # Defects.
 
@@ -272,14 +274,15 @@ class Scheduler(SchedulerLoop):
         self._queued.discard(item)
         self.policy.abandon(item)
 
-    def _forget(self, instance: InstanceAddress) -> None:
-        self._live.discard(instance)
-        self._running.pop(instance, None)
-        self._ahead.pop(instance, None)
+    def _forget(self, instance: InstanceAddress, ended: Execute | None = None) -> None:
+        instance.inbox.close()
+        for given in (self._running, self._ahead):
+            if ended is not None and given.get(instance) is ended:
+                del given[instance]
         if instance in self._idle:
             self._idle.remove(instance)
-        if not self._live:
-            self._fail_waiting(self._defect())
+        self._fail_given(instance, self._defect())
+        self._retire(instance)
 
     def _fail(self, items: Sequence[QueuedRequest], error: ServerError) -> None:
         # Those that were abandoned were counted then.

@@ -29,6 +29,7 @@ import trio
 
 from actors.messages import (
     BatchDone,
+    Execute,
     InstanceAddress,
     InstanceGone,
     QueuedRequest,
@@ -129,6 +130,8 @@ class SchedulerLoop(abc.ABC):
             if self._is_draining or self._wake_at != math.inf:
                 self._tell_task()
             self._answer(items, replies)
+            if not items and message.replies is not None:  # it was given up before, and counted then
+                return
             try:
                 self._count(message, now)
             except Exception as error:
@@ -180,14 +183,16 @@ class SchedulerLoop(abc.ABC):
         edge = last.answers if isinstance(last, Awaited) else None  # mostly that of all of them
         if edge is not None:
             edge.begin_burst()
-        for item, reply in zip(items, replies, strict=True):
-            if not item.is_cancelled:
-                try:
-                    item.reply.send_nowait(reply)
-                except Exception as error:
-                    self._note(error, "a request could not be answered")
-        if edge is not None:
-            edge.end_burst()
+        try:
+            for item, reply in zip(items, replies, strict=True):
+                if not item.is_cancelled:
+                    try:
+                        item.reply.send_nowait(reply)
+                    except Exception as error:
+                        self._note(error, "a request could not be answered")
+        finally:
+            if edge is not None:
+                edge.end_burst()
 
     def _answer_in_order(
         self, ordered: OrderedReplies, items: Sequence[QueuedRequest], replies: Sequence[Reply]
@@ -242,8 +247,7 @@ class SchedulerLoop(abc.ABC):
         """As `_finish`, after that has raised: nobody knows what it has noted, so the instance is given up, and started
         anew."""
         self._note(error, f"the end of a batch was not noted; instance '{done.instance.name}' is started anew")
-        done.instance.inbox.close()
-        self._forget(done.instance)
+        self._forget(done.instance, done.given)
         if done.replies is None:  # their streams end with the instance
             return (), ()
         return [*done.batch], [self._defect()] * len(done.batch)
@@ -297,8 +301,8 @@ class SchedulerLoop(abc.ABC):
         """Take out what was noted of a request, if anything was."""
 
     @abc.abstractmethod
-    def _forget(self, instance: InstanceAddress) -> None:
-        """It takes no more batches, and what it has need not be answered."""
+    def _forget(self, instance: InstanceAddress, ended: Execute | None = None) -> None:
+        """It takes no more batches; what it has fails, but for that which it has just `ended`."""
 
     @abc.abstractmethod
     def _has_running(self) -> bool:

@@ -73,21 +73,22 @@ class Answers:
             self.end_burst()
 
     def _deliver(self) -> None:
-        while self._ready:
-            ready, self._ready = self._ready, []
-            self.left = len(ready)
-            for answered in ready:
-                self.left -= 1
+        while self._ready or self._last:  # a last call may end what others wait for
+            while self._ready:
+                ready, self._ready = self._ready, []
+                self.left = len(ready)
+                for answered in ready:
+                    self.left -= 1
+                    try:
+                        answered.deliver()
+                    except Exception as error:
+                        self._fail(answered.fail, error)
+            last, self._last = self._last, []
+            for call, failed in last:
                 try:
-                    answered.deliver()
+                    call()
                 except Exception as error:
-                    self._fail(answered.fail, error)
-        last, self._last = self._last, []
-        for call, failed in last:
-            try:
-                call()
-            except Exception as error:
-                self._fail(failed, error)
+                    self._fail(failed, error)
 
     def _fail(self, failed: Callable[[Exception], None], error: Exception) -> None:
         self._failures.note("delivery", error, "an answer could not be sent, and its request or connection ends")

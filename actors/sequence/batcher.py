@@ -388,7 +388,8 @@ class SequenceBatcher(SchedulerLoop):
         rest = self.policy.abandon(item)
         self._fail(rest, Cancelled("an earlier request of the sequence was cancelled"), FailureReason.CANCELED)
 
-    def _forget(self, instance: InstanceAddress) -> None:
+    def _forget(self, instance: InstanceAddress, ended: Execute | None = None) -> None:
+        instance.inbox.close()
         self._live.discard(instance)
         self._idle.pop(instance, None)
         self._running.pop(instance, None)

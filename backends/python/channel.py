@@ -240,7 +240,7 @@ class Channel:
                 self._handlers[frame.kind](frame)
                 frame = reader.next_frame() if reader.missing <= 0 else None
         except BrokenFrame as error:
-            self._end(str(error))
+            self.refuse(str(error))
         except Exception as error:
             self._fail(error)
 
@@ -249,4 +249,4 @@ class Channel:
         self._failures.note(
             "worker", error, f"{self._name}: what its worker says could not be taken; it is started anew"
         )
-        self._end("the server failed to take what it said")
+        self.refuse("the server failed to take what it said")

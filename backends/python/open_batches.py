@@ -5,6 +5,8 @@ Flow: batches → [open batches: while anything is to come] → who waits for th
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import trio
 
 from backends.interface import BatchResult
@@ -47,16 +49,17 @@ class OpenBatches:
     def close(self, batch: RunningBatch, result: BatchResult | Exception | None = None) -> None:
         """Nothing more is to come for it; tell who waits for it, where there is anything to tell."""
         self.by_number.pop(batch.number, None)
-        self.room.leave(batch)
-        if self._watching:
-            self._changed.unpark_all()
-        if result is None:
-            return
-        if batch.done is not None:
-            batch.done(result)
-        elif batch.executed is not None:
-            batch.result = result
-            batch.executed.set()
+        try:
+            self.room.leave(batch)
+            if self._watching:
+                self._changed.unpark_all()
+        finally:  # nobody else knows the batch any more
+            if result is not None:
+                if batch.done is not None:
+                    batch.done(result)
+                elif batch.executed is not None:
+                    batch.result = result
+                    batch.executed.set()
 
     def abandon(self, batch: RunningBatch) -> None:
         """Nobody waits for it any more, but the worker has it, unless it has answered in this moment."""
@@ -66,19 +69,20 @@ class OpenBatches:
             self.close(batch)
 
     def fail_open(self, error: ServerError) -> None:
-        """End all batches that no task waits for, and all requests of decoupled ones."""
-        for batch in list(self.by_number.values()):
-            for stream in batch.streams:
-                stream.fail(error)
-            if batch.done is not None:
-                self.close(batch, error)
+        """End all batches that no task waits for, and all requests of decoupled ones: each, whatever another raises."""
+        with ExitStack() as ends:
+            for batch in reversed(self.by_number.values()):  # the last callback is called first
+                for stream in batch.streams:
+                    ends.callback(stream.fail, error)
+                if batch.done is not None:
+                    ends.callback(self.close, batch, error)
 
     def end(self) -> None:
         """The worker says nothing more."""
-        self.room.wake_all()
-        self.tell_changed()
         for batch in self.by_number.values():
             if batch.execution is not None:
                 batch.execution.is_running = False
             if batch.executed is not None:
                 batch.executed.set()
+        self.room.wake_all()
+        self.tell_changed()
