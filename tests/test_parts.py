@@ -1,0 +1,70 @@
+"""The parts in which `make test` runs the tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.parts import FIRST_PART, FRAMEWORK_PARTS, FRAMEWORKS, ROOT, judge, parts, run
+
+COLLECT = f"""
+import sys
+import pytest
+status = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *sys.argv[1:]])
+print("imported:", *sorted(sys.modules.keys() & set({FRAMEWORKS})))
+sys.exit(status)
+"""
+
+
+def test_tests_without_a_framework_import_none() -> None:
+    """A module that imports one at its top belongs into that framework's part; or the import, into the test."""
+    command = [sys.executable, "-c", COLLECT, *parts(first=())["no framework"]]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
+    assert found.stdout.splitlines()[-1] == "imported:"
+
+
+def test_what_a_part_names_is_there() -> None:
+    paths = [path for each in (FIRST_PART, *FRAMEWORK_PARTS.values()) for path in each]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert len(paths) == len(set(paths))
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    for name in ("plain", "special"):
+        (tmp_path / f"test_{name}.py").write_text(
+            f"def test_{name}():\n    with open('ran', 'a') as file:\n        file.write('{name} ')\n"
+        )
+    return tmp_path
+
+
+def test_every_test_runs_once_and_the_others_run_when_a_part_fails(suite: Path) -> None:
+    selections = parts({"special": ["test_special.py"]}, first=())
+    arguments = ["-q", "-p", "no:cacheprovider"]
+    assert run(arguments, selections, suite) == 0
+    assert (suite / "ran").read_text() == "plain special "
+    with (suite / "test_plain.py").open("a") as file:
+        file.write("    assert False\n")
+    assert run(arguments, selections, suite) == 1
+    assert (suite / "ran").read_text() == "plain special plain special "
+
+
+def test_arguments_are_those_of_every_part(suite: Path) -> None:
+    """A part that has no such test has not failed."""
+    selections = parts({"special": ["test_special.py"]}, first=())
+    arguments = ["-q", "-p", "no:cacheprovider", "-k"]
+    assert run([*arguments, "special"], selections, suite) == 0
+    assert (suite / "ran").read_text() == "special "
+    assert run([*arguments, "nothing"], selections, suite) == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"), [((0, 0), 0), ((5, 0), 0), ((5, 5), 5), ((0, 1), 1), ((3, 1), 3), ((0, -9), -9)]
+)
+def test_the_exit_status(statuses: tuple[int, ...], status: int) -> None:
+    assert judge({str(number): each for number, each in enumerate(statuses)}) == status
