@@ -43,6 +43,11 @@ class Submission(msgspec.Struct, eq=False):
     _caller: Caller | None = None
     _target: CalledModel | None = None
 
+    @property
+    def arrival(self) -> float:
+        """Implements `protocol.core.Submitted`."""
+        return self._item.arrival
+
     def __enter__(self) -> QueuedRequest:
         return self._item
 

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
+import trio
 
 from protocol.core import Submitted
 from protocol.errors import ServerError
+from protocol.failure_log import FailedRequest
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceResponse
 from protocol.wakeup import Wakeup
@@ -96,6 +98,17 @@ class Answers:
             failed(error)
         except Exception as another:
             self._failures.note("delivery", another, "what waits for an answer could not be ended")
+
+
+def describe_awaited(awaited: Awaited) -> FailedRequest:
+    """What the log says of a request that is answered with an error: by what was submitted as long as it is held, and
+    else by its response, which could not be sent."""
+    submitted, reply = awaited.submitted, awaited.reply
+    if submitted is not None:
+        return FailedRequest.of(submitted.request, trio.current_time() - submitted.arrival)
+    if isinstance(reply, InferenceResponse):
+        return FailedRequest(reply.model_name, str(reply.model_version), reply.id)
+    return FailedRequest()
 
 
 class Awaited(msgspec.Struct, eq=False):

@@ -142,7 +142,14 @@ class AnswerTo(Protocol):
 
 
 class Submitted(Protocol):
-    """A request that the server has taken, whose caller does not wait in a task. One of both is called, once."""
+    """A request that the server has taken, whose caller does not wait in a task. One of both methods is called, once.
+    `arrival` is in seconds of Trio's clock."""
+
+    @property
+    def request(self) -> InferenceRequest: ...
+
+    @property
+    def arrival(self) -> float: ...
 
     def end(self) -> None:
         """The answer has come."""

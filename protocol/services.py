@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
+from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
 from protocol.limits import LimitCounter
 from protocol.request_memory import RequestMemory
@@ -31,3 +32,4 @@ class EdgeServices:
     load_report: Callable[[], Mapping[str, float]] | None = None
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     failures: CallbackFailures = field(default_factory=CallbackFailures)
+    failure_log: FailureLog = field(default_factory=FailureLog)

@@ -19,6 +19,7 @@ from protocol.access.forwarding import HeaderForwarding
 from protocol.access.keys_file import KeysFile
 from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Dialect, RestrictedApis, Restriction
 from protocol.core import InferenceCore
+from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
 from protocol.grpc.server import serve_grpc
 from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
@@ -57,6 +58,7 @@ class Shared:
     load_report: Callable[[], Mapping[str, float]]
     addresses: Mapping[str, Address]
     failures: CallbackFailures
+    failure_log: FailureLog
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -129,4 +131,5 @@ def _services(
         load_report=shared.load_report,
         addresses=shared.addresses,
         failures=shared.failures,
+        failure_log=shared.failure_log,
     )

@@ -34,6 +34,7 @@ from backends.registry import BackendRegistry
 from protocol.access.keys_file import KeysFile
 from protocol.core import ModelIndex
 from protocol.errors import ServerError
+from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
 from protocol.limits import LimitCounter
 from protocol.poller import the_poller
@@ -85,6 +86,7 @@ class Server:
         cache = settings.cache()
         self.cache = ResponseCache(cache.name, cache.settings) if cache is not None else None
         self._failures = CallbackFailures()
+        self._failure_log = FailureLog()
         custom = CustomMetrics(is_own_name, is_enabled=settings.allow_metrics)
         registry = BackendRegistry(directories=settings.backend_directory)
         self._stores = settings.stores(os.environ)
@@ -165,6 +167,7 @@ class Server:
                         self._close_edges.set()
                     self._close_metrics.set()
                 background.cancel_scope.cancel()  # helpers without an end of their own
+        self._failure_log.close()
         self._shared_memory.close()
         self._stores.cache.close()
         if failure is not None:
@@ -282,6 +285,7 @@ class Server:
             load_report=partial(load_report, self._metrics.registry),
             addresses=self.addresses,
             failures=self._failures,
+            failure_log=self._failure_log,
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:

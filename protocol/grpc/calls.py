@@ -18,12 +18,14 @@ import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import StreamTerminatedError
 
-from protocol.errors import Unavailable
+from protocol.errors import DeadlineExceeded, Unavailable
+from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
 from protocol.grpc.call_tasks import CallTasks
 from protocol.grpc.codec import Codec
-from protocol.grpc.direct_calls import DirectCalls, deadline_exceeded
-from protocol.grpc.direct_infer import METHOD, DirectInfer
+from protocol.grpc.direct_calls import TOO_LATE, DirectCalls, deadline_exceeded
+from protocol.grpc.direct_infer import DirectInfer
+from protocol.grpc.failed_calls import MODEL_INFER, note_failure
 from protocol.grpc.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
 from protocol.grpc.incoming import Incoming
 from protocol.grpc.keepalive import Lifetime
@@ -59,6 +61,7 @@ class Shared:
     give_out: Callable[[], None] = lambda: None
     poller: Poller | None = None
     failures: CallbackFailures = field(default_factory=CallbackFailures)
+    failure_log: FailureLog = field(default_factory=FailureLog)
 
 
 class Owner(Protocol):
@@ -119,7 +122,7 @@ class Calls:
         self.direct.terminate()
 
     def read_head(self, headers: Headers) -> RequestHead:
-        direct_method = None if self._shared.direct is None else METHOD
+        direct_method = None if self._shared.direct is None else MODEL_INFER
         return read_head(headers, self._shared.handlers, self._limits.max_header_size, direct_method)
 
     def room(self, stream_id: int, size: int) -> memoryview | None:
@@ -170,9 +173,13 @@ class Calls:
         elif head.handler is None:
             if head.limit is not None:
                 self._out.count_refusal(head.limit)
+            if head.error is not None:
+                note_failure(self._shared.failure_log, head.method, head.error)
             self._out.end_stream(stream_id, head.refusal or (), peer_has_ended=has_ended)
         else:
-            response = error_response(Unavailable(SHUTTING_DOWN), head.method)
+            error = Unavailable(SHUTTING_DOWN)
+            response = error_response(error, head.method)
+            note_failure(self._shared.failure_log, head.method, error)
             self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
 
     def on_data(self, event: events.DataReceived) -> None:
@@ -244,8 +251,13 @@ class Calls:
             except StreamTerminatedError:
                 stream.is_closed = True
             except Exception as error:
+                if error is not stream.noted_failure:
+                    self._note_failure(stream, error)
                 return trailers(*status_of(error, stream.method))
         return OK_TRAILERS
+
+    def _note_failure(self, stream: Stream, error: Exception) -> None:
+        note_failure(self._shared.failure_log, stream.method, error, stream.describe)
 
     def _close_call(self, stream: Stream) -> None:
         del self._streams[stream.id]
@@ -255,6 +267,7 @@ class Calls:
         if not stream.is_closed:
             if ending is None:
                 ending = deadline_exceeded()
+                self._note_failure(stream, DeadlineExceeded(TOO_LATE))
             if not stream.has_sent_headers:
                 ending = (*RESPONSE_HEADERS, *ending)
             self._out.end_stream(stream.id, ending, peer_has_ended=stream.incoming.has_ended)

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from grpclib.const import Status
 
-from protocol.errors import Internal
+from protocol.answers import describe_awaited
+from protocol.errors import DeadlineExceeded, Internal
 from protocol.grpc.direct_infer import DirectCall, DirectInfer
 from protocol.grpc.framing import whole_message
 from protocol.grpc.headers import RESPONSE_HEADERS, Header, error_response, trailers
@@ -27,6 +28,8 @@ from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.stream import Stream
 from protocol.http2 import events
 from protocol.messages import Buffer
+
+TOO_LATE = "the call's deadline has passed"
 
 
 class Owner(Protocol):
@@ -87,6 +90,7 @@ class DirectCalls:
         late = [call for call in self.begun.values() if call.deadline <= now]
         for call in late:
             del self.begun[call.id]
+            self._note_failure(call, DeadlineExceeded(TOO_LATE))
             self._give_up(call)
             ending = (*RESPONSE_HEADERS, *deadline_exceeded())
             self._out.end_stream(call.id, ending, peer_has_ended=True)
@@ -160,6 +164,7 @@ class DirectCalls:
         try:
             message = infer.encode(call)
         except Exception as error:
+            self._note_failure(call, error)
             self._out.end_stream(call.id, error_response(error, call.head.method), peer_has_ended=True)
             self._out.write_after(infer.answers)
         else:
@@ -179,6 +184,7 @@ class DirectCalls:
     def fail_answer(self, call: DirectCall, error: Exception) -> None:
         """Implements `direct_infer.Asking`."""
         self.begun.pop(call.id, None)
+        self._note_failure(call, error)
         try:
             self._out.fail_stream(call.id, error_response(Internal("internal error"), call.head.method))
         finally:
@@ -193,7 +199,12 @@ class DirectCalls:
         incoming.has_ended = True
         stream = self._owner.run_in_task(incoming)
         stream.handle = handle
+        stream.describe = partial(describe_awaited, call)
         return stream
+
+    def _note_failure(self, call: DirectCall, error: Exception) -> None:
+        if self._infer is not None:
+            self._infer.note_failure(call, error)
 
     def _give_up(self, call: DirectCall) -> None:
         assert self._infer is not None
@@ -211,4 +222,4 @@ async def _send(message: Sequence[Buffer], stream: Stream) -> None:
 
 def deadline_exceeded() -> Sequence[Header]:
     """The trailers of a call that was too late."""
-    return trailers(Status.DEADLINE_EXCEEDED, "the call's deadline has passed")
+    return trailers(Status.DEADLINE_EXCEEDED, TOO_LATE)

@@ -9,9 +9,11 @@ to it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
-from protocol.answers import Answers, Awaited
+from protocol.answers import Answers, Awaited, describe_awaited
+from protocol.grpc.failed_calls import MODEL_INFER, note_failure
 from protocol.grpc.infer_codec import encode_response
 from protocol.grpc.receiving import ReceiveMemory
 from protocol.grpc.request_forms import RequestForms
@@ -22,8 +24,6 @@ from protocol.messages import Buffer, InferenceRequest, InferenceResponse
 from protocol.placement import PlacedRequest, Placement
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease
-
-METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class Asking(Protocol):
@@ -120,6 +120,10 @@ class DirectInfer:
         assert call.placed is not None
         assert isinstance(call.reply, InferenceResponse)
         await stream.send_message(encode_response(await call.placed.deliver(call.reply)))
+
+    def note_failure(self, call: DirectCall, error: Exception) -> None:
+        """Log that it is answered with an error, as long as it is not closed."""
+        note_failure(self._services.failure_log, MODEL_INFER, error, partial(describe_awaited, call))
 
     def give_up(self, call: DirectCall) -> None:
         """Nobody wants its answer any more."""

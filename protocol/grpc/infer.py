@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from protocol.access.forwarding import put_over
 from protocol.errors import Decoupled, Unsupported
+from protocol.failure_log import FailedRequest
 from protocol.grpc.framing import Message
 from protocol.grpc.infer_codec import DecodedRequest, encode_response
 from protocol.grpc.request_forms import ReadRequest, RequestForms
@@ -77,7 +79,9 @@ async def model_infer(services: EdgeServices, forms: RequestForms, stream: Strea
     data = await stream.recv_message()
     read = forms.read(data)
     call = InferCall(services, forms, stream)
-    trace = call.trace(read.model_name, waiting, time.monotonic_ns())
+    read_ns = time.monotonic_ns()
+    stream.describe = partial(describe, read, read_ns)
+    trace = call.trace(read.model_name, waiting, read_ns)
     if trace is None:
         await stream.send_message(await _answer(services, call.decode(read, data, None)))
         return
@@ -86,6 +90,12 @@ async def model_infer(services: EdgeServices, forms: RequestForms, stream: Strea
         await send_traced(stream, response, trace)
     finally:
         trace.end()
+
+
+def describe(read: ReadRequest | None, read_ns: int) -> FailedRequest:
+    """What the log says of a request that was read at `read_ns` of `time.monotonic_ns`, or could not be read."""
+    seconds = (time.monotonic_ns() - read_ns) / 1e9
+    return FailedRequest(seconds=seconds) if read is None else FailedRequest(*read.names, seconds)
 
 
 async def _answer(services: EdgeServices, decoded: DecodedRequest) -> Message:

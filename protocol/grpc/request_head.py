@@ -27,6 +27,7 @@ class RequestHead:
         is_direct: its calls may be answered without a task (`direct_infer`).
         refusal: the whole response to a call that is not served.
         limit: which limit refuses it, if it is one.
+        error: what the refusal says, where it is a call of gRPC.
     """
 
     headers: Sequence[Header]
@@ -37,6 +38,7 @@ class RequestHead:
     is_direct: bool = False
     refusal: Sequence[Header] | None = None
     limit: str | None = None
+    error: ServerError | None = None
 
 
 def read_head(
@@ -61,7 +63,7 @@ def read_head(
         seconds = None if timeout is None else decode_timeout_seconds(timeout)
     except ServerError as error:
         limit = "max_header_size" if isinstance(error, PayloadTooLarge) else None
-        return RequestHead(headers, method, refusal=error_response(error, method), limit=limit)
+        return RequestHead(headers, method, refusal=error_response(error, method), limit=limit, error=error)
     return RequestHead(headers, method, handler, seconds, encoding, is_direct=method == direct_method)
 
 

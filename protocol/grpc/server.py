@@ -78,6 +78,7 @@ class _Server:
             give_out=services.core.give_out,
             poller=self._poller,
             failures=self._failures,
+            failure_log=services.failure_log,
         )
         self._count = 0
         self._connections: set[Connection] = set()

@@ -43,12 +43,23 @@ def status_of(error: Exception, where: str) -> tuple[Status, str]:
     match error:
         case ServerError():
             told(error)
-            return _STATUS_OF_KIND.get(error.kind, Status.UNKNOWN), error.message
+            return code_of(error), error.message
         case GRPCError():
             return error.status, error.message or error.status.name
         case _:
             logger.error("%s failed unexpectedly", where, exc_info=error)
-            return Status.INTERNAL, UNEXPECTED
+            return code_of(error), UNEXPECTED
+
+
+def code_of(error: Exception) -> Status:
+    """The status for an error; INTERNAL for one that is not ours."""
+    match error:
+        case ServerError():
+            return _STATUS_OF_KIND.get(error.kind, Status.UNKNOWN)
+        case GRPCError():
+            return error.status
+        case _:
+            return Status.INTERNAL
 
 
 def encode_status_message(message: str) -> str:

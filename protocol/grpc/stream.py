@@ -15,6 +15,7 @@ from grpclib.stream import StreamIterator
 
 from protocol.answers import Answers
 from protocol.errors import DeadlineExceeded, InvalidArgument, Unavailable
+from protocol.failure_log import FailedRequest
 from protocol.grpc.codec import Codec
 from protocol.grpc.compression import choose_encoding, compress
 from protocol.grpc.framing import Frame, Message, frame, whole_message
@@ -51,6 +52,8 @@ class Stream(StreamIterator[Any]):
             has to `release` them.
         on_close: called when the call has ended, whether its handler has run or not.
         is_draining: the server stops; the handler should take no more requests.
+        describe: what the log says of the inference request that the call serves, if that fails.
+        noted_failure: what the handler has logged itself, before it raises that.
     """
 
     def __init__(
@@ -73,6 +76,8 @@ class Stream(StreamIterator[Any]):
         self.has_sent_headers = False
         self.is_closed = False
         self.is_draining = False
+        self.describe: Callable[[], FailedRequest] = FailedRequest
+        self.noted_failure: Exception | None = None
         self.offer: Callable[[memoryview, int], bool] | None = None
         self.on_close: Callable[[], None] | None = None
         self._output = output

@@ -9,15 +9,19 @@ that fails is answered with its error message, and the stream goes on. Source: T
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import trio
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.answers import Answers, Awaited
+from protocol.core import Submitted
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
+from protocol.failure_log import FailedRequest
+from protocol.grpc.failed_calls import note_failure
 from protocol.grpc.framing import Message
 from protocol.grpc.in_order import AnswerOrder
-from protocol.grpc.infer import InferCall, send_traced
+from protocol.grpc.infer import InferCall, describe, send_traced
 from protocol.grpc.infer_codec import (
     DecodedRequest,
     RequestNames,
@@ -44,7 +48,7 @@ class _Request(Awaited, kw_only=True):
     `failure` is what was wrong with it before the core saw it. `lease` and `placed` are there if it uses shared memory
     or classification. `memory` is what its message counts for in the stream. `submitted` is there while no task runs it
     and `reply` has not been taken. `response` is what a model gave that gives one, `ending` the error that ends the
-    stream in its place.
+    stream in its place. `read_ns` is when it was read, in nanoseconds of `time.monotonic_ns`, if not by `submitted`.
     """
 
     stream: StreamInfer
@@ -57,6 +61,7 @@ class _Request(Awaited, kw_only=True):
     lease: Lease | None = None
     placed: PlacedRequest | None = None
     has_answered: bool = False
+    read_ns: int = 0
     response: Message = b""
     ending: Exception | None = None
 
@@ -173,10 +178,11 @@ class StreamInfer:
         return request
 
     async def _fill(self, request: _Request, data: memoryview, waiting_ns: int, *, can_submit: bool) -> None:
+        request.read_ns = time.monotonic_ns()
         read = request.read = self._forms.read(data)
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
-        request.trace = self._call.trace(read.model_name, waiting_ns, time.monotonic_ns())
+        request.trace = self._call.trace(read.model_name, waiting_ns, request.read_ns)
         request.decoded = self._call.decode(read, data, request.trace)
         inference, placement = request.decoded.request, request.decoded.placement
         if can_submit and placement is None and request.trace is None:
@@ -225,9 +231,9 @@ class StreamInfer:
                 request.response = encode_stream_response(request.reply)
             else:
                 assert request.reply is not None
-                self._fail(request, request.reply)
+                self._fail(request, request.reply, submitted)
         except Exception as error:
-            self._fail(request, error)
+            self._fail(request, error, submitted)
         if not self._answers.complete_at_once(request):
             self._tasks.start(request)
         if self._has_read:
@@ -239,8 +245,7 @@ class StreamInfer:
 
     def _send_answer_at_once(self, request: _Request) -> bool:
         if request.ending is not None:
-            request.close()
-            self._end(request.ending)
+            self._end_by(request, request.ending)
         elif self._sends or not self._stream.send_at_once(request.response, self._delivered):
             return False
         else:
@@ -278,8 +283,7 @@ class StreamInfer:
 
     async def _send_answer(self, request: _Request) -> None:
         if request.ending is not None:
-            request.close()
-            self._end(request.ending)
+            self._end_by(request, request.ending)
         else:
             await self._send(request, request.response)
             self._finish(request)
@@ -309,7 +313,9 @@ class StreamInfer:
             request.close()
             raise
 
-    def _fail(self, request: _Request, error: Exception) -> None:
+    def _fail(self, request: _Request, error: Exception, submitted: Submitted | None = None) -> None:
+        method = self._stream.method
+        note_failure(self._services.failure_log, method, error, partial(_describe, request, submitted))
         # What is wrong with a request, or with the model that it names, never ends the stream.
         is_issued = request.failure is None and (
             request.has_answered or not isinstance(error, (InvalidArgument, NotFound))
@@ -317,8 +323,15 @@ class StreamInfer:
         if self._ends_on_error and is_issued:
             request.ending = error
         else:
-            _, message = status_of(error, self._stream.method)
+            _, message = status_of(error, method)
             request.response = encode_stream_error(message, request.names)
+
+    def _end_by(self, request: _Request, error: Exception) -> None:
+        """Its error is the stream's."""
+        request.close()
+        if self._ending is None:
+            self._stream.noted_failure = error
+        self._end(error)
 
     def _end(self, error: Exception) -> None:
         self._ending = self._ending or error
@@ -351,3 +364,10 @@ class StreamInfer:
                 self._sending.release()
         finally:
             self._sends -= 1
+
+
+def _describe(request: _Request, submitted: Submitted | None) -> FailedRequest:
+    """What the log says of it."""
+    if submitted is not None:
+        return FailedRequest.of(submitted.request, trio.current_time() - submitted.arrival)
+    return describe(request.read, request.read_ns)

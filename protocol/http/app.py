@@ -19,6 +19,7 @@ from protocol.http.body import BodyLimit
 from protocol.http.compression import IDENTITY, content_encoding, inflate
 from protocol.http.errors import BodyTooLarge, LimitError, error_reply
 from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
+from protocol.http.failed_request import describe
 from protocol.http.infer_codec import HEADER_LENGTH, json_too_large
 from protocol.http.reply import Reply
 from protocol.http.request_forms import RequestForms
@@ -52,6 +53,7 @@ class HttpApp:
 
     async def __call__(self, exchange: Exchange) -> None:
         headers = exchange.headers
+        arrival_ns = time.monotonic_ns()
         trace: Trace | None = None
         route: Route | None = None
         request: HttpRequest | None = None
@@ -76,6 +78,7 @@ class HttpApp:
                     self.forms,
                     exchange.sent_headers,
                     trace,
+                    arrival_ns=arrival_ns,
                 )
                 if trace is not None:
                     trace.stamp("HTTP_RECV_END")
@@ -87,6 +90,7 @@ class HttpApp:
                 return
             except ServerError as exc:
                 reply = self._error_reply(exc)
+                self._note_failure(exchange, route, request, exc, reply.status, arrival_ns)
                 if request is None:
                     await self._refuse(reply, exchange)
                     return
@@ -96,6 +100,7 @@ class HttpApp:
                 )
                 # Where a part of the answer has been sent, its body ends without its end: all that can still be said.
                 reply = None if exchange.has_started else internal_reply(exc)
+                self._note_failure(exchange, route, request, exc, 500, arrival_ns)
             if reply is not None:
                 if trace is not None:
                     trace.stamp("HTTP_SEND_START")
@@ -152,6 +157,27 @@ class HttpApp:
         share.take(most)
         request.body = await trio.to_thread.run_sync(inflate, request.body, encoding, limit)
         share.give(size + most - len(request.body))
+
+    def _note_failure(
+        self,
+        exchange: Exchange,
+        route: Route | None,
+        request: HttpRequest | None,
+        error: Exception,
+        status: int,
+        arrival_ns: int,
+    ) -> None:
+        """Log the failure of an inference request."""
+        if route is not None and not route.is_inference:
+            return
+        try:
+            endpoint, parameters = self.routes.find(exchange.raw_path)
+            route = endpoint.route(exchange.method)
+        except ServerError:
+            return
+        if route.is_inference:
+            call = f"HTTP {route.path.rpartition('/')[2]}"
+            self.services.failure_log.note(call, status, error, partial(describe, request, parameters, arrival_ns))
 
     def _error_reply(self, error: ServerError) -> Reply:
         if isinstance(error, LimitError):

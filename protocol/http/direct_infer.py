@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from protocol.access.keys import KeyRing
-from protocol.answers import Answers, Awaited
+from protocol.answers import Answers, Awaited, describe_awaited
 from protocol.errors import ServerError
+from protocol.failure_log import FailedRequest
 from protocol.http.app import HttpApp, internal_reply
 from protocol.http.compression import IDENTITY
 from protocol.http.errors import error_reply
@@ -28,7 +30,7 @@ from protocol.http.infer_codec import (
 )
 from protocol.http.infer_handler import encode, encode_at_once, infer
 from protocol.http.reply import Reply
-from protocol.messages import InferenceResponse
+from protocol.messages import LATEST_VERSION, InferenceResponse
 from protocol.poller import the_poller
 
 logger = logging.getLogger(__name__)
@@ -170,12 +172,28 @@ class DirectInference:
             try:
                 return encode_at_once(reply, request.encoding, request.accepts_coding)
             except ServerError as error:
-                return error_reply(error)
+                return self._error_reply(request, error)
             except Exception as error:  # a defect, which is this request's and no other's
                 logger.exception("the answer of model '%s' could not be encoded", reply.model_name)
+                self.note_failure(request, error, 500)
                 return internal_reply(error)
         assert reply is not None
-        return error_reply(reply)
+        return self._error_reply(request, reply)
+
+    def _error_reply(self, request: DirectRequest, error: ServerError) -> Reply:
+        reply = error_reply(error)
+        self.note_failure(request, error, reply.status)
+        return reply
+
+    def note_failure(self, request: DirectRequest, error: Exception, status: int) -> None:
+        """Log that it is answered with an error."""
+        self._services.failure_log.note("HTTP infer", status, error, partial(describe_awaited, request))
+
+    def note_refusal(self, head: DirectHead, error: ServerError, status: int) -> None:
+        """Log that a request is answered with an error though only its head has come."""
+        version = "" if head.model_version == LATEST_VERSION else str(head.model_version)
+        failed = FailedRequest(head.model_name, version)
+        self._services.failure_log.note("HTTP infer", status, error, lambda: failed)
 
     def close(self, request: DirectRequest) -> None:
         """It is answered, or what is left of that needs nothing that it holds."""
@@ -188,7 +206,10 @@ class DirectInference:
         try:
             return await encode(request.reply, request.encoding, request.accepts_coding)
         except ServerError as error:
-            return error_reply(error)
+            return self._error_reply(request, error)
+        except Exception as error:
+            self.note_failure(request, error, 500)
+            raise
 
     def give_up(self, request: DirectRequest) -> None:
         """Nobody wants its answer any more."""

@@ -12,7 +12,7 @@ from protocol.http.body import BodyLimit
 from protocol.http.reply import Headers, Reply
 from protocol.http.request_forms import RequestForms
 from protocol.http.settings import HttpSettings
-from protocol.messages import LATEST_VERSION, Buffer
+from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
 from protocol.request_memory import RequestShare
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
@@ -47,7 +47,8 @@ class HttpRequest:
 
     `path_parameters` are the named parts of the route's path, percent-decoded. `headers` holds the first value of each
     header by its lower-case name, `sent_headers` all of them as they came. `forms` are those of inference requests.
-    `trace` is there if the request is traced.
+    `trace` is there if the request is traced, `inference` once a request for inference was decoded.
+    `arrival_ns` is when its head was there, in nanoseconds of `time.monotonic_ns`.
     """
 
     services: EdgeServices
@@ -59,6 +60,8 @@ class HttpRequest:
     forms: RequestForms
     sent_headers: Iterable[tuple[bytes, bytes]] = ()
     trace: Trace | None = None
+    inference: InferenceRequest | None = None
+    arrival_ns: int = 0
     _lease: Lease | None = None
 
     @property

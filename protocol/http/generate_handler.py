@@ -13,6 +13,7 @@ import trio
 from protocol.errors import Internal, InvalidArgument, ServerError, text_of
 from protocol.http.errors import error_reply
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
+from protocol.http.failed_request import describe
 from protocol.http.generate_codec import decode_generate_request, encode_generate_response
 from protocol.http.load_report import load_report_headers
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
@@ -63,7 +64,7 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
     try:
         await request.core.infer_stream(inference, send)
     except Exception as exc:
-        error = _told(exc, request.model_name)
+        error = _told(exc, request)
         if not writer.has_started:
             await begin(error.status)
         await writer.send(_event(error.content))
@@ -86,6 +87,7 @@ async def _decode(request: HttpRequest) -> InferenceRequest:
     is_large = len(request.body) > JSON_IN_THREAD_ABOVE
     inference = await trio.to_thread.run_sync(decode) if is_large else decode()
     inference.trace = request.trace
+    request.inference = inference
     return inference
 
 
@@ -97,11 +99,14 @@ def _event(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
-def _told(error: Exception, model_name: str) -> Reply:
+def _told(error: Exception, request: HttpRequest) -> Reply:
     if not isinstance(error, ServerError):
-        logger.error("a stream of model '%s' failed", model_name, exc_info=error)
+        logger.error("a stream of model '%s' failed", request.model_name, exc_info=error)
         error = Internal(f"internal error: {text_of(error)}")
-    return error_reply(error)
+    reply = error_reply(error)
+    failed = partial(describe, request, request.path_parameters, request.arrival_ns)
+    request.services.failure_log.note("HTTP generate_stream", reply.status, error, failed)
+    return reply
 
 
 def _not_one() -> InvalidArgument:

@@ -167,7 +167,7 @@ class Http2Streams:
             or request.head.refusal is not None
             or request.head.is_malformed
         ):
-            self._refuse(event, request.head)
+            self._refuse(event, request)
             self.out.taken += event.flow_controlled_length
             return
         self._owner.note_request()
@@ -190,8 +190,8 @@ class Http2Streams:
         body.has_ended = event.stream_ended
         self._run_in_task(event.stream_id, request.head, body)
 
-    def _refuse(self, event: events.RequestReceived, head: StreamHead) -> None:
-        stream_id = event.stream_id
+    def _refuse(self, event: events.RequestReceived, request: RequestHead) -> None:
+        stream_id, head = event.stream_id, request.head
         if self.refuses:
             self.out.refuse_stream(stream_id)
             return
@@ -205,7 +205,10 @@ class Http2Streams:
             error, code = TooManyStreams(self._limits.max_concurrent_streams), ErrorCodes.REFUSED_STREAM
         if isinstance(error, LimitError):
             self._on_limit(error.limit)
-        self.out.refuse(stream_id, error_reply(error), has_ended=event.stream_ended, code=code)
+        reply = error_reply(error)
+        if request.plain is not None and self._direct is not None:
+            self._direct.note_refusal(request.plain, error, reply.status)
+        self.out.refuse(stream_id, reply, has_ended=event.stream_ended, code=code)
 
     def on_data(self, event: events.DataReceived) -> None:
         stream_id = event.stream_id

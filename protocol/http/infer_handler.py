@@ -34,7 +34,7 @@ async def infer(request: HttpRequest) -> Reply:
     header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(body))
     known = request.forms.find(body, header_length, model_name=name, model_version=version)
     decoded = known or await _decode(request, header_length)
-    inference = decoded.request
+    inference = request.inference = decoded.request
     inference.trace = request.trace
     if not request.services.forwarding.is_empty:
         _forward_headers(request, inference)

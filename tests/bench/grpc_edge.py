@@ -38,6 +38,11 @@ STREAM_WINDOW = ConnectionLimits().stream_window
 class _Taken:
     """Implements `protocol.core.Submitted`."""
 
+    arrival = 0.0
+
+    def __init__(self, request: InferenceRequest) -> None:
+        self.request = request
+
     def end(self) -> None:
         pass
 
@@ -60,7 +65,7 @@ class Echo:
 
     def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted:
         self._to_model.send_nowait((request, answer_to))
-        return _Taken()
+        return _Taken(request)
 
     def give_out(self) -> None:
         pass

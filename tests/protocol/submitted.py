@@ -8,13 +8,15 @@ import trio
 
 from protocol.core import AnswerTo
 from protocol.errors import ServerError
-from protocol.messages import InferenceResponse
+from protocol.messages import InferenceRequest, InferenceResponse
 
 
 class FakeSubmitted:
     """Implements `protocol.core.Submitted`, and holds to it that it ends once."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: InferenceRequest) -> None:
+        self.request = request
+        self.arrival = trio.current_time()
         self.ending = ""
         self._scope = trio.CancelScope()
 

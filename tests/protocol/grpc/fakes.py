@@ -154,7 +154,7 @@ class FakeCore:
         if self.tasks is None or request.model_name == "defect":
             return None
         self._note(request)
-        submitted = FakeSubmitted()
+        submitted = FakeSubmitted(request)
         self.tasks.start_soon(submitted.run, partial(self.answer, request), answer_to)
         self.submitted.append(submitted)
         return submitted

@@ -296,8 +296,11 @@ async def test_a_client_that_leaves_has_its_calls_given_up() -> None:
         assert endings(peers.core) == ["given up"] * 2
 
 
-async def test_deadlines_end_calls_in_time(autojump_clock: trio.testing.MockClock) -> None:
-    """Each at its own, in whatever order they come, and nothing is sent for one that was answered."""
+async def test_deadlines_end_calls_in_time(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each at its own, in whatever order they come, and nothing is sent for one that was answered. Each leaves a line
+    in the log."""
     async with serving() as peers:
         began = trio.current_time()
         (slow,) = await start(peers, "forever", headers={"grpc-timeout": "30S"})
@@ -313,6 +316,12 @@ async def test_deadlines_end_calls_in_time(autojump_clock: trio.testing.MockCloc
         assert trio.current_time() - began == pytest.approx(30)
         assert sorted(endings(peers.core)) == ["answered", "answered", "given up", "given up"]
         assert await held(peers) == 0
+    lines = [line for line in caplog.messages if "failed" in line]
+    assert [line.partition(" id ")[0] for line in lines] == [
+        "gRPC ModelInfer failed: model 'forever', version 'latest',"
+    ] * 2
+    assert "status DEADLINE_EXCEEDED, after 500.000 ms: the call's deadline has passed" in lines[0]
+    assert "status DEADLINE_EXCEEDED, after 30000.000 ms: the call's deadline has passed" in lines[1]
 
 
 async def test_draining_waits_for_calls_without_a_task(autojump_clock: trio.testing.MockClock) -> None:

@@ -33,7 +33,7 @@ class HoldingCore(FakeCore):
     held: list[tuple[InferenceRequest, AnswerTo]] = field(default_factory=list)
 
     def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted | None:
-        submitted = FakeSubmitted()
+        submitted = FakeSubmitted(request)
         self.submitted.append(submitted)
         self.held.append((request, answer_to))
         self.came.set()

@@ -151,7 +151,7 @@ class FakeCore:
         self._check(request.model_name, request.model_version)
         if not isinstance(self.failure, ServerError) or self.respond is not None:
             return None
-        submitted = FakeSubmitted()
+        submitted = FakeSubmitted(request)
         self.tasks.start_soon(submitted.run, partial(self._answer, request), answer_to)
         self.submitted.append(submitted)
         return submitted

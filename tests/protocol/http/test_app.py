@@ -166,7 +166,8 @@ async def test_a_defect_is_500_and_logged_with_its_traceback(caplog: pytest.LogC
     with caplog.at_level(logging.ERROR):
         answer = await call(make_app(core), "POST", "/v2/models/broken/infer", b'{"inputs":[]}')
     assert (answer.status, answer.error) == (500, "internal error: ValueError: a defect")
-    (record,) = caplog.records
+    record, line = caplog.records
+    assert line.getMessage().startswith("HTTP infer failed: model 'broken', version 'latest', id '', status 500, after")
     assert record.getMessage() == "POST /v2/models/{model_name}/infer failed"
     assert record.exc_info is not None
     assert record.exc_info[1] is core.failure

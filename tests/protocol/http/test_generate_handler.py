@@ -106,7 +106,10 @@ async def test_a_defect_after_the_first_response(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.ERROR):
         answer = await post(core, "many/generate_stream", {"text": "hi"})
     assert events(answer)[1] == {"error": "internal error: ValueError: a defect"}
-    (record,) = caplog.records
+    record, line = caplog.records
+    assert line.getMessage().startswith(
+        "HTTP generate_stream failed: model 'many', version 'latest', id '', status 500"
+    )
     assert record.getMessage() == "a stream of model 'many' failed"
 
 

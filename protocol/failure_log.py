@@ -1,0 +1,104 @@
+"""The log line of an inference request that is answered with an error: what was asked for, the status, the time taken.
+
+Both edges write theirs through one `FailureLog`. Its level says whose fault it was, so that a client's mistakes are
+seen with `--log-verbose` only. What comes from clients and models is escaped and cut, so that none can forge a line or
+fill the disk, and each kind of error has a token bucket.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from protocol.errors import ServerError, text_of
+from protocol.flood import FloodGuard
+from protocol.messages import LATEST_VERSION, InferenceRequest
+
+logger = logging.getLogger(__name__)
+
+# The failures of the server and its models, and those of its capacity; all other kinds are mistakes of the client.
+_LEVELS = {
+    "INTERNAL": logging.ERROR,
+    "UNKNOWN": logging.ERROR,
+    "UNAVAILABLE": logging.WARNING,
+    "OVERLOADED": logging.WARNING,
+    "DEADLINE_EXCEEDED": logging.WARNING,
+}
+# Of each kind of error.
+LINES_PER_SECOND = 10
+# Characters that are shown of a name or an id, and of an error's text.
+_LONGEST_NAME = 128
+_LONGEST_TEXT = 512
+
+
+class FailedRequest(NamedTuple):
+    """What is known of it: nothing of a request that could not be read. `seconds` since it arrived, None if nobody
+    has looked at the clock then."""
+
+    model_name: str = ""
+    model_version: str = ""
+    id: str = ""
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, request: InferenceRequest, seconds: float | None) -> FailedRequest:
+        version = request.model_version
+        return cls(request.model_name, "" if version == LATEST_VERSION else str(version), request.id, seconds)
+
+
+class FailureLog:
+    """One server's. `clock` gives seconds and never goes back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: dict[str, FloodGuard] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def note(self, call: str, status: object, error: Exception, describe: Callable[[], FailedRequest]) -> None:
+        """Write the line of a request that is answered with `error`, unless its level is off or too many are written.
+
+        `describe` is called only for a line that is written. Never raises: the request's answer is worth more.
+        """
+        kind = error.kind if isinstance(error, ServerError) else "INTERNAL"
+        level = _LEVELS.get(kind, logging.DEBUG)
+        if not logger.isEnabledFor(level):
+            return
+        bucket = self._buckets.get(kind)
+        if bucket is None:
+            bucket = self._buckets[kind] = FloodGuard(LINES_PER_SECOND)
+        if not bucket.passes(self._clock()):
+            self._left_out[kind] += 1
+            return
+        try:
+            self._report_left_out(kind, level)
+            logger.log(level, "%s", _line(call, status, error, describe()))
+        except Exception:
+            logger.exception("the line of a failed request could not be written")
+
+    def close(self) -> None:
+        """The server ends: say what has been left out since the last lines."""
+        for kind in list(self._left_out):
+            self._report_left_out(kind, _LEVELS.get(kind, logging.DEBUG))
+
+    def _report_left_out(self, kind: str, level: int) -> None:
+        if count := self._left_out.pop(kind, 0):
+            logger.log(level, "%d more requests failed with %s, whose lines were left out", count, kind)
+
+
+def _line(call: str, status: object, error: Exception, failed: FailedRequest) -> str:
+    text = error.message if isinstance(error, ServerError) else text_of(error)
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}..."
+    taken = "" if failed.seconds is None else f", after {failed.seconds * 1e3:.3f} ms"
+    return (
+        f"{call} failed: model {_quoted(failed.model_name)}, version {_quoted(failed.model_version or 'latest')}, "
+        f"id {_quoted(failed.id)}, status {status}{taken}: {repr(' '.join(text.split()))[1:-1]}"
+    )
+
+
+def _quoted(text: str) -> str:
+    """As a literal of Python: in quotes, and without line ends, control characters and half surrogates."""
+    return repr(text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}...")

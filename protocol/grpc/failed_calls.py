@@ -1,0 +1,26 @@
+"""The log lines of inference calls over gRPC that are answered with an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from protocol.failure_log import FailedRequest, FailureLog
+from protocol.grpc.status import code_of
+
+MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
+_INFERENCE = {
+    MODEL_INFER: "gRPC ModelInfer",
+    "/inference.GRPCInferenceService/ModelStreamInfer": "gRPC ModelStreamInfer",
+}
+
+
+def note_failure(
+    log: FailureLog,
+    method: str,
+    error: Exception,
+    describe: Callable[[], FailedRequest] = FailedRequest,
+) -> None:
+    """Log that a call, or a request in its stream, is answered with an error; nothing where it is no inference."""
+    call = _INFERENCE.get(method)
+    if call is not None:
+        log.note(call, code_of(error).name, error, describe)
