@@ -99,6 +99,8 @@ def test_generate(server: ServerProcess, call: str) -> None:
 @pytest.mark.parametrize("compression", [None, "gzip"], ids=["without a task", "in a task"])
 @pytest.mark.parametrize("model", list(WHERE)[:3])
 def test_grpc(server: ServerProcess, model: str, compression: str | None) -> None:
+    # A small message would not be sent compressed, and take no task.
+    padding: dict[str, Any] = {"parameters": {"padding": "x" * 2000}} if compression else {}
     with Client("grpc", server.addresses["grpc"]) as client:
         for inputs, status, level, text in (
             (RAISE, "INTERNAL", "E", "raised on purpose"),
@@ -106,7 +108,7 @@ def test_grpc(server: ServerProcess, model: str, compression: str | None) -> Non
         ):
             request_id = f"{model}-{compression}-{status}"
             with pytest.raises(InferenceServerException):
-                client.infer(model, inputs, request_id=request_id, compression_algorithm=compression)
+                client.infer(model, inputs, request_id=request_id, compression_algorithm=compression, **padding)
             check(server, level, "gRPC ModelInfer", model, request_id, status, text)
 
 
