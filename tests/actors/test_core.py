@@ -270,7 +270,7 @@ async def test_a_model_can_be_brought_by_the_load_call(tmp_path: Path) -> None:
         assert core.is_model_ready("brought"), "no repository needs to have it"
         await core.load_model("m")
         assert core.model_metadata("m").versions == ("1",)
-        for path in ("../x", "/etc/x", "1/../../x", "."):
+        for path in ("../x", "/../x", "1/../../x", "."):
             with pytest.raises(InvalidArgument, match="must stay within model directory"):
                 await core.load_model("m", LoadParameters(config=OVERRIDE, files={path: b""}))
         with pytest.raises(InvalidArgument, match="failed to write the override files"):

@@ -114,11 +114,11 @@ CANNOT = "TRITONSERVER_METRIC_KIND_{} does not support {}"
             "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. ",
         ),
         (
-            "pb_utils.MetricFamily('1', '', 1)",
+            "pb_utils.MetricFamily('1', '', KINDS[0])",
             "Error when creating MetricFamily: '1' is no name",
         ),
         (
-            "pb_utils.MetricFamily('c', '', 1)",
+            "pb_utils.MetricFamily('c', '', KINDS[1])",
             "Error when creating MetricFamily: metric family 'c' exists already",
         ),
         ("h.Metric(buckets=[2, 1])", "Error when creating Metric: the buckets of the metric 'h' must ascend"),
@@ -127,7 +127,8 @@ CANNOT = "TRITONSERVER_METRIC_KIND_{} does not support {}"
 async def test_metrics_that_cannot_be(tmp_path: Path, work: str, message: str) -> None:
     """Triton's texts, as exceptions in the model."""
     model = executing(f"""
-        c, g, h = (pb_utils.MetricFamily(name, "", kind) for kind, name in enumerate("cgh"))
+        KINDS = [pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE, pb_utils.MetricFamily.HISTOGRAM]
+        c, g, h = (pb_utils.MetricFamily(name, "", kind) for name, kind in zip("cgh", KINDS))
         try:
             {work}
         except pb_utils.TritonModelException as error:
