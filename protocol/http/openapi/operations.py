@@ -87,7 +87,7 @@ OPERATIONS: Mapping[str, Operation] = {
         failures=(404, 500, 503, 504),
     ),
     f"POST {_MODEL}/generate_stream": Operation(
-        "Responses as server-sent events; an error after the first response is an event, too.",
+        "Responses as server-sent events. An error of the model is one, too, with its status if it is the first.",
         takes="GenerateRequest",
         needs_body=True,
         gives="GenerateResponse",
