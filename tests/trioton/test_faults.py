@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -35,6 +35,8 @@ from trioton.settings import Settings
 LOCAL = "127.0.0.1"
 # How long anything may take on a machine that is busy with other work.
 PATIENCE = 20.0
+# How long a server may take to end that still has requests; none has when the tests have passed.
+EXIT_SECONDS = 10
 
 MODEL = """
 import numpy as np
@@ -175,6 +177,7 @@ class Running:
     token: trio.lowlevel.TrioToken
     thread: threading.Thread
     ended: list[BaseException | None]
+    is_spoilt: bool = False  # by a test that has failed
 
     @property
     def is_alive(self) -> bool:
@@ -198,7 +201,7 @@ class Running:
 
 @contextmanager
 def running(settings: Settings) -> Iterator[Running]:
-    begun: Queue[tuple[Server, trio.lowlevel.TrioToken]] = Queue()
+    begun: Queue[tuple[Server, trio.lowlevel.TrioToken] | BaseException] = Queue()
     ended: list[BaseException | None] = []
 
     async def main() -> None:
@@ -212,20 +215,24 @@ def running(settings: Settings) -> Iterator[Running]:
             trio.run(main)
         except BaseException as error:
             ended.append(error)
-            raise
+            begun.put(error)
         else:
             ended.append(None)
 
     thread = threading.Thread(target=run)
     thread.start()
-    server, token = begun.get(timeout=PATIENCE * 2)
+    first = begun.get(timeout=PATIENCE * 2)
+    if isinstance(first, BaseException):
+        raise first
+    server, token = first
+    found = Running(server, token, thread, ended)
     try:
-        yield Running(server, token, thread, ended)
+        yield found
     finally:
         with suppress(trio.RunFinishedError):
             trio.from_thread.run_sync(server.stop, trio_token=token)
         thread.join(PATIENCE)
-    assert ended == [None]
+    assert found.is_spoilt or ended == [None]
 
 
 @pytest.fixture(scope="module")
@@ -240,12 +247,45 @@ def faults() -> Iterator[dict[tuple[str, bool], Fault]]:
         yield found
 
 
+class Servers:
+    """One server for all tests, and another one after a test that has failed, so that the rest do not fail with it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stack = ExitStack()
+        self._present: Running | None = None
+
+    def present(self) -> Running:
+        if self._present is None:
+            self._present = self._stack.enter_context(running(self._settings))
+        return self._present
+
+    def end(self, *, is_spoilt: bool = False) -> None:
+        if self._present is not None:
+            self._present.is_spoilt = is_spoilt
+            self._present = None
+        self._stack.close()
+
+
 @pytest.fixture(scope="module")
-def server(faults: dict[tuple[str, bool], Fault], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def servers(faults: dict[tuple[str, bool], Fault], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     repository = tmp_path_factory.mktemp("faults")
     build(repository)
-    with running(settings(repository)) as found:
-        yield found
+    found = Servers(settings(repository))
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def server(
+    servers: Servers, faults: dict[tuple[str, bool], Fault], request: pytest.FixtureRequest
+) -> Iterator[Running]:
+    failed = request.session.testsfailed
+    yield servers.present()
+    for fault in faults.values():
+        fault.left = 0
+    if request.session.testsfailed > failed:
+        servers.end(is_spoilt=True)
 
 
 def settings(repository: Path) -> Settings:
@@ -257,6 +297,7 @@ def settings(repository: Path) -> Settings:
         "--cache-config=local,size=1048576",
         "--rate-limit=execution_count",
         "--metrics-interval-ms=200",
+        f"--exit-timeout-secs={EXIT_SECONDS}",
     ]
     return settings_from(arguments, {})
 
@@ -553,9 +594,9 @@ SITES = (
     Site("actors.instance_place:Place.send_nowait", "scheduler", _BATCH),
     Site("actors.model_instance:ModelInstance._begin", "scheduler", _BATCH),
     Site("backends.python.backend:PythonBackend.begin", "backend", _BATCH),
-    Site("backends.python.batches:Batches._send", "backend", _BATCH),
+    Site("backends.python.batches:Batches._send", "", _BATCH),  # counted where no task waits for the batch
     Site("backends.python.loop_batches:LoopBatches._compute", "backend", _BATCH),
-    Site("backends.python.channel:Channel.give", "backend", _BATCH),
+    Site("backends.python.channel:Channel.give", "", _BATCH),  # as above
     Site("backends.python.batch_answers:BatchAnswers._executed", "worker", _BATCH),
     Site("backends.python.wire:FrameReader.next_frame", "worker", _BATCH),
     Site("backends.python.open_batches:OpenBatches.close", "", _BATCH),
