@@ -120,7 +120,9 @@ class Rest:
     def answer(self, request: DirectRequest) -> None:
         """Implements `direct_infer.Asking`."""
         if request is not self._request or self._direct is None:
-            return  # given up
+            if request.submitted is not None and self._direct is not None:  # its begin has failed behind its submission
+                self._direct.close(request)
+            return  # else it was given up
         self._request = None
         reply = self._direct.reply(request)
         left = () if reply is None else self._send(reply)
