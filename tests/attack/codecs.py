@@ -175,5 +175,5 @@ def _said(request: InferenceRequest) -> object:
         repr(sorted(request.parameters.items())),
         request.priority,
         request.timeout_microseconds,
-        (request.sequence_id, request.sequence_start, request.sequence_end),
+        (request.sequence_id or 0, request.sequence_start, request.sequence_end),  # 0 and "" are none,
     )
