@@ -40,7 +40,9 @@ class TritonPythonModel:
         for request in requests:
             count = int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()[0])
             sender = request.get_response_sender()
-            for number in range(count):
+            for number in range(min(count, 1000)):
+                if sender.is_cancelled():
+                    break
                 output = pb_utils.Tensor("NUMBER", np.array([number], dtype=np.int32))
                 sender.send(pb_utils.InferenceResponse([output]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
