@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -64,14 +65,16 @@ def test_under_load_and_faults_nothing_is_lost_or_wrong() -> None:
 
 def test_an_answer_of_another_request_is_wrong() -> None:
     connection, tally = _answered(b"\0" * 128)
-    connection.receive(tally)
+    with closing(connection):
+        connection.receive(tally)
     assert tally.wrong
     assert not tally.right
 
 
 def test_a_connection_that_closes_before_the_answer_has_lost_a_request() -> None:
     connection, tally = _answered(None)
-    assert not connection.receive(tally)
+    with closing(connection):
+        assert not connection.receive(tally)
     assert tally.lost == 1
 
 
