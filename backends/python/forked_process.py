@@ -41,11 +41,14 @@ class ForkedProcess:
         if self.is_closed or self.exit_text() is not None:
             await trio.lowlevel.checkpoint()
             return
-        descriptor = os.dup(self._descriptor)  # each wait needs one of its own
-        try:
-            await trio.lowlevel.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
+        # Each wait needs a pidfd of its own, and no copy: epoll goes on reporting a closed copy's number while its file
+        # is open, and wakes whoever waits for what has that number then.
+        while not self.is_closed and self.exit_text() is None:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                await trio.lowlevel.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
 
     def kill(self) -> None:
         if not self.is_closed:

@@ -190,7 +190,7 @@ class ThreadPlace(_Place):
         if self._is_closed or self.exit_text() is not None:
             await trio.lowlevel.checkpoint()
             return
-        descriptor = os.dup(self._ended)  # each wait needs one of its own
+        descriptor = _opened_again(self._ended)  # each wait needs one of its own
         try:
             await trio.lowlevel.wait_readable(descriptor)
         finally:
@@ -250,3 +250,12 @@ class ForkPlace(_Place):
         with trio.CancelScope(shield=True):
             await self._process.close()
             await self._host.leave()
+
+
+def _opened_again(descriptor: int) -> int:
+    """The same pipe as a file of its own, where the system can do that. Of a copy epoll goes on reporting the number
+    after it is closed, while the other one is open, and wakes whoever waits for what has that number then."""
+    try:
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return os.dup(descriptor)
