@@ -221,7 +221,7 @@ def _failures(route: DescribedRoute, entry: Operation) -> JsonObject:
         statuses |= {400, 501}  # a body that is no JSON, a coding that is not known
     if entry.media_type == EVENT_STREAM:  # an error of the model comes as an event, with its status
         texts = {str(status): _FAILURES[status][1] for status in sorted(statuses)}
-        content = {JSON: {"schema": reference("Error")}, EVENT_STREAM: {"schema": {"type": "string"}}}
+        content = {JSON: {"schema": reference("Error")}, EVENT_STREAM: {}}
         return {
             name: {"description": text, "content": content} for name, text in (*texts.items(), ("4XX", _OTHER_REFUSALS))
         }
