@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from actors.batching.policy import FlushReason
 from actors.histogram import HistogramSnapshot
 from actors.latencies import LatencyHistograms, LatencySummaries
 from actors.messages import BatchDone, StreamEnded
@@ -23,6 +22,23 @@ from actors.sums import NANOSECONDS, Sum
 from backends.interface import BatchTiming
 from protocol.core import InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics, StatisticDuration
 from protocol.errors import Cancelled, ServerError
+
+
+class FlushReason(enum.Enum):
+    """Why a batch went as it was: the `reason` label of `trioton_batch_flush_total`.
+
+    FULL: nothing more fits in. PREFERRED: it has reached a preferred size. TIMEOUT: its oldest request was as old as
+    the delay. IDLE_INSTANCE: an instance was idle, and there is no delay. SHAPE: as one of these last two, but requests
+    that waited would have fitted in had they had its shape.
+    """
+
+    FULL = "full"
+    PREFERRED = "preferred"
+    TIMEOUT = "timeout"
+    IDLE_INSTANCE = "idle_instance"
+    SHAPE = "shape"
+
+    __hash__ = object.__hash__  # counted for each batch; that of enumerations is a Python call
 
 
 class FailureReason(enum.Enum):

@@ -7,11 +7,11 @@ from collections import Counter
 from actors.batching.adaptive import AdaptiveBatchingPolicy, AdaptiveTuning, read_adaptive_settings
 from actors.batching.dynamic import DynamicBatchingPolicy
 from actors.batching.held import NO_HOLD, HeldPolicy, SchedulerHold
-from actors.batching.policy import BatchingPolicy, DirectPolicy, FlushReason
+from actors.batching.policy import BatchingPolicy, DirectPolicy
 from actors.batching.queue_policy import QueuePolicies
 from actors.ordered_replies import OrderedReplies
 from actors.scheduler import Scheduler
-from actors.statistics import VersionStatistics
+from actors.statistics import FlushReason, VersionStatistics
 from protocol.failures import CallbackFailures
 from repository.model_config import ModelConfig
 

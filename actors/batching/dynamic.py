@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 
 from actors.batching.line import BatchLine, PlainLine, RankedLine, rank_of
-from actors.batching.policy import Batch, FlushReason
+from actors.batching.policy import Batch
 from actors.batching.queue_policy import Deadlines, QueuePolicies
 from actors.messages import QueuedRequest, ShapeKey
+from actors.statistics import FlushReason
 from repository.model_config import ModelDynamicBatching
 
 

@@ -7,7 +7,6 @@ dynamic batcher's is in `actors.batching.dynamic`.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -15,23 +14,7 @@ from typing import Protocol
 import msgspec
 
 from actors.messages import QueuedRequest
-
-
-class FlushReason(enum.Enum):
-    """Why a batch went as it was: the `reason` label of `trioton_batch_flush_total`.
-
-    FULL: nothing more fits in. PREFERRED: it has reached a preferred size. TIMEOUT: its oldest request was as old as
-    the delay. IDLE_INSTANCE: an instance was idle, and there is no delay. SHAPE: as one of these last two, but requests
-    that waited would have fitted in had they had its shape.
-    """
-
-    FULL = "full"
-    PREFERRED = "preferred"
-    TIMEOUT = "timeout"
-    IDLE_INSTANCE = "idle_instance"
-    SHAPE = "shape"
-
-    __hash__ = object.__hash__  # counted for each batch; that of enumerations is a Python call
+from actors.statistics import FlushReason
 
 
 class Batch(msgspec.Struct, frozen=True):

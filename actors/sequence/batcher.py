@@ -18,7 +18,6 @@ import trio
 from msgspec.structs import replace
 
 from actors.batching.held import NO_HOLD, SchedulerHold
-from actors.batching.policy import FlushReason
 from actors.messages import (
     Abandon,
     BatchDone,
@@ -43,7 +42,7 @@ from actors.sequence.policy import SequencePolicy
 from actors.sequence.records import Step
 from actors.sequence.strategy import Rows
 from actors.sequence.tensors import SequenceTensors
-from actors.statistics import FailureReason, VersionStatistics
+from actors.statistics import FailureReason, FlushReason, VersionStatistics
 from backends.interface import Rescheduled
 from protocol.errors import Cancelled, Internal, ServerError, Unavailable
 from protocol.failures import CallbackFailures

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from actors.batching.held import SchedulerHold
-from actors.batching.policy import FlushReason
 from actors.messages import QueuedRequest, ShapeKey
 from actors.sequence.policy import SequencePolicy
 from actors.sequence.records import Instance, Step
 from actors.sequence.strategy import OldestStrategy, Rows
+from actors.statistics import FlushReason
 from repository.model_config import ModelConfig
 
 

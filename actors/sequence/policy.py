@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from actors.batching.policy import FlushReason
 from actors.batching.queue_policy import Deadlines
 from actors.messages import QueuedRequest, ShapeKey
 from actors.sequence.records import CorrelationId, Instance, LiveSequence, Slot, Step
 from actors.sequence.strategy import DirectStrategy, OldestStrategy, Rows, SequenceStrategy
+from actors.statistics import FlushReason
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest

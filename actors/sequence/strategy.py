@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from actors.batching.dynamic import DynamicBatchingPolicy
-from actors.batching.policy import FlushReason
 from actors.messages import QueuedRequest
 from actors.sequence.records import Instance, Step
+from actors.statistics import FlushReason
 from repository.model_config import ModelDynamicBatching, StrategyDirect, StrategyOldest
 
 # The steps of one batch; None is a row without a request.

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.batching.batcher import build_scheduler
-from actors.batching.policy import FlushReason
 from actors.messages import BatchDone, Execute, InstanceAddress, InstanceReady, SchedulerAddress, Submit
 from actors.model import Model
-from actors.statistics import FailureReason, VersionStatistics
+from actors.statistics import FailureReason, FlushReason, VersionStatistics
 from backends.interface import BatchResult
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest

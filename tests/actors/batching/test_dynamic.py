@@ -14,8 +14,9 @@ from typing import TypeAlias
 import pytest
 
 from actors.batching.dynamic import DynamicBatchingPolicy
-from actors.batching.policy import BatchingPolicy, FlushReason
+from actors.batching.policy import BatchingPolicy
 from actors.messages import QueuedRequest, ShapeKey
+from actors.statistics import FlushReason
 from repository.model_config import ModelDynamicBatching, ModelQueuePolicy, TimeoutAction
 from tests.actors.fakes import Caller
 
