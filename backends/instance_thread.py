@@ -19,7 +19,7 @@ import trio
 
 from backends.affinity import bind_thread
 from protocol.errors import text_of
-from protocol.wakeup import Wakeup
+from protocol.sync.wakeup import Wakeup
 
 logger = logging.getLogger("trioton.model_instance")
 

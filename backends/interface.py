@@ -191,11 +191,12 @@ class Backend(abc.ABC):
     settings_from: tuple[str, ...] = ()
     # Whether a group of KIND_AUTO goes to the GPU where there is one.
     prefers_gpu: bool = False
-    # Whether instances on a GPU take inputs that lie on a device (`protocol.device_tensor`), on theirs or another, as
-    # they are. Others get them in host memory.
+    # Whether instances on a GPU take inputs that lie on a device (`protocol.tensors.device_tensor`), on theirs or
+    # another, as they are. Others get them in host memory.
     takes_device_tensors: bool = False
 
-    # Whether it takes inputs that are still in their client's memory (`protocol.shared_tensor`), and reads each once.
+    # Whether it takes inputs that are still in their client's memory (`protocol.tensors.shared_tensor`), and reads each
+    # once.
     takes_shared_tensors: bool = False
 
     def __init__(self, spec: InstanceSpec) -> None:

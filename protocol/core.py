@@ -1,6 +1,6 @@
 """The narrow interface that both edges call, and the records it answers with.
 
-`actors.core` implements it; the edges never see more of the server than this. Every method raises only
+`actors.core.server_core` implements it; the edges never see more of the server than this. Every method raises only
 `protocol.errors.ServerError`; calls are cancelled by the caller's cancel scope, and a cancelled `infer` leaves
 nothing behind: the request is dropped wherever it is.
 """
@@ -215,10 +215,10 @@ class InferenceCore(Protocol):
         """Whether the first dimension of a model's tensors is the batch."""
 
     def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
-        """Whether a model takes inputs that lie on a device (`protocol.device_tensor`) without a copy to the host."""
+        """Whether a model takes inputs on a device (`protocol.tensors.device_tensor`) without a copy to the host."""
 
     def takes_shared_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
-        """Whether a model takes inputs that are still in their client's memory (`protocol.shared_tensor`)."""
+        """Whether a model takes inputs that are still in their client's memory (`protocol.tensors.shared_tensor`)."""
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         """The labels of an output's classes by index; empty where the configuration gives no label file."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from protocol.errors import ServerError, text_of
-from protocol.flood import FloodGuard
+from protocol.limits.flood import FloodGuard
 from protocol.messages import LATEST_VERSION, InferenceRequest
 
 logger = logging.getLogger(__name__)

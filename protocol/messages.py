@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from protocol.datatypes import DataType, from_numpy_dtype
 from protocol.errors import InvalidArgument
-from protocol.response_memory import ResponseMemory
+from protocol.limits.response_memory import ResponseMemory
 from protocol.server_settings import Trace
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -29,7 +29,8 @@ class Tensor(msgspec.Struct, eq=False):
 
     `data` holds the elements row-major and little-endian; for BYTES each element is a 4-byte little-endian length
     and its bytes. It is a view wherever it can be (of the received body, of a backend's output), so it must not be
-    written to, and it keeps what it views alive. What lies on a device is a `protocol.device_tensor.DeviceTensor`.
+    written to, and it keeps what it views alive. What lies on a device is a
+    `protocol.tensors.device_tensor.DeviceTensor`.
     """
 
     name: str

@@ -10,8 +10,8 @@ from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
 from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
-from protocol.limits import LimitCounter
-from protocol.request_memory import RequestMemory
+from protocol.limits.counter import LimitCounter
+from protocol.limits.request_memory import RequestMemory
 from protocol.server_settings import LogControl, TraceControl
 from protocol.shared_memory.table import SharedMemoryTable
 

@@ -1,7 +1,7 @@
 """The tensors of `model_warmup`: zeros, random values, or the bytes of a file in `<model>/warmup/`.
 
 Flow: configuration and model directory -> [warmup data] -> the model instances run it after their load
-(`actors.warmup`). Blocks where files are read. Source: Triton's `ModelWarmup`.
+(`actors.instance.warmup`). Blocks where files are read. Source: Triton's `ModelWarmup`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ FRAMEWORK_PARTS: Mapping[str, Sequence[str]] = {
     "fil": ["tests/backends/fil"],
     "jax": ["tests/backends/jax"],
     "openvino": ["tests/backends/openvino"],
-    "pytorch": ["tests/backends/pytorch", "tests/e2e/test_gpus.py", "tests/protocol/test_dlpack.py"],
+    "pytorch": ["tests/backends/pytorch", "tests/e2e/test_gpus.py", "tests/protocol/tensors/test_dlpack.py"],
     "tensorflow": ["tests/backends/tensorflow"],
     "several frameworks": [
         "tests/backends/conformance",

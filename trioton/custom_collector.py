@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from actors.custom_metrics import FamilyValues
+from actors.metrics.custom import FamilyValues
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from actors.batching.held import SchedulerHold
+from actors.scheduling.batching.held import SchedulerHold
 from trioton.flags import UsageError
 
 # Each variable's field. Where a field has several, Triton has them at steps that are one here, and they add up.

@@ -26,12 +26,12 @@ from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.server import serve_http
-from protocol.limits import LimitCounter
-from protocol.request_memory import RequestMemory
+from protocol.limits.counter import LimitCounter
+from protocol.limits.request_memory import RequestMemory
+from protocol.reactor.tls import TlsFiles, server_context
 from protocol.server_settings import LogControl, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
-from protocol.tls import TlsFiles, server_context
 from trioton.delayed_core import DelayedCore
 from trioton.settings import Address, Settings
 

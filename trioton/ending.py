@@ -10,7 +10,7 @@ import logging
 
 import trio
 
-from actors.core import ServerCore
+from actors.core.server_core import ServerCore
 
 logger = logging.getLogger("trioton.server")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from protocol.access.forwarding import HeaderForwarding
 from protocol.access.restricted import GRPC_PROTOCOL, Restriction
 from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
-from protocol.tls import TlsFiles
+from protocol.reactor.tls import TlsFiles
 from trioton.edge_flags import MILLISECONDS, EdgeFlags, check_restrictions, refuse_files_without_tls
 from trioton.flags import UsageError, choice, flag, integer
 

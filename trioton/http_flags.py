@@ -12,7 +12,7 @@ from pathlib import Path
 from protocol.access.forwarding import HeaderForwarding
 from protocol.access.restricted import HTTP_API, Restriction
 from protocol.http.settings import ConnectionLimits, HttpSettings
-from protocol.tls import TlsFiles
+from protocol.reactor.tls import TlsFiles
 from trioton.edge_flags import EdgeFlags, check_restrictions, refuse_files_without_tls
 from trioton.flags import UsageError
 

@@ -1,7 +1,8 @@
 """What a load report says of this server: how full the key-value cache of its language model is, as the model's own
 metrics have it.
 
-Flow: custom metrics of a model → registry → [load report] → `protocol.http.load_report` → header of a response.
+Flow: custom metrics of a model → registry → [load report] → `protocol.http.handlers.load_report` → header of a
+response.
 Source: Triton's ORCA headers.
 """
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from actors.custom_metrics import FamilyValues
-from actors.residence import ResidenceSnapshot
-from actors.statistics import FailureReason, VersionSnapshot
+from actors.lifecycle.residence import ResidenceSnapshot
+from actors.metrics.custom import FamilyValues
+from actors.metrics.statistics import FailureReason, VersionSnapshot
 from backends.devices.devices import Devices
 from protocol.failures import CallbackFailures
-from protocol.limits import LimitCounter
+from protocol.limits.counter import LimitCounter
 from trioton.custom_collector import CustomCollector, add_histogram
 from trioton.exposition import render_text
 from trioton.gpus import Gpus

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from actors.residence import ResidenceSnapshot
+from actors.lifecycle.residence import ResidenceSnapshot
 
 
 @dataclass(frozen=True, slots=True)

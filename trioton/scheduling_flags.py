@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.rate_limit_policy import RateLimitResource
+from actors.instance.rate_limit_policy import RateLimitResource
 from trioton.flags import UsageError, choice
 
 _LARGEST_COUNT = 2**32 - 1

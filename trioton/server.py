@@ -22,11 +22,11 @@ from pathlib import Path
 
 import trio
 
-from actors.caches.registry import UnusableCache
-from actors.core import ControlMode, CoreSettings, ServerCore
-from actors.custom_metrics import CustomMetrics
-from actors.model_table import EVICTED
-from actors.response_cache import ResponseCache
+from actors.cache.registry import UnusableCache
+from actors.cache.response_cache import ResponseCache
+from actors.core.server_core import ControlMode, CoreSettings, ServerCore
+from actors.lifecycle.table import EVICTED
+from actors.metrics.custom import CustomMetrics
 from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
 from backends.devices.devices import Devices
@@ -36,12 +36,12 @@ from protocol.core import ModelIndex
 from protocol.errors import ServerError
 from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
-from protocol.limits import LimitCounter
-from protocol.poller import the_poller
-from protocol.request_memory import RequestMemory
+from protocol.limits.counter import LimitCounter
+from protocol.limits.request_memory import RequestMemory
+from protocol.reactor.poller import the_poller
+from protocol.reactor.tls import CertificateError
 from protocol.server_settings import LogControl
 from protocol.shared_memory.table import SharedMemoryTable
-from protocol.tls import CertificateError
 from repository.layout import Repository
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import StoreUrl

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
-from actors.rate_limit_policy import RateLimitResource
+from actors.instance.rate_limit_policy import RateLimitResource
 from actors.tracing.settings import TracerSettings
 from repository.layout import ModelDirectory, Repository
 from repository.stores.store_repository import Stores

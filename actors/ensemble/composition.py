@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 from actors.ensemble.graph import EnsembleGraph
 from actors.ensemble.validation import check_composition
-from actors.readiness import all_ready
+from actors.instance.readiness import all_ready
 from backends.interface import Backend, BatchResult
 from protocol.core import Respond
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
@@ -23,7 +23,7 @@ logger = logging.getLogger("trioton.ensemble")
 
 
 class ComposingModel(Protocol):
-    """What an ensemble needs of the models of its steps; `actors.model.Model` is one."""
+    """What an ensemble needs of the models of its steps; `actors.model.model.Model` is one."""
 
     @property
     def config(self) -> ModelConfig: ...

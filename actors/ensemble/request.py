@@ -23,8 +23,8 @@ from actors.ensemble.state import EnsembleState, Iteration, Ready
 from actors.ensemble.step_request import step_request
 from actors.ensemble.turns import Turn
 from protocol.errors import KINDS, Internal, ServerError, text_of
+from protocol.limits.response_memory import ResponseMemory
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
-from protocol.response_memory import ResponseMemory
 
 logger = logging.getLogger("trioton.ensemble_request")
 

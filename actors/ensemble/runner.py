@@ -16,9 +16,9 @@ from actors.ensemble.clock import StepClock
 from actors.ensemble.composition import Composition
 from actors.ensemble.limits import EnsembleLimits
 from actors.ensemble.request import EnsembleRequest
-from actors.messages import Drain, QueuedRequest, SchedulerAddress, SchedulerMessage, stopped_accepting
-from actors.request_check import RequestChecker
-from actors.statistics import FailureReason, VersionStatistics
+from actors.mail.messages import Drain, QueuedRequest, SchedulerAddress, SchedulerMessage, stopped_accepting
+from actors.metrics.statistics import FailureReason, VersionStatistics
+from actors.scheduling.request_check import RequestChecker
 from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from protocol.core import Respond
 from protocol.errors import Cancelled, ServerError, Unavailable
@@ -81,13 +81,13 @@ class EnsembleRunner:
         raise NotImplementedError  # each is run by a call of its own
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """As `actors.model.Model.infer`, for an ensemble that is not decoupled."""
+        """As `actors.model.model.Model.infer`, for an ensemble that is not decoupled."""
         response = await self._serve(request, None)
         assert response is not None
         return response
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
-        """As `actors.model.Model.infer_stream`, for a decoupled one."""
+        """As `actors.model.model.Model.infer_stream`, for a decoupled one."""
         is_final = False
 
         async def hand_on(response: InferenceResponse) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from actors.messages import QueuedRequest
+from actors.mail.messages import QueuedRequest
 from backends.interface import BatchTiming
 from protocol.server_settings import Trace
 

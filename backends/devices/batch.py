@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from backends.array_batch import Arrays, BatchLayout, Reshape
 from backends.devices.stream import DeviceStream
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import Internal
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.tensors.device_tensor import DeviceTensor, device_tensor
 from repository.model_config import ModelConfig, ModelOutput
 
 

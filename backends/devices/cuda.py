@@ -18,9 +18,9 @@ from backends.devices.errors import device_errors
 from backends.devices.pinned import Pinned
 from backends.devices.runtime import DeviceRuntime
 from backends.requirements import INSTALL_GPU
-from protocol.cuda import CudaMemory, find_cupy
-from protocol.device_tensor import DeviceBuffer
 from protocol.errors import Unavailable
+from protocol.tensors.cuda import CudaMemory, find_cupy
+from protocol.tensors.device_tensor import DeviceBuffer
 
 
 class CudaRuntime(DeviceRuntime):

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.device_tensor import DeviceBuffer, DeviceMemory
 from protocol.errors import Unavailable
+from protocol.tensors.device_tensor import DeviceBuffer, DeviceMemory
 
 # A stream, as the runtime that has made it knows it.
 Stream: TypeAlias = Any

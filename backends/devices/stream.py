@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from backends.devices.pinned import PinnedPool
 from backends.devices.runtime import DeviceRuntime
-from protocol.device_tensor import DeviceBuffer, DeviceMemory, DeviceTensor
 from protocol.messages import Buffer, Tensor
+from protocol.tensors.device_tensor import DeviceBuffer, DeviceMemory, DeviceTensor
 
 # How libraries may expect the beginning of a tensor to be aligned, in bytes; whatever is allocated is.
 ALIGNMENT = 256

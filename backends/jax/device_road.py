@@ -16,9 +16,9 @@ import numpy as np
 from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec
 from backends.jax.device import devices_of
-from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
-from protocol.dlpack import layout_of
 from protocol.errors import Unavailable
+from protocol.tensors.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
+from protocol.tensors.dlpack import layout_of
 from repository.model_config import InstanceKind
 
 logger = logging.getLogger("trioton.jax")

@@ -15,8 +15,8 @@ from backends.devices.stream import DeviceStream
 from backends.onnxruntime.device_memory import CPU, CUDA, DeviceMemory, Piece, byte_size
 from backends.onnxruntime.ort_values import to_array, to_value
 from backends.onnxruntime.signature import ONNX_ELEMENT_TYPES
-from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
-from protocol.dlpack import DeviceType
+from protocol.tensors.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
+from protocol.tensors.dlpack import DeviceType
 
 _DATA_TYPES = {number: data_type for data_type, number in ONNX_ELEMENT_TYPES.items()}
 _STRING = "tensor(string)"

@@ -18,19 +18,19 @@ from typing import ClassVar, TypeVar
 import trio
 
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource, Responder
-from backends.python.batches import Batches
-from backends.python.call_checks import call_faults
-from backends.python.channel import WorkerGone
-from backends.python.environment import find_environment
+from backends.python.batches.batches import Batches
+from backends.python.batches.portions import BatchTooLarge, input_size, portions, too_large
+from backends.python.bls.questions import Questions
+from backends.python.environments.call_checks import call_faults
+from backends.python.environments.environment import find_environment
+from backends.python.environments.program import check_program
+from backends.python.in_loop.loop_batches import LoopBatches
 from backends.python.loaded_model import LoadedModel, begin
-from backends.python.loop_batches import LoopBatches
 from backends.python.placement import Placement
-from backends.python.portions import BatchTooLarge, input_size, portions, too_large
-from backends.python.program import check_program
-from backends.python.questions import Questions
 from backends.python.renewal import Renewal
 from backends.python.settings import PythonSettings
-from backends.python.wire import BrokenFrame
+from backends.python.wire.channel import WorkerGone
+from backends.python.wire.frames import BrokenFrame
 from backends.python.worker.trioton_worker.frames import COMPLETE
 from protocol.core import MemoryUsage
 from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable

@@ -14,18 +14,18 @@ from typing import TypeVar
 import trio
 
 from backends.interface import InstanceSpec, ModelSource
-from backends.python.batches import Batches
-from backends.python.bls import BlsCalls
-from backends.python.channel import WorkerGone
-from backends.python.heads import DoneHead
-from backends.python.in_loop import InLoopWorker
-from backends.python.link import WorkerFailed, WorkerLink
-from backends.python.loop_batches import LoopBatches
+from backends.python.batches.batches import Batches
+from backends.python.bls.bls import BlsCalls
+from backends.python.bls.questions import Questions
+from backends.python.in_loop.in_loop import InLoopWorker
+from backends.python.in_loop.loop_batches import LoopBatches
 from backends.python.placement import Placement
-from backends.python.questions import Questions
-from backends.python.readiness import Readiness
 from backends.python.settings import Isolation, PythonSettings
+from backends.python.wire.channel import WorkerGone
+from backends.python.wire.heads import DoneHead
 from backends.python.worker.trioton_worker.frames import INITIALIZE
+from backends.python.workers.link import WorkerFailed, WorkerLink
+from backends.python.workers.readiness import Readiness
 from protocol.errors import Internal
 from repository.json_form import to_json_form
 from repository.model_config import InstanceKind

@@ -16,15 +16,15 @@ import trio
 
 from backends.affinity import bound_children
 from backends.interface import ModelSource
-from backends.python.environment import Environment, find_environment
-from backends.python.host import Host, HostGone
-from backends.python.in_loop import InLoopWorker
-from backends.python.in_process import InProcessModel, InProcessWorker
-from backends.python.link import WorkerLink
-from backends.python.process import WorkerProcess
-from backends.python.runner import Runner
+from backends.python.environments.environment import Environment, find_environment
+from backends.python.in_loop.in_loop import InLoopWorker
 from backends.python.settings import Isolation, PythonSettings
-from backends.python.template import WorkerTemplates
+from backends.python.workers.host import Host, HostGone
+from backends.python.workers.in_process import InProcessModel, InProcessWorker
+from backends.python.workers.link import WorkerLink
+from backends.python.workers.process import WorkerProcess
+from backends.python.workers.runner import Runner
+from backends.python.workers.template import WorkerTemplates
 from protocol.errors import Internal, InvalidArgument
 from repository.model_config import InstanceKind
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backends.interface import ModelSource
 from backends.parameters import parse_bool, parse_int
-from backends.python.environment import PARAMETER, VARIABLE_PREFIX, WORKING_DIRECTORY
+from backends.python.environments.environment import PARAMETER, VARIABLE_PREFIX, WORKING_DIRECTORY
 from backends.python.worker.trioton_worker.frames import DEFAULT_CALLS
 from protocol.errors import InvalidArgument, Unsupported
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from backends.python.backend import PythonBackend
-from backends.python.in_process import InProcessModel, InProcessWorker, place_of
-from backends.python.link import WorkerLink
 from backends.python.placement import Placement, thread_for
-from backends.python.runner import Runner
 from backends.python.settings import Isolation
 from backends.python.worker.trioton_worker.connection import Connection, Head
 from backends.python.worker.trioton_worker.making import SharingMaker
 from backends.python.worker.trioton_worker.session import Session
+from backends.python.workers.in_process import InProcessModel, InProcessWorker, place_of
+from backends.python.workers.link import WorkerLink
+from backends.python.workers.runner import Runner
 from repository.model_config import InstanceKind
 
 NoteFailure = Callable[[BaseException], None]

@@ -17,8 +17,8 @@ from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec
 from backends.pytorch.torch_runtime import TorchRuntime
 from backends.pytorch.values import DATA_TYPES, host_array, host_tensor, plain_tensor
-from protocol.device_tensor import DeviceBuffer, device_tensor
 from protocol.errors import Internal, Unavailable
+from protocol.tensors.device_tensor import DeviceBuffer, device_tensor
 from repository.model_config import InstanceKind
 
 

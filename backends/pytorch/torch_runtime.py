@@ -17,15 +17,15 @@ from torch.utils.dlpack import from_dlpack
 from backends.devices.errors import device_errors
 from backends.devices.runtime import DeviceRuntime
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceBuffer
-from protocol.dlpack import DeviceType, make_capsule
 from protocol.messages import Buffer
+from protocol.tensors.device_tensor import DeviceBuffer
+from protocol.tensors.dlpack import DeviceType, make_capsule
 
 _HOST = (DeviceType.CPU, 0)
 
 
 class TorchMemory:
-    """`protocol.device_tensor.DeviceMemory` of one of the library's devices."""
+    """`protocol.tensors.device_tensor.DeviceMemory` of one of the library's devices."""
 
     def __init__(self, device: torch.device) -> None:
         self.torch_device = device

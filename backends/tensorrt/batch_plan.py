@@ -13,7 +13,7 @@ from backends.devices.batch import reshaped
 from backends.tensorrt.description import EngineDescription
 from backends.tensorrt.graphs import GraphPlan, choose_graph
 from backends.tensorrt.profiles import Extents, choose_profile
-from protocol.device_tensor import DeviceTensor
+from protocol.tensors.device_tensor import DeviceTensor
 from repository.model_config import Dims, ModelConfig
 
 # What a batch is made of: device tensors, and as arrays of the host the values of shape tensors.

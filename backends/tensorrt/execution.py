@@ -35,8 +35,8 @@ from backends.tensorrt.library import Context, context_byte_size, host_values
 from backends.tensorrt.options import TensorRTOptions
 from backends.tensorrt.regions import pieces
 from protocol.core import MemoryUsage
-from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.errors import Internal, Overloaded, Unavailable
+from protocol.tensors.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from repository.model_config import Dims, ModelConfig
 
 logger = logging.getLogger("trioton.tensorrt")

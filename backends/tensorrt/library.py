@@ -22,8 +22,8 @@ from backends.out_of_memory import is_out_of_memory
 from backends.tensorrt.description import EngineDescription, EngineTensor, Range
 from backends.tensorrt.options import TensorRTOptions
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceBuffer
 from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError
+from protocol.tensors.device_tensor import DeviceBuffer
 from repository.model_config import Dims
 
 logger = logging.getLogger("trioton.tensorrt")

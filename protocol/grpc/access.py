@@ -13,7 +13,7 @@ from grpclib.const import Handler
 from protocol.access.categories import Category
 from protocol.access.control import NO_KEYS, AccessControl
 from protocol.errors import ServerError
-from protocol.grpc.stream import Stream
+from protocol.grpc.call.stream import Stream
 
 _CALLS = {
     Category.HEALTH: (

@@ -12,18 +12,18 @@ import socket
 
 import trio
 
-from protocol.answers import Answers
-from protocol.grpc.calls import Shared
-from protocol.grpc.connection import Connection
-from protocol.grpc.direct_infer import DirectInfer
-from protocol.grpc.handlers import grpc_handlers
-from protocol.grpc.request_forms import RequestForms
+from protocol.grpc.codec.request_templates import RequestForms
+from protocol.grpc.connection.calls import Shared
+from protocol.grpc.connection.connection import Connection
+from protocol.grpc.inference.direct_infer import DirectInfer
+from protocol.grpc.services.handlers import grpc_handlers
 from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings, Keepalive
-from protocol.last_connections import refuse_more
-from protocol.listening import open_listeners
-from protocol.poller import the_poller
+from protocol.reactor.last_connections import refuse_more
+from protocol.reactor.listening import open_listeners
+from protocol.reactor.poller import the_poller
+from protocol.reactor.replies import Answers
+from protocol.reactor.tls import agreed_protocol, server_stream
 from protocol.services import EdgeServices
-from protocol.tls import agreed_protocol, server_stream
 
 __all__ = ["ConnectionLimits", "GrpcSettings", "Keepalive", "serve_grpc"]
 

@@ -16,16 +16,16 @@ import trio
 
 from protocol.errors import Internal, ServerError, text_of
 from protocol.http.body import BodyLimit
-from protocol.http.compression import IDENTITY, content_encoding, inflate
+from protocol.http.codec.compression import IDENTITY, content_encoding, inflate
+from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
+from protocol.http.codec.request_templates import RequestForms
 from protocol.http.errors import BodyTooLarge, LimitError, error_reply
 from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
-from protocol.http.failed_request import describe
-from protocol.http.infer_codec import HEADER_LENGTH, json_too_large
+from protocol.http.handlers.failed_request import describe
 from protocol.http.reply import Reply
-from protocol.http.request_forms import RequestForms
 from protocol.http.routes import Route, RouteTable
 from protocol.http.settings import HttpSettings
-from protocol.request_memory import LIMIT_NAME, RequestShare
+from protocol.limits.request_memory import LIMIT_NAME, RequestShare
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.zipped import MAX_INFLATION

@@ -17,12 +17,12 @@ from protocol.failures import CallbackFailures
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectInference
 from protocol.http.exchange import App
-from protocol.http.http1 import ChangeToHttp2, Http1
-from protocol.http.http2_connection import Http2Connection
+from protocol.http.http1.connection import ChangeToHttp2, Http1
+from protocol.http.http2.connection import Http2Connection
+from protocol.http.http2.upgraded_connection import UpgradedConnection
 from protocol.http.settings import LEAVE_SECONDS, ConnectionLimits, OnLimit
-from protocol.http.upgraded_connection import UpgradedConnection
-from protocol.tls import agreed_protocol
-from protocol.wire import PlainWire, TlsWire, Wire
+from protocol.reactor.tls import agreed_protocol
+from protocol.reactor.transport import PlainWire, TlsWire, Wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,18 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
 from protocol.failures import CallbackFailures
-from protocol.http.asgi import as_asgi
 from protocol.http.connection import Connection, Served
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectInference
 from protocol.http.errors import TooManyConnections, error_reply
 from protocol.http.exchange import App
-from protocol.http.http1_exchange import response_head
+from protocol.http.http1.exchange import response_head
+from protocol.http.http2.asgi import as_asgi
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
-from protocol.last_connections import refuse_more
-from protocol.listening import open_listeners
-from protocol.tls import server_stream
-from protocol.wakeup import Wakeup
+from protocol.reactor.last_connections import refuse_more
+from protocol.reactor.listening import open_listeners
+from protocol.reactor.tls import server_stream
+from protocol.sync.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 

@@ -15,23 +15,23 @@ from functools import partial
 from typing import Protocol
 
 from protocol.access.keys import KeyRing
-from protocol.answers import Answers, Awaited, describe_awaited
 from protocol.errors import ServerError
 from protocol.failure_log import FailedRequest
 from protocol.http.app import HttpApp, internal_reply
-from protocol.http.compression import IDENTITY
-from protocol.http.errors import error_reply
-from protocol.http.exchange import JSON_IN_THREAD_ABOVE, version_in
-from protocol.http.http1_head import Head
-from protocol.http.infer_codec import (
+from protocol.http.codec.compression import IDENTITY
+from protocol.http.codec.infer import (
     HEADER_LENGTH,
     OutputEncoding,
     parse_header_length,
 )
-from protocol.http.infer_handler import encode, encode_at_once, infer
+from protocol.http.errors import error_reply
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, version_in
+from protocol.http.handlers.infer import encode, encode_at_once, infer
+from protocol.http.head import Head
 from protocol.http.reply import Reply
 from protocol.messages import LATEST_VERSION, InferenceResponse
-from protocol.poller import the_poller
+from protocol.reactor.poller import the_poller
+from protocol.reactor.replies import Answers, Awaited, describe_awaited
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from typing import Protocol, TypeAlias
 from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument
 from protocol.http.body import BodyLimit
+from protocol.http.codec.request_templates import RequestForms
 from protocol.http.reply import Headers, Reply
-from protocol.http.request_forms import RequestForms
 from protocol.http.settings import HttpSettings
+from protocol.limits.request_memory import RequestShare
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
-from protocol.request_memory import RequestShare
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease

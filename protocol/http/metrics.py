@@ -21,7 +21,7 @@ from protocol.http.errors import MethodNotAllowed, error_reply
 from protocol.http.exchange import Exchange, header_text
 from protocol.http.reply import Reply
 from protocol.http.settings import MetricsSettings
-from protocol.limits import LimitCounter
+from protocol.limits.counter import LimitCounter
 
 __all__ = ["MetricsSettings", "serve_metrics"]
 

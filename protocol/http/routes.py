@@ -12,14 +12,17 @@ from urllib.parse import unquote_to_bytes
 
 from protocol.access.categories import Category
 from protocol.errors import NotFound
-from protocol.http import handlers, repository_handlers, settings_handlers, shared_memory_handlers
 from protocol.http.errors import MethodNotAllowed
 from protocol.http.exchange import Handler
-from protocol.http.generate_handler import generate, generate_stream
-from protocol.http.infer_handler import infer
+from protocol.http.handlers import metadata as handlers
+from protocol.http.handlers import repository as repository_handlers
+from protocol.http.handlers import settings as settings_handlers
+from protocol.http.handlers import shared_memory as shared_memory_handlers
+from protocol.http.handlers.generate import generate, generate_stream
+from protocol.http.handlers.infer import infer
+from protocol.http.handlers.overview import overview
+from protocol.http.handlers.requests import cancel_request
 from protocol.http.openapi import handlers as openapi_handlers
-from protocol.http.overview import overview
-from protocol.http.request_handlers import cancel_request
 
 
 @dataclass(frozen=True, slots=True)

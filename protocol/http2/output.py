@@ -13,13 +13,13 @@ import trio
 from h2.errors import ErrorCodes
 from h2.exceptions import StreamClosedError
 
-from protocol.answers import Answers
 from protocol.http2.connection import ServerConnection
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID
 from protocol.http2.writer import Writer
 from protocol.messages import Buffer
-from protocol.wakeup import WaitingTasks
-from protocol.wire import Wire, split
+from protocol.reactor.replies import Answers
+from protocol.reactor.transport import Wire, split
+from protocol.sync.wakeup import WaitingTasks
 
 # A peer is told of a window in portions of this part of it, or more.
 PORTIONS = 8

@@ -13,9 +13,9 @@ from typing import Protocol
 from protocol.http2.connection import ServerConnection
 from protocol.http2.output import FrameOutput
 from protocol.messages import Buffer
-from protocol.poller import Poller
-from protocol.wakeup import Wakeup
-from protocol.wire import PlainWire, Wire
+from protocol.reactor.poller import Poller
+from protocol.reactor.transport import PlainWire, Wire
+from protocol.sync.wakeup import Wakeup
 
 RECEIVE_SIZE = 65536
 MAX_RECEIVE_SIZE = 524288

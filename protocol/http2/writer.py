@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from protocol.messages import Buffer
-from protocol.wakeup import Wakeup
-from protocol.wire import Wire, split
+from protocol.reactor.transport import Wire, split
+from protocol.sync.wakeup import Wakeup
 
 # Fewer bytes than this are joined for a write; more leave from where they are.
 _JOINED_SIZE = 65536

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import suppress
 from types import ModuleType
 
-from protocol.cuda import CudaMemory, find_cupy
 from protocol.errors import Internal, InvalidArgument, Unavailable
 from protocol.messages import Buffer
+from protocol.tensors.cuda import CudaMemory, find_cupy
 
 HANDLE_SIZE = 64  # sizeof(cudaIpcMemHandle_t)
 

@@ -11,13 +11,13 @@ from types import TracebackType
 import msgspec
 import numpy as np
 
-from protocol.device_tensor import DeviceBuffer, DeviceTensor
 from protocol.errors import InvalidArgument
 from protocol.messages import Buffer, Tensor
 from protocol.shared_memory.cuda import ClientDeviceMemory
 from protocol.shared_memory.regions import Region, Regions
 from protocol.shared_memory.system import Segment
-from protocol.shared_tensor import SharedBytes
+from protocol.tensors.device_tensor import DeviceBuffer, DeviceTensor
+from protocol.tensors.shared_tensor import SharedBytes
 
 MAX_SIZE = 2**64 - 1  # Triton counts bytes in 64 bits
 
@@ -131,7 +131,7 @@ class Lease:
 
 
 class _Shared(msgspec.Struct, eq=False, frozen=True):
-    """Implements `protocol.shared_tensor.SharedBytes`."""
+    """Implements `protocol.tensors.shared_tensor.SharedBytes`."""
 
     _segment: Segment
     _position: int

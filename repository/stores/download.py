@@ -1,7 +1,7 @@
 """A model's folder on this machine, made of what the cache has and what must be downloaded.
 
-Flow: snapshot → [download] → a folder as of a local repository. Blocks; `actors/model_download.py` runs the parts of
-the files beside each other, in threads.
+Flow: snapshot → [download] → a folder as of a local repository. Blocks; `actors/lifecycle/download.py` runs the parts
+of the files beside each other, in threads.
 """
 
 from __future__ import annotations

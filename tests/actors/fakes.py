@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import trio
 
-from actors.messages import QueuedRequest, ShapeKey
-from actors.reply_slot import Reply
+from actors.mail.messages import QueuedRequest, ShapeKey
+from actors.mail.reply_slot import Reply
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource
 from protocol.datatypes import DataType
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.core import ControlMode, CoreSettings, ServerCore
+from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from backends.registry import BackendRegistry
 from protocol.errors import Internal
 from tests.actors.fakes import FakeBackend, fake_backend

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from actors.batching.policy import BatchingPolicy, BatchTuning
-from actors.messages import QueuedRequest
+from actors.mail.messages import QueuedRequest
+from actors.scheduling.batching.policy import BatchingPolicy, BatchTuning
 from tests.actors.fakes import Caller
 
 

@@ -9,15 +9,15 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.model import Model
-from actors.response_stream import BUFFERED_RESPONSES
-from actors.statistics import FailureReason
+from actors.instance.response_stream import BUFFERED_RESPONSES
+from actors.metrics.statistics import FailureReason
+from actors.model.model import Model
 from backends.interface import Backend, BatchTiming, InstanceDied, Responder
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, Unavailable, Unsupported
+from protocol.limits.request_memory import RequestMemory
+from protocol.limits.response_memory import MAX_WAITING_BYTES, ResponseMemory
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from protocol.request_memory import RequestMemory
-from protocol.response_memory import MAX_WAITING_BYTES, ResponseMemory
 from repository.model_config import ModelTransactionPolicy
 from tests.actors.fakes import CONFIG, TIMING, fake_backend, request, spec
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import trio
 
-from actors.model import Model
-from actors.response_cache import ResponseCache, VersionCache
-from protocol.device_tensor import DeviceTensor
+from actors.cache.response_cache import ResponseCache, VersionCache
+from actors.model.model import Model
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest
+from protocol.tensors.device_tensor import DeviceTensor
 from repository.model_config import InstanceKind
 from tests.actors.fakes import CONFIG, FakeBackend, fake_backend, spec
 from tests.backends.devices.host_runtime import HostMemory, on_device

@@ -11,11 +11,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from actors.core import ControlMode, CoreSettings, ServerCore
+from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from backends.registry import BackendRegistry
 from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
+from tests.actors.core.test_server_core import PBTXT, add_model
 from tests.actors.fakes import FakeBackend, fake_backend, request
-from tests.actors.test_core import PBTXT, add_model
 
 
 @asynccontextmanager

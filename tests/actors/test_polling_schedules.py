@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from actors.core import ServerCore
+from actors.core.server_core import ServerCore
 from protocol.messages import InferenceRequest
+from tests.actors.core.test_server_core import PBTXT
 from tests.actors.fakes import tensor
 from tests.actors.polling import SETTLED, Weights, polling, write
-from tests.actors.test_core import PBTXT
 
 NAMES = ("a", "b")
 VERSIONS = (1, 2, 3)

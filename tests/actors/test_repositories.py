@@ -10,14 +10,14 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from actors.core import ControlMode, CoreSettings, ServerCore
+from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import InvalidArgument, NotFound, Unsupported
 from protocol.messages import InferenceRequest
-from tests.actors.ensemble.test_loading import add_ensemble, ask, chain
+from tests.actors.core.test_server_core import OVERRIDE, PBTXT, add_model, running
 from tests.actors.fakes import fake_backend, tensor
-from tests.actors.test_core import OVERRIDE, PBTXT, add_model, running
+from tests.actors.lifecycle.test_composing import add_ensemble, ask, chain
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.model import Model
+from actors.model.model import Model
 from protocol.errors import Internal, Unavailable
 from protocol.messages import InferenceRequest
 from repository.model_config import (

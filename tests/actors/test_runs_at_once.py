@@ -8,13 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors import model_instance
-from actors.messages import Abandon, Drain, SchedulerAddress, Submit
+from actors.instance import instance as model_instance
+from actors.mail.messages import Abandon, Drain, SchedulerAddress, Submit
 from backends.interface import BatchResult, InstanceDied
 from protocol.errors import Internal, InvalidArgument, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse
 from tests.actors.fakes import TIMING, Caller, FakeBackend
-from tests.actors.test_scheduler import scheduler, start
+from tests.actors.scheduling.test_scheduler import scheduler, start
 
 
 class AtOnce(FakeBackend):

@@ -8,8 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from actors.batching.policy import DirectPolicy
-from actors.messages import (
+from actors.mail.messages import (
     BatchDone,
     Execute,
     InstanceAddress,
@@ -18,10 +17,11 @@ from actors.messages import (
     SchedulerAddress,
     Submit,
 )
-from actors.ordered_replies import OrderedReplies
-from actors.reply_slot import Reply
-from actors.scheduler import Scheduler
-from actors.statistics import VersionStatistics
+from actors.mail.reply_slot import Reply
+from actors.metrics.statistics import VersionStatistics
+from actors.scheduling.batching.policy import DirectPolicy
+from actors.scheduling.ordered_replies import OrderedReplies
+from actors.scheduling.scheduler import Scheduler
 from protocol.errors import ServerError
 from protocol.messages import InferenceResponse
 from tests.actors.fakes import TIMING, Caller

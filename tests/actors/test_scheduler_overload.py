@@ -9,10 +9,10 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.batching.batcher import build_scheduler
-from actors.messages import BatchDone, Execute, InstanceAddress, InstanceReady, SchedulerAddress, Submit
-from actors.model import Model
-from actors.statistics import FailureReason, FlushReason, VersionStatistics
+from actors.mail.messages import BatchDone, Execute, InstanceAddress, InstanceReady, SchedulerAddress, Submit
+from actors.metrics.statistics import FailureReason, FlushReason, VersionStatistics
+from actors.model.model import Model
+from actors.scheduling.batching.batcher import build_scheduler
 from backends.interface import BatchResult
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest

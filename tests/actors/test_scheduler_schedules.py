@@ -16,10 +16,10 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from actors.model import Model
-from actors.rate_limit_policy import RateLimitResource
-from actors.rate_limiter import ModelLimits, RateLimiter
-from actors.statistics import FailureReason
+from actors.instance.rate_limit_policy import RateLimitResource
+from actors.instance.rate_limiter import ModelLimits, RateLimiter
+from actors.metrics.statistics import FailureReason
+from actors.model.model import Model
 from backends.interface import Backend, BatchResult, InstanceSpec
 from protocol.errors import Internal, InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse

@@ -9,12 +9,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.core import ServerCore
-from protocol.answers import Answers, Awaited
+from actors.core.server_core import ServerCore
 from protocol.errors import Cancelled, InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.messages import InferenceResponse
+from protocol.reactor.replies import Answers, Awaited
+from tests.actors.core.test_server_core import PBTXT, add_model, running
 from tests.actors.fakes import fake_backend, request
-from tests.actors.test_core import PBTXT, add_model, running
 
 DELAYED = PBTXT.replace("dynamic_batching {", "dynamic_batching { max_queue_delay_microseconds: 2000000")
 DECOUPLED = PBTXT + "model_transaction_policy { decoupled: true }"

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.core import ControlMode
-from actors.model import Model
+from actors.core.server_core import ControlMode
+from actors.model.model import Model
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, Unavailable
 from repository.json_form import to_json_form
 from repository.model_config import InstanceKind
+from tests.actors.core.test_server_core import PBTXT, add_model, running
 from tests.actors.fakes import CONFIG, FakeBackend, fake_backend, request, spec
-from tests.actors.test_core import PBTXT, add_model, running
 
 
 def model(backend: type[FakeBackend], instances: int = 1, *, kind: InstanceKind = InstanceKind.CPU) -> Model:

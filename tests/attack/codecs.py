@@ -12,13 +12,13 @@ from h2.exceptions import ProtocolError
 
 from protocol.core import ModelMetadata, TensorMetadata
 from protocol.errors import ServerError
-from protocol.grpc.request_forms import RequestForms as GrpcForms
-from protocol.http.generate_codec import decode_generate_request
-from protocol.http.http1_chunks import ChunkDecoder, LineTooLong
-from protocol.http.http1_head import END_OF_HEAD, parse_head
-from protocol.http.infer_codec import DecodedRequest, decode_infer_request
-from protocol.http.raw_request import decode_raw_request
-from protocol.http.request_forms import RequestForms
+from protocol.grpc.codec.request_templates import RequestForms as GrpcForms
+from protocol.http.codec.generate import decode_generate_request
+from protocol.http.codec.infer import DecodedRequest, decode_infer_request
+from protocol.http.codec.raw_request import decode_raw_request
+from protocol.http.codec.request_templates import RequestForms
+from protocol.http.head import END_OF_HEAD, parse_head
+from protocol.http.http1.chunks import ChunkDecoder, LineTooLong
 from protocol.http2.connection import ServerConnection
 from protocol.http2.frames import PREFACE
 from protocol.messages import InferenceRequest

@@ -17,9 +17,9 @@ from backends.array_backend import ArrayBackend
 from backends.devices.devices import Devices
 from backends.interface import BatchResult
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import Internal, InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, Tensor
+from protocol.tensors.device_tensor import DeviceTensor, device_tensor
 from tests.backends.devices.host_runtime import HostRuntime, Pins
 from tests.backends.helpers import answer, loaded, request_of, source_of, spec_of, threads_ended
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import trio
 
-from actors.core import CoreSettings, ServerCore
+from actors.core.server_core import CoreSettings, ServerCore
 from backends.registry import BackendRegistry
 from protocol.messages import InferenceRequest, Tensor
 

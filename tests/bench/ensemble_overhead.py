@@ -27,7 +27,7 @@ import numpy as np
 import trio
 
 from actors.ensemble.composition import Composition, NoBackend
-from actors.model import Model
+from actors.model.model import Model
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceSpec, ModelSource
 from protocol.datatypes import DataType
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor

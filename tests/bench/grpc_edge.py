@@ -26,7 +26,7 @@ from protocol.http2.client_settings import pack_settings
 from protocol.http2.frames import PREFACE, frame
 from protocol.http2.output import PORTIONS
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
-from tests.protocol.grpc.services import edge_services
+from tests.protocol.grpc.edge_services import edge_services
 
 MODEL = "add_sub"
 MAX_BATCH = 64

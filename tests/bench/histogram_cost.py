@@ -19,7 +19,7 @@ import numpy as np
 import trio
 from msgspec.structs import replace
 
-from actors.model import Model
+from actors.model.model import Model
 from backends.interface import InstanceSpec, ModelSource
 from protocol.messages import InferenceRequest, Tensor
 from repository.model_config import InstanceKind, ModelDynamicBatching

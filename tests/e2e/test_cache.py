@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.actors.caches.redis_server import RedisServer, needs_redis_server
+from tests.actors.cache.redis_server import RedisServer, needs_redis_server
 from tests.e2e.client import Client
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.test_metrics import values

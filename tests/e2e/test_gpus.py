@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from backends.devices.machine import compute_capabilities
-from protocol.cuda import find_cupy
+from protocol.tensors.cuda import find_cupy
 from tests.backends.pytorch.test_served_devices import Double, Expands, write_chain
 from tests.backends.pytorch.torch_models import save_script
 from tests.e2e.client import Client, status_of

@@ -13,10 +13,10 @@ from tritonclient.grpc import service_pb2
 
 from protocol.access.forwarding import HeaderForwarding
 from protocol.errors import ServerError
-from protocol.grpc.request_forms import RequestForms as GrpcForms
-from protocol.http.http1_head import is_worth_keeping, parse_head
-from protocol.http.infer_codec import parse_header_length
-from protocol.http.request_forms import RequestForms as HttpForms
+from protocol.grpc.codec.request_templates import RequestForms as GrpcForms
+from protocol.http.codec.infer import parse_header_length
+from protocol.http.codec.request_templates import RequestForms as HttpForms
+from protocol.http.head import is_worth_keeping, parse_head
 from protocol.http.routes import RouteTable
 
 COUNT = 1100

@@ -25,7 +25,7 @@ MODULES = (
     "repository/warmup_data.py",
     "repository/initial_state.py",
     "repository/completion.py",
-    "actors/model_loading.py",
+    "actors/lifecycle/loader.py",
     "actors/ensemble/validation.py",
 )
 _ERRORS = ("InvalidArgument", "Unsupported", "NotFound", "Internal")

@@ -529,10 +529,10 @@ class Site:
         return self.function.rpartition(":")[2]
 
 
-_REST = "protocol.http.http1_rest:Rest."
-_SCHEDULER = "actors.scheduler:Scheduler."
-_DYNAMIC = "actors.batching.dynamic:DynamicBatchingPolicy."
-_SEQUENCES = "actors.sequence.policy:SequencePolicy."
+_REST = "protocol.http.http1.fast_path:Rest."
+_SCHEDULER = "actors.scheduling.scheduler:Scheduler."
+_DYNAMIC = "actors.scheduling.batching.dynamic:DynamicBatchingPolicy."
+_SEQUENCES = "actors.scheduling.sequence.policy:SequencePolicy."
 # Requests of one model that may be in one batch, or wait for one; and sequences, which are all of one model.
 _BATCH = 6
 SITES = (
@@ -540,25 +540,25 @@ SITES = (
     Site(_REST + "_read", "poller"),
     Site(_REST + "_begin", "poller"),
     Site("protocol.http.direct_infer:DirectInference.begin", "poller"),
-    Site("protocol.grpc.connection:Connection._read_at_once", "poller"),
-    Site("protocol.grpc.connection:Connection._take", "poller"),
-    Site("protocol.grpc.connection:Connection._end_burst", "poller"),
-    Site("protocol.grpc.calls:Calls.on_request", "connection"),
-    Site("protocol.grpc.calls:Calls.on_data", "connection"),
-    Site("protocol.grpc.direct_calls:DirectCalls.begin", "connection"),
+    Site("protocol.grpc.connection.connection:Connection._read_at_once", "poller"),
+    Site("protocol.grpc.connection.connection:Connection._take", "poller"),
+    Site("protocol.grpc.connection.connection:Connection._end_burst", "poller"),
+    Site("protocol.grpc.connection.calls:Calls.on_request", "connection"),
+    Site("protocol.grpc.connection.calls:Calls.on_data", "connection"),
+    Site("protocol.grpc.connection.direct_calls:DirectCalls.begin", "connection"),
     Site("protocol.http2.connection:ServerConnection.receive_data", "poller"),
-    Site("backends.python.channel:Channel._read", "worker", _BATCH),
+    Site("backends.python.wire.channel:Channel._read", "worker", _BATCH),
     # What it calls at the end of a burst.
-    Site("actors.core:ServerCore.give_out", "", 0),
-    Site("actors.model:Model.give_out", "scheduler", 0),
+    Site("actors.core.server_core:ServerCore.give_out", "", 0),
+    Site("actors.model.model:Model.give_out", "scheduler", 0),
     # Deliveries of answers.
     Site(_REST + "answer", "delivery"),
     Site(_REST + "_send", "delivery"),
     Site("protocol.http.direct_infer:DirectInference.reply", "delivery"),
     Site("protocol.http.direct_infer:DirectInference.close", "delivery"),
-    Site("protocol.grpc.direct_calls:DirectCalls.answer", "delivery"),
-    Site("protocol.grpc.outgoing:Outgoing.send_response", "delivery"),
-    Site("protocol.grpc.stream_infer:StreamInfer.take", "delivery"),
+    Site("protocol.grpc.connection.direct_calls:DirectCalls.answer", "delivery"),
+    Site("protocol.grpc.connection.outgoing:Outgoing.send_response", "delivery"),
+    Site("protocol.grpc.inference.stream_infer:StreamInfer.take", "delivery"),
     # Schedulers and their policies.
     Site(_SCHEDULER + "_submit", "scheduler"),
     Site(_SCHEDULER + "_give_out", "scheduler", 0),
@@ -566,42 +566,42 @@ SITES = (
     Site(_SCHEDULER + "_hand_over", "scheduler", _BATCH),
     Site(_SCHEDULER + "_finish", "scheduler", _BATCH),
     Site(_SCHEDULER + "_count", "scheduler", 0),
-    Site("actors.batching.policy:DirectPolicy.add", "scheduler"),
-    Site("actors.batching.policy:DirectPolicy.next_batch", "scheduler", 0),
+    Site("actors.scheduling.batching.policy:DirectPolicy.add", "scheduler"),
+    Site("actors.scheduling.batching.policy:DirectPolicy.next_batch", "scheduler", 0),
     Site(_DYNAMIC + "add", "scheduler"),
     Site(_DYNAMIC + "next_batch", "scheduler", 0),
     Site(_DYNAMIC + "_ready", "scheduler", 0),
     Site(_DYNAMIC + "_removed", "scheduler", 0),
     Site(_DYNAMIC + "take_expired", "scheduler", 0),
     Site(_DYNAMIC + "wake_at", "scheduler", 0),
-    Site("actors.ordered_replies:OrderedReplies.expect", "scheduler"),
-    Site("actors.ordered_replies:OrderedReplies.answer", "scheduler", _BATCH),
-    Site("actors.statistics:VersionStatistics.count_batch", "scheduler", 0),
+    Site("actors.scheduling.ordered_replies:OrderedReplies.expect", "scheduler"),
+    Site("actors.scheduling.ordered_replies:OrderedReplies.answer", "scheduler", _BATCH),
+    Site("actors.metrics.statistics:VersionStatistics.count_batch", "scheduler", 0),
     Site(_SEQUENCES + "add", "scheduler"),
     Site(_SEQUENCES + "next_batch", "scheduler", _BATCH),
     Site(_SEQUENCES + "finish", "scheduler", _BATCH),
     Site(_SEQUENCES + "take_expired", "scheduler", _BATCH),
     Site(_SEQUENCES + "wake_at", "scheduler", _BATCH),
-    Site("actors.sequence.tensors:SequenceTensors.dressed", "scheduler", _BATCH),
-    Site("actors.sequence.tensors:SequenceTensors.undressed", "scheduler", _BATCH),
-    Site("actors.rate_limit_policy:RateLimitPolicy.ask", "instance"),
-    Site("actors.rate_limit_policy:RateLimitPolicy.grant", "", 0),
-    Site("actors.rate_limit_policy:RateLimitPolicy.release", "instance"),
-    Site("actors.response_cache:ResponseCache.look_up"),
-    Site("actors.caches.local:LocalCache.look_up", "", 0),
+    Site("actors.scheduling.sequence.tensors:SequenceTensors.dressed", "scheduler", _BATCH),
+    Site("actors.scheduling.sequence.tensors:SequenceTensors.undressed", "scheduler", _BATCH),
+    Site("actors.instance.rate_limit_policy:RateLimitPolicy.ask", "instance"),
+    Site("actors.instance.rate_limit_policy:RateLimitPolicy.grant", "", 0),
+    Site("actors.instance.rate_limit_policy:RateLimitPolicy.release", "instance"),
+    Site("actors.cache.response_cache:ResponseCache.look_up"),
+    Site("actors.cache.local:LocalCache.look_up", "", 0),
     Site("actors.ensemble.state:EnsembleState.complete"),
     # Instances and backends.
-    Site("actors.instance_place:Place.send_nowait", "scheduler", _BATCH),
-    Site("actors.model_instance:ModelInstance._begin", "scheduler", _BATCH),
+    Site("actors.instance.slot:Place.send_nowait", "scheduler", _BATCH),
+    Site("actors.instance.instance:ModelInstance._begin", "scheduler", _BATCH),
     Site("backends.python.backend:PythonBackend.begin", "backend", _BATCH),
-    Site("backends.python.batches:Batches._send", "", _BATCH),  # counted where no task waits for the batch
-    Site("backends.python.loop_batches:LoopBatches._compute", "backend", _BATCH),
-    Site("backends.python.channel:Channel.give", "", _BATCH),  # as above
-    Site("backends.python.batch_answers:BatchAnswers._executed", "worker", _BATCH),
-    Site("backends.python.wire:FrameReader.next_frame", "worker", _BATCH),
-    Site("backends.python.open_batches:OpenBatches.close", "", _BATCH),
+    Site("backends.python.batches.batches:Batches._send", "", _BATCH),  # counted where no task waits for the batch
+    Site("backends.python.in_loop.loop_batches:LoopBatches._compute", "backend", _BATCH),
+    Site("backends.python.wire.channel:Channel.give", "", _BATCH),  # as above
+    Site("backends.python.batches.batch_answers:BatchAnswers._executed", "worker", _BATCH),
+    Site("backends.python.wire.frames:FrameReader.next_frame", "worker", _BATCH),
+    Site("backends.python.batches.open_batches:OpenBatches.close", "", _BATCH),
     # Timers.
-    Site("protocol.http.http1:Http1.check_time", "timer"),
+    Site("protocol.http.http1.connection:Http1.check_time", "timer"),
 )
 
 

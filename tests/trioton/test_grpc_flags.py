@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
-from protocol.tls import TlsFiles
+from protocol.reactor.tls import TlsFiles
 from trioton.flags import UsageError, read_arguments, rows
 from trioton.grpc_flags import GrpcFlags
 from trioton.settings import Settings

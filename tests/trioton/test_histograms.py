@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.histogram import Histogram
-from actors.statistics import VersionSnapshot
+from actors.metrics.histogram import Histogram
+from actors.metrics.statistics import VersionSnapshot
 from protocol.core import ModelStatistics
-from protocol.limits import LimitCounter
+from protocol.limits.counter import LimitCounter
 from trioton.metrics import Metrics
 
 

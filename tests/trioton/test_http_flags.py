@@ -10,7 +10,7 @@ import pytest
 
 from protocol.access.restricted import HTTP_API, Restriction
 from protocol.http.settings import ConnectionLimits, HttpSettings
-from protocol.tls import TlsFiles
+from protocol.reactor.tls import TlsFiles
 from trioton.flags import UsageError
 from trioton.machine import memory_size
 from trioton.settings import Settings

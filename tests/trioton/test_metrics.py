@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from actors.custom_metrics import CustomMetrics
-from actors.statistics import VersionSnapshot
+from actors.metrics.custom import CustomMetrics
+from actors.metrics.statistics import VersionSnapshot
 from protocol.core import InferStatistics, ModelStatistics, StatisticDuration
 from trioton.custom_collector import is_own_name
 from trioton.exposition import render_text

@@ -9,9 +9,9 @@ from pathlib import Path
 import trio
 from prometheus_client import Metric
 
-from actors.latencies import LatencySummaries
-from actors.residence import ResidenceSnapshot
-from actors.statistics import VersionSnapshot, VersionStatistics
+from actors.lifecycle.residence import ResidenceSnapshot
+from actors.metrics.latencies import LatencySummaries
+from actors.metrics.statistics import VersionSnapshot, VersionStatistics
 from protocol.core import ModelStatistics
 from tests.trioton.test_gpus import Driver
 from trioton.gpus import Gpus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.rate_limit_policy import RateLimitResource
+from actors.instance.rate_limit_policy import RateLimitResource
 from trioton.flags import UsageError, read_arguments, rows
 from trioton.scheduling_flags import CacheChoice
 from trioton.settings import Settings

@@ -14,10 +14,10 @@ import pytest
 import trio
 import tritonclient.grpc
 
-from actors.core import ServerCore
+from actors.core.server_core import ServerCore
 from protocol.errors import Unavailable
 from protocol.messages import InferenceRequest, Tensor
-from protocol.poller import the_poller
+from protocol.reactor.poller import the_poller
 from tests.e2e.repository import add_add_sub, copy_python_model
 from trioton.server import Server, StartError, address_text, open_server
 from trioton.settings import Settings

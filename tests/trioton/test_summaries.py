@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from actors.latencies import LatencySummaries
-from actors.statistics import VersionSnapshot, VersionStatistics
+from actors.metrics.latencies import LatencySummaries
+from actors.metrics.statistics import VersionSnapshot, VersionStatistics
 from protocol.core import ModelStatistics
 from tests.trioton.test_histograms import labels, samples
 from trioton.gpus import Gpus

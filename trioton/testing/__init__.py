@@ -23,9 +23,9 @@ from typing import Any
 
 import trio
 
-from actors.core import ControlMode, CoreSettings, ServerCore
-from backends.python.in_process import offer_utilities
+from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from backends.python.testing import in_process_backend
+from backends.python.workers.in_process import offer_utilities
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters
 from protocol.errors import ServerError

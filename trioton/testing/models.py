@@ -17,7 +17,7 @@ import numpy as np
 import trio
 from numpy.typing import ArrayLike, NDArray
 
-from actors.core import ServerCore
+from actors.core.server_core import ServerCore
 from protocol.core import ModelStatistics
 from protocol.datatypes import DataType
 from protocol.errors import ServerError

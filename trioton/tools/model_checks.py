@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 import trio
 
-from actors.model_loading import ModelLoader
+from actors.lifecycle.loader import ModelLoader
 from protocol.core import LoadParameters
 from protocol.errors import ServerError
 from repository.backend_fields import fill_backend_fields

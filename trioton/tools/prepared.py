@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from actors.model import Model
-from actors.model_loading import ModelLoader
+from actors.lifecycle.loader import ModelLoader
+from actors.model.model import Model
 from backends.devices.machine import compute_capabilities
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters

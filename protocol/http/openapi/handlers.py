@@ -17,7 +17,7 @@ import trio
 
 from protocol.core import InferenceCore
 from protocol.errors import NotFound, ServerError
-from protocol.http.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
+from protocol.http.codec.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
 from protocol.http.exchange import Handler, HttpRequest
 from protocol.http.openapi.document import DescribedRoute, build_document
 from protocol.http.openapi.models import ModelDescription

@@ -13,7 +13,7 @@ import msgspec
 
 from protocol.core import ModelMetadata, ModelStatistics, ServerMetadata
 from protocol.datatypes import BY_PROTOCOL_NAME
-from protocol.http.infer_codec import InferBody, ResponseBody
+from protocol.http.codec.infer import InferBody, ResponseBody
 from protocol.server_settings import LogSettings
 from protocol.shared_memory.regions import CudaRegion, SystemRegion
 

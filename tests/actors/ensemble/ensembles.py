@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from actors.ensemble.composition import ComposingModel as ComposingModel
 from actors.ensemble.composition import Composition, NoBackend
-from actors.model import Model
+from actors.model.model import Model
 from protocol.core import Respond
 from protocol.errors import NotFound, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from actors.ensemble.clock import StepClock, TimeSpent
-from actors.model import Model
+from actors.model.model import Model
 from actors.tracing.record import RequestTrace, TensorBudget
 from actors.tracing.sampling import TraceSampling
 from backends.interface import BatchTiming

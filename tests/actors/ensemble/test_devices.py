@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.device_tensor import DeviceTensor
 from protocol.messages import InferenceRequest, Tensor
+from protocol.tensors.device_tensor import DeviceTensor
 from tests.actors.ensemble.ensembles import (
     CHAIN,
     STREAM,

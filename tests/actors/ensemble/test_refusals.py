@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.model import Model
-from actors.statistics import FailureReason
+from actors.metrics.statistics import FailureReason
+from actors.model.model import Model
 from protocol.errors import Unavailable
 from protocol.messages import InferenceRequest
 from repository.pbtxt import parse_pbtxt

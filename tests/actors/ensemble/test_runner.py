@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.ensemble.composition import Composition
-from actors.model import Model
-from actors.statistics import FailureReason
+from actors.metrics.statistics import FailureReason
+from actors.model.model import Model
 from protocol.errors import (
     Cancelled,
     Internal,

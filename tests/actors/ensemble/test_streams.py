@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.statistics import FailureReason
+from actors.metrics.statistics import FailureReason
 from protocol.errors import (
     Internal,
     InvalidArgument,

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.model import Model
+from actors.model.model import Model
 from actors.tracing.record import RequestTrace, TensorBudget
 from actors.tracing.sampling import TraceSampling
 from actors.tracing.stamps import begin_compute, end_compute, traces_of

@@ -11,7 +11,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from actors.core import ControlMode, CoreSettings, ServerCore
+from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from backends.interface import Backend
 from backends.registry import BackendRegistry
 from protocol.datatypes import DataType

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.core import ServerCore
+from actors.core.server_core import ServerCore
 from backends.interface import Backend
 from protocol.errors import ServerError
 from tests.backends.conformance.format import Contradiction, Format

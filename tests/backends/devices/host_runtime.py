@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from backends.devices.pinned import Pinned
 from backends.devices.runtime import DeviceRuntime
-from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
-from protocol.dlpack import DeviceType
 from protocol.errors import Overloaded, Unavailable
 from protocol.messages import Buffer, Tensor
+from protocol.tensors.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
+from protocol.tensors.dlpack import DeviceType
 
 
 class Block:

@@ -14,9 +14,9 @@ from backends.array_backend import ArrayBackend
 from backends.devices.devices import Devices
 from backends.interface import BatchResult, InstanceSpec, ModelSource
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import Internal, Overloaded, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.tensors.device_tensor import DeviceTensor, device_tensor
 from repository.model_config import InstanceKind, ModelConfig
 from repository.pbtxt import parse_pbtxt
 from tests.backends.devices.host_runtime import HostRuntime, Pins, on_device, reads_of

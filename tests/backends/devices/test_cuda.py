@@ -10,11 +10,11 @@ import pytest
 
 from backends.devices.devices import Devices
 from backends.devices.stream import DeviceStream
-from protocol.cuda import find_cupy
 from protocol.datatypes import DataType
-from protocol.device_tensor import device_tensor
 from protocol.errors import Overloaded, Unavailable
 from protocol.messages import Tensor
+from protocol.tensors.cuda import find_cupy
+from protocol.tensors.device_tensor import device_tensor
 from tests.fake_cupy import CUDARuntimeError, FakeRuntime, FakeStream
 
 VALUES = np.arange(12, dtype=np.float32)

@@ -8,9 +8,9 @@ import pytest
 from backends.devices.devices import DEFAULT_POOL_BYTES, Devices
 from backends.devices.stream import DeviceStream
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.errors import Overloaded, Unavailable
 from protocol.messages import Tensor
+from protocol.tensors.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from repository.model_config import ModelConfig, ModelOptimizationPolicy, PinnedMemoryBuffer
 from tests.backends.devices.host_runtime import HostRuntime, Pins
 

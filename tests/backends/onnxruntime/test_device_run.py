@@ -15,10 +15,10 @@ from backends.devices.stream import DeviceStream
 from backends.onnxruntime import OnnxRuntimeBackend
 from backends.onnxruntime.providers import CPU, CUDA, TENSORRT, on_stream
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
-from protocol.device_tensor import DeviceTensor
-from protocol.dlpack import DeviceType
 from protocol.errors import Overloaded
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.tensors.device_tensor import DeviceTensor
+from protocol.tensors.dlpack import DeviceType
 from repository.model_config import InstanceKind
 from tests.backends.devices.host_runtime import HostRuntime, Pins, on_device, reads_of
 from tests.backends.helpers import answer, infer, loaded, request_of, source_of, spec_of

@@ -21,7 +21,7 @@ import trio
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from actors.model import Model
+from actors.model.model import Model
 from backends.interface import HeldTensor
 from backends.onnxruntime import OnnxRuntimeBackend, held_states
 from backends.onnxruntime.device_memory import DeviceMemory

@@ -20,7 +20,7 @@ from backends.python import PythonBackend
 from protocol.datatypes import DataType, from_numpy_dtype
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
-from protocol.shared_tensor import SharedTensor, shared_tensor
+from protocol.tensors.shared_tensor import SharedTensor, shared_tensor
 from repository.model_config import (
     InstanceKind,
     ModelConfig,
@@ -145,7 +145,7 @@ async def running(instance: PythonBackend) -> AsyncIterator[PythonBackend]:
 
 
 class ClientMemory:
-    """A client's shared memory that holds an array. Implements `protocol.shared_tensor.SharedBytes`."""
+    """A client's shared memory that holds an array. Implements `protocol.tensors.shared_tensor.SharedBytes`."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array

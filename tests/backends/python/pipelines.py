@@ -12,7 +12,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from actors.core import ControlMode, CoreSettings, ServerCore
+from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from backends.registry import BackendRegistry
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import trio
 
-from actors.core import CoreSettings, ServerCore
+from actors.core.server_core import CoreSettings, ServerCore
 from backends.interface import InstanceSpec, ModelSource
 from backends.python import PythonBackend
 from backends.registry import BackendRegistry

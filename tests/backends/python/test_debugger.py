@@ -103,7 +103,7 @@ async def test_finalize_may_be_looked_at_for_as_long_as_one_likes(
 ) -> None:
     """The limits of finalize do not hold while a model is debugged."""
     caplog.set_level("INFO")
-    monkeypatch.setattr("backends.python.link.FINALIZE_SECONDS", 0.0)
+    monkeypatch.setattr("backends.python.workers.link.FINALIZE_SECONDS", 0.0)
     model = executing(IDENTITY) + "    def finalize(self):\n        breakpoint()\n        print('finalized')\n"
     instance = backend(tmp_path, model, settings=PDB)
     await instance.load()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.core import ControlMode, ServerCore
+from actors.core.server_core import ControlMode, ServerCore
 from tests.backends.python.pipelines import (
     CONFIG,
     COUNT_DOWN,

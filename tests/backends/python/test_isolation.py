@@ -280,7 +280,7 @@ async def test_one_fork_dies_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["process", "threads", "fork"])
 async def test_a_hanging_model_is_killed(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.python.link.FINALIZE_SECONDS", 0.2)
+    monkeypatch.setattr("backends.python.workers.link.FINALIZE_SECONDS", 0.2)
     started = tmp_path / "started"
     model = executing(f"open({str(started)!r}, 'w').close()\nwhile True: pass")
     async with running(instance_of(source_of(tmp_path, model, mode))) as instance, trio.open_nursery() as nursery:
@@ -295,8 +295,8 @@ async def test_a_hanging_thread_in_the_server_is_given_up(
 ) -> None:
     """The loop goes on meanwhile; when the model returns at last, its thread ends, and its modules are forgotten."""
     path = list(sys.path)
-    monkeypatch.setattr("backends.python.link.FINALIZE_SECONDS", 0.2)
-    monkeypatch.setattr("backends.python.in_process._END_SECONDS", 0.2)
+    monkeypatch.setattr("backends.python.workers.link.FINALIZE_SECONDS", 0.2)
+    monkeypatch.setattr("backends.python.workers.in_process._END_SECONDS", 0.2)
     started, go, gone = tmp_path / "started", tmp_path / "go", tmp_path / "gone"
     model = executing(f"""
         open({str(started)!r}, 'w').close()
@@ -321,8 +321,8 @@ async def test_a_thread_that_frees_what_it_held_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """To look through all that a large server has takes long on a busy machine."""
-    monkeypatch.setattr("backends.python.in_process._END_SECONDS", 0.01)
-    monkeypatch.setattr("backends.python.in_process.gc.collect", lambda: time.sleep(0.2))
+    monkeypatch.setattr("backends.python.workers.in_process._END_SECONDS", 0.01)
+    monkeypatch.setattr("backends.python.workers.in_process.gc.collect", lambda: time.sleep(0.2))
     path = list(sys.path)
     async with running(instance_of(source_of(tmp_path, executing(IDENTITY), "in_process"))) as instance:
         await infer(instance, request())

@@ -228,7 +228,7 @@ async def test_finalize_runs_at_unload(tmp_path: Path, caplog: pytest.LogCapture
 
 async def test_an_unload_ends_a_worker_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the processes that the model started."""
-    monkeypatch.setattr("backends.python.link.FINALIZE_SECONDS", 0.3)
+    monkeypatch.setattr("backends.python.workers.link.FINALIZE_SECONDS", 0.3)
     model = """
     import subprocess, time
     import numpy as np

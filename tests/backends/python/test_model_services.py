@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.core import ControlMode, ServerCore
-from actors.custom_metrics import MetricValue
+from actors.core.server_core import ControlMode, ServerCore
+from actors.metrics.custom import MetricValue
+from tests.backends.python.bls.test_bls import STRING_OUTPUT
 from tests.backends.python.pipelines import PLUS_ONE, Models, add_model, ask, executing, serving, text
 from tests.backends.python.processes import until
-from tests.backends.python.test_bls import STRING_OUTPUT
 
 COUNTING = """
 class TritonPythonModel:

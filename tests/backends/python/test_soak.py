@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from backends.python import PythonBackend
-from backends.python.host import ForkPlace
-from backends.python.process import WorkerProcess, resident_bytes
+from backends.python.workers.host import ForkPlace
+from backends.python.workers.process import WorkerProcess, resident_bytes
 from tests.backends.python.models import (
     CONFIG,
     DECOUPLED,

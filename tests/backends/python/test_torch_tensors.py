@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from backends.python.process import MAIN
+from backends.python.workers.process import MAIN
 from repository.model_config import InstanceKind
 from tests.backends.python.models import CONFIG, backend, infer, output, parameters, request, running
 

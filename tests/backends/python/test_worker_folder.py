@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.python.process import MAIN
+from backends.python.workers.process import MAIN
 
 FOLDER = MAIN.parent
 FILES = sorted(FOLDER.rglob("*.py"))

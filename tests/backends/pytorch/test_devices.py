@@ -19,9 +19,9 @@ from backends.pytorch import backend as backend_module
 from backends.pytorch.device import Device, StreamDevice, device_of
 from backends.pytorch.torch_runtime import TorchMemory, TorchRuntime
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from protocol.errors import Overloaded
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.tensors.device_tensor import DeviceBuffer, DeviceTensor, device_tensor
 from repository.model_config import InstanceKind
 from tests.backends.devices.host_runtime import Pins
 from tests.backends.helpers import answer, infer, loaded, objects, request_of, source_of, spec_of

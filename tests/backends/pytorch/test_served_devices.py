@@ -16,8 +16,8 @@ from backends.interface import BatchResult, InstanceSpec
 from backends.pytorch import PyTorchBackend
 from backends.pytorch import backend as backend_module
 from backends.pytorch.device import Device, StreamDevice, device_of
-from protocol.device_tensor import DeviceTensor
 from protocol.errors import InvalidArgument, Overloaded
+from protocol.tensors.device_tensor import DeviceTensor
 from repository.model_config import InstanceKind
 from tests.backends.conformance.serving import Gate, model_of, serving
 from tests.backends.pytorch.torch_models import save_script
@@ -58,7 +58,7 @@ def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
 
     monkeypatch.setattr(backend_module, "device_of", stand_in)
     monkeypatch.setattr(PyTorchBackend, "prefers_gpu", True)  # as of a torch that is built for CUDA
-    monkeypatch.setattr("actors.core.compute_capabilities", lambda: ("9.0", "9.0"))
+    monkeypatch.setattr("actors.core.server_core.compute_capabilities", lambda: ("9.0", "9.0"))
     return (0, 1)
 
 

@@ -12,9 +12,9 @@ import pytest
 from backends.devices.devices import Devices
 from backends.interface import InstanceSpec
 from backends.tensorrt import TensorRTBackend
-from protocol.device_tensor import DeviceTensor, device_tensor
 from protocol.errors import Overloaded
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.tensors.device_tensor import DeviceTensor, device_tensor
 from repository.model_config import InstanceKind
 from tests.backends.helpers import answer, infer, loaded, request_of
 from tests.backends.tensorrt.engine_models import spec as spec_of

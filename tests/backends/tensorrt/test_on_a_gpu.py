@@ -11,9 +11,9 @@ import pytest
 
 from backends.devices.machine import compute_capabilities
 from backends.tensorrt import TensorRTBackend
-from protocol.device_tensor import DeviceTensor
 from protocol.errors import Overloaded
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.tensors.device_tensor import DeviceTensor
 from tests.backends.conformance.serving import model_of, serving
 from tests.backends.helpers import answer, infer, loaded, request_of
 from tests.backends.tensorrt.engine_models import ADD_SUB, spec, write_plan

@@ -22,7 +22,7 @@ SHAPE = (1, 3, 4, 4)
 @pytest.fixture(autouse=True)
 def has_gpus(gpu: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.device_count = 2
-    monkeypatch.setattr("actors.core.compute_capabilities", lambda: ("8.6", "9.0"))
+    monkeypatch.setattr("actors.core.server_core.compute_capabilities", lambda: ("8.6", "9.0"))
 
 
 async def test_a_plan_needs_no_configuration(gpu: FakeRuntime, tmp_path: Path) -> None:

@@ -10,17 +10,17 @@ import trio
 import trio.testing
 from tritonclient.grpc import service_pb2
 
-from protocol.answers import Answers
-from protocol.grpc.calls import Shared
-from protocol.grpc.connection import Connection
-from protocol.grpc.direct_infer import DirectInfer
-from protocol.grpc.handlers import grpc_handlers
-from protocol.grpc.request_forms import RequestForms
+from protocol.grpc.codec.request_templates import RequestForms
+from protocol.grpc.connection.calls import Shared
+from protocol.grpc.connection.connection import Connection
+from protocol.grpc.inference.direct_infer import DirectInfer
+from protocol.grpc.services.handlers import grpc_handlers
 from protocol.grpc.settings import GrpcSettings
+from protocol.reactor.replies import Answers
 from protocol.services import EdgeServices
 from tests.protocol.grpc.client import Client, Response
+from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.fakes import FakeCore
-from tests.protocol.grpc.services import edge_services
 
 SERVICE = "/inference.GRPCInferenceService"
 

@@ -12,11 +12,11 @@ import trio.testing
 from grpclib.const import Cardinality, Handler
 
 from protocol.errors import NotFound
-from protocol.grpc.calls import Shared
-from protocol.grpc.connection import Connection
+from protocol.grpc.call.stream import Stream
+from protocol.grpc.connection.calls import Shared
+from protocol.grpc.connection.connection import Connection
 from protocol.grpc.settings import ConnectionLimits
-from protocol.grpc.stream import Stream
-from protocol.limits import LimitCounter
+from protocol.limits.counter import LimitCounter
 from tests.protocol.grpc.client import Client
 
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, RESOURCE_EXHAUSTED = 3, 4, 5, 8

@@ -18,8 +18,8 @@ from tritonclient.utils import InferenceServerException
 
 from protocol.grpc.server import GrpcSettings, serve_grpc
 from protocol.services import EdgeServices
+from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.fakes import FakeCore
-from tests.protocol.grpc.services import edge_services
 
 SMALL = np.arange(16, dtype=np.float32).reshape(1, 16)
 LOCAL = GrpcSettings(host="127.0.0.1", port=0)

@@ -9,15 +9,15 @@ from protocol.access.categories import RESTRICTABLE, Category
 from protocol.access.control import AccessControl
 from protocol.access.restricted import GRPC_PROTOCOL, RestrictedApis
 from protocol.grpc.access import CATEGORIES
-from protocol.grpc.handlers import grpc_handlers
+from protocol.grpc.services.handlers import grpc_handlers
 from protocol.grpc.settings import GrpcSettings
 from protocol.services import EdgeServices
 from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.grpc.caller import serving
+from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.harness import UNAVAILABLE
-from tests.protocol.grpc.services import edge_services
-from tests.protocol.grpc.test_stream_infer import PATH
-from tests.protocol.grpc.test_stream_infer import request as stream_request
+from tests.protocol.grpc.inference.test_stream_infer import PATH
+from tests.protocol.grpc.inference.test_stream_infer import request as stream_request
 
 PERMISSION_DENIED, UNAUTHENTICATED = 7, 16
 KEY = "a-key-of-enough-characters"

@@ -7,8 +7,8 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 
-from protocol.grpc.calls import Shared
-from protocol.grpc.connection import Connection
+from protocol.grpc.connection.calls import Shared
+from protocol.grpc.connection.connection import Connection
 from tests.protocol.grpc.client import Client, framed
 from tests.protocol.grpc.harness import (
     DEADLINE_EXCEEDED,

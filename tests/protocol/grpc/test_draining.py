@@ -7,8 +7,8 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 
-from protocol.grpc import connection as connection_module
-from protocol.grpc.stream import SHUTTING_DOWN
+from protocol.grpc.call.stream import SHUTTING_DOWN
+from protocol.grpc.connection import connection as connection_module
 from tests.protocol.grpc.client import framed
 from tests.protocol.grpc.harness import (
     UNAVAILABLE,

@@ -11,8 +11,8 @@ from tritonclient.utils import InferenceServerException, shared_memory
 
 from protocol.access.control import AccessControl
 from protocol.access.restricted import GRPC_PROTOCOL, RestrictedApis
+from tests.protocol.grpc.edge_services import FakeTraceControl
 from tests.protocol.grpc.served import SMALL, Answers, serving, tensor
-from tests.protocol.grpc.services import FakeTraceControl
 
 
 async def test_shared_memory_with_nvidias_client() -> None:

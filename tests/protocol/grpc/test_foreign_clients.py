@@ -20,7 +20,7 @@ import trio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from protocol.access.forwarding import HeaderForwarding
-from protocol.grpc.handlers import SERVICES
+from protocol.grpc.services.handlers import SERVICES
 from protocol.grpc.settings import ConnectionLimits, GrpcSettings
 from tests.protocol.grpc.served import LOCAL, SMALL, Served, serving, wire_request
 

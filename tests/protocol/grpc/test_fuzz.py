@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from protocol.grpc.access import CATEGORIES
-from protocol.grpc.calls import Shared
-from protocol.grpc.connection import Connection
+from protocol.grpc.connection.calls import Shared
+from protocol.grpc.connection.connection import Connection
 from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
 from tests.protocol.grpc.caller import serving
 from tests.protocol.grpc.client import REQUEST_HEADERS, Client, framed

@@ -9,17 +9,17 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.answers import Awaited
 from protocol.core import AnswerTo, Submitted
 from protocol.errors import ServerError, Unavailable
 from protocol.grpc.settings import GrpcSettings
+from protocol.limits.request_memory import RequestMemory
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from protocol.request_memory import RequestMemory
+from protocol.reactor.replies import Awaited
 from tests.protocol.grpc.caller import SERVICE, Caller, serving
 from tests.protocol.grpc.client import framed
+from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.fakes import FakeCore
-from tests.protocol.grpc.services import edge_services
-from tests.protocol.grpc.test_direct_infer import request_of
+from tests.protocol.grpc.inference.test_direct_infer import request_of
 from tests.protocol.submitted import FakeSubmitted
 
 COUNT = 3

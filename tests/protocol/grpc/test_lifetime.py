@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 
-from protocol.grpc.keepalive import RETIRING_SECONDS
+from protocol.grpc.connection.keepalive import RETIRING_SECONDS
 from protocol.grpc.settings import ConnectionLimits, Keepalive
 from tests.protocol.grpc.client import framed
 from tests.protocol.grpc.harness import Peers, connected

@@ -13,9 +13,9 @@ from h2.settings import SettingCodes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.grpc import connection as connection_module
-from protocol.grpc.calls import Shared
-from protocol.grpc.connection import Connection
+from protocol.grpc.connection import connection as connection_module
+from protocol.grpc.connection.calls import Shared
+from protocol.grpc.connection.connection import Connection
 from protocol.grpc.settings import ConnectionLimits, Keepalive
 from protocol.http2 import output
 from tests.protocol.grpc.client import REQUEST_HEADERS, Client, Response, framed

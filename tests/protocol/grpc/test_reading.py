@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from tritonclient.grpc import service_pb2
 
-from protocol.grpc.outgoing import Outgoing
+from protocol.grpc.connection.outgoing import Outgoing
 from tests.protocol.grpc.caller import SERVICE
 from tests.protocol.grpc.client import Client
 from tests.protocol.grpc.served import Served, serving, wire_request

@@ -16,12 +16,12 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from protocol.grpc.call.stream import SHUTTING_DOWN
 from protocol.grpc.server import GrpcSettings, serve_grpc
 from protocol.grpc.settings import ConnectionLimits
-from protocol.grpc.stream import SHUTTING_DOWN
+from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.fakes import FakeCore
 from tests.protocol.grpc.served import SMALL, Answers, serving, tensor, wire_request
-from tests.protocol.grpc.services import edge_services
 
 
 async def test_all_of_nvidias_clients_calls() -> None:

@@ -15,9 +15,9 @@ from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.shared_memory.table import SharedMemoryTable
 from tests.protocol.grpc.caller import SERVICE, Caller, serving
 from tests.protocol.grpc.client import framed
+from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.fakes import FakeCore
 from tests.protocol.grpc.harness import INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE, UNIMPLEMENTED
-from tests.protocol.grpc.services import edge_services
 from tests.protocol.shared_memory.conftest import ClientSegment
 
 ALREADY_EXISTS = 6

@@ -19,7 +19,7 @@ import trustme
 from tritonclient.utils import InferenceServerException
 
 from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits
-from protocol.tls import TlsFiles, server_context
+from protocol.reactor.tls import TlsFiles, server_context
 from tests.protocol.grpc.served import LOCAL, SMALL, Served, serving, tensor, wire_request
 
 

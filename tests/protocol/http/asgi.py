@@ -14,8 +14,8 @@ from hypercorn.typing import (
     HTTPScope,
 )
 
-from protocol.http.asgi import AsgiExchange
 from protocol.http.exchange import App
+from protocol.http.http2.asgi import AsgiExchange
 
 
 @dataclass

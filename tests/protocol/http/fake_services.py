@@ -10,12 +10,12 @@ from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument, NotFound
+from protocol.http.codec.request_templates import RequestForms
 from protocol.http.exchange import HttpRequest
 from protocol.http.reply import Headers
-from protocol.http.request_forms import RequestForms
 from protocol.http.settings import HttpSettings
-from protocol.limits import LimitCounter
-from protocol.request_memory import RequestMemory
+from protocol.limits.counter import LimitCounter
+from protocol.limits.request_memory import RequestMemory
 from protocol.server_settings import LogSettings, Trace, TracedTensor, TraceSettings
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable

@@ -15,7 +15,7 @@ from protocol.access.control import AccessControl
 from protocol.access.restricted import HTTP_API, RestrictedApis
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
-from protocol.request_memory import RequestMemory
+from protocol.limits.request_memory import RequestMemory
 from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.http.asgi import Answer, Exchange, call
 from tests.protocol.http.fake_core import FakeCore

@@ -16,13 +16,13 @@ from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.http.server import HttpSettings
 from protocol.http.settings import ConnectionLimits
+from protocol.limits.request_memory import RequestMemory
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from protocol.request_memory import RequestMemory
 from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.http.conftest import Serve
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
-from tests.protocol.http.test_http1 import EMPTY, INFER, LOOPBACK, Client, connect, head, sized
+from tests.protocol.http.http1.test_connection import EMPTY, INFER, LOOPBACK, Client, connect, head, sized
 
 GATE = "/v2/models/gate/infer"
 TENSOR = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}'

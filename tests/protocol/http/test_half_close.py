@@ -17,12 +17,12 @@ import trio.testing
 from protocol.datatypes import DataType
 from protocol.http.connections import LOOK_SECONDS, serve_app
 from protocol.http.exchange import Exchange
-from protocol.http.http1_half_close import STATUS_LINE_START, HalfClose
+from protocol.http.http1.half_close import STATUS_LINE_START, HalfClose
 from protocol.http.settings import ConnectionLimits
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from tests.protocol.http.conftest import Serve, Served
 from tests.protocol.http.fake_core import FakeCore
-from tests.protocol.http.test_http1 import EMPTY, INFER, Client, chunked, connect, head, sized
+from tests.protocol.http.http1.test_connection import EMPTY, INFER, Client, chunked, connect, head, sized
 from tests.protocol.http.test_tls import Authority, authority
 from tests.protocol.http.test_tls import connect as connect_tls
 

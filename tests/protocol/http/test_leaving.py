@@ -11,7 +11,7 @@ import trio.testing
 
 from protocol.http.settings import LEAVE_SECONDS
 from tests.protocol.http.conftest import Serve, Served
-from tests.protocol.http.test_http1 import EMPTY, INFER, Client, connect, head, sized
+from tests.protocol.http.http1.test_connection import EMPTY, INFER, Client, connect, head, sized
 
 GATE = "/v2/models/gate/infer"
 GENERATE = "/v2/models/gate/generate"

@@ -13,7 +13,7 @@ import trio
 from protocol.access.control import AccessControl
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.settings import ConnectionLimits
-from protocol.limits import LimitCounter
+from protocol.limits.counter import LimitCounter
 from tests.protocol.access.changing_keys import ChangingKeys
 
 

@@ -8,13 +8,15 @@ import pytest
 
 from protocol.access.categories import Category
 from protocol.errors import InvalidArgument, NotFound
-from protocol.http import handlers, repository_handlers, settings_handlers
 from protocol.http.errors import MethodNotAllowed
 from protocol.http.exchange import Handler
-from protocol.http.generate_handler import generate, generate_stream
-from protocol.http.infer_handler import infer
+from protocol.http.handlers import metadata as handlers
+from protocol.http.handlers import repository as repository_handlers
+from protocol.http.handlers import settings as settings_handlers
+from protocol.http.handlers.generate import generate, generate_stream
+from protocol.http.handlers.infer import infer
+from protocol.http.handlers.shared_memory import CUDA, SYSTEM
 from protocol.http.routes import ROUTES, RouteTable
-from protocol.http.shared_memory_handlers import CUDA, SYSTEM
 from tests.protocol.http.fake_services import make_request
 
 TABLE = RouteTable()

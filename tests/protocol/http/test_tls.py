@@ -19,7 +19,7 @@ from protocol.datatypes import DataType
 from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.server import HttpSettings
 from protocol.http.settings import ConnectionLimits
-from protocol.tls import TlsFiles, server_context
+from protocol.reactor.tls import TlsFiles, server_context
 from tests.protocol.http.conftest import Serve, Served
 from tests.protocol.http.http2_client import Http2Client
 from tests.protocol.http.wire import infer_body, read_outputs

@@ -6,7 +6,7 @@ import pytest
 from grpclib.const import Status
 from hpack.hpack import Decoder
 
-from protocol.grpc.headers import RESPONSE_HEADERS, trailers
+from protocol.grpc.call.headers import RESPONSE_HEADERS, trailers
 from protocol.http2.response_headers import ResponseHeaders
 
 OK = trailers(Status.OK, "")

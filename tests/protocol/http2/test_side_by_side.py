@@ -19,7 +19,7 @@ from hyperframe.frame import Frame, GoAwayFrame, PingFrame, RstStreamFrame, Sett
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.grpc.headers import RESPONSE_HEADERS
+from protocol.grpc.call.headers import RESPONSE_HEADERS
 from protocol.http2 import frames
 from protocol.http2.frames import PREFACE
 from tests.protocol.grpc.client import REQUEST_HEADERS

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from protocol.http2.writer import Writer
-from protocol.wire import wire_over
+from protocol.reactor.transport import wire_over
 
 
 async def test_what_is_put_while_a_write_is_under_way_leaves_together(nursery: trio.Nursery) -> None:

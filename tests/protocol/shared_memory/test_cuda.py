@@ -6,12 +6,12 @@ import gc
 
 import pytest
 
-from protocol.cuda import CudaMemory, find_cupy
 from protocol.datatypes import DataType
-from protocol.device_tensor import DeviceBuffer, device_tensor
 from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.shared_memory.regions import CudaRegion
 from protocol.shared_memory.table import SharedMemoryTable
+from protocol.tensors.cuda import CudaMemory, find_cupy
+from protocol.tensors.device_tensor import DeviceBuffer, device_tensor
 from tests.fake_cupy import HANDLE, REFUSED, SIZE, FakeRuntime
 from tests.protocol.shared_memory.conftest import ClientSegment, MakeSegment, output
 

@@ -19,10 +19,10 @@ from protocol.core import (
     StatisticDuration,
     TensorMetadata,
 )
-from protocol.http.infer_codec import OutputEncoding, decode_infer_request, encode_infer_response
+from protocol.http.codec.infer import OutputEncoding, decode_infer_request, encode_infer_response
+from protocol.http.handlers.settings import LogBody, TraceBody
+from protocol.http.handlers.shared_memory import CudaRegionBody, SystemRegionBody
 from protocol.http.openapi.schemas import component_schemas
-from protocol.http.settings_handlers import LogBody, TraceBody
-from protocol.http.shared_memory_handlers import CudaRegionBody, SystemRegionBody
 from protocol.messages import InferenceResponse, Tensor
 from protocol.server_settings import LogSettings, TraceSettings
 from protocol.shared_memory.regions import CudaRegion, SystemRegion

@@ -1,0 +1,67 @@
+"""The interface between the response cache and what keeps its entries.
+
+A *cache* is a class: one subclass of `Cache` for each implementation, found by name (`actors.cache.registry`). A
+server makes one object of it from the settings that `--cache-config` gives:
+
+    open → look_up and insert, any number at the same time → close
+
+Keys are digests of 32 bytes that cover everything which can change an answer; values are whole encoded responses. A
+cache may lose any entry at any time, but must not mix up keys or change values.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import ClassVar
+
+from protocol.messages import Buffer
+
+
+class CacheError(Exception):
+    """The cache cannot be reached, or does not do what it was asked. The request goes on without it."""
+
+
+class Cache(abc.ABC):
+    """All methods are awaited on the server's Trio loop and must not block it; each call is bounded in time by the
+    caller, who may cancel it."""
+
+    # Whether entries outlive this server, or other servers use them too. If so, a model that is loaded again finds its
+    # entries as long as its files and configuration are the same; if not, each load starts with none.
+    is_shared: ClassVar[bool] = False
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """Judge the settings; no I/O.
+
+        Raises:
+            ValueError: one is missing, unknown or wrong; the text names it and what was expected.
+        """
+        if settings:
+            raise ValueError(f"unknown setting '{next(iter(settings))}'")
+
+    async def open(self) -> None:  # noqa: B027 (many have nothing to open)
+        """Get ready. A server at the other end that cannot be reached now is no failure, but may be logged."""
+
+    @abc.abstractmethod
+    async def look_up(self, key: bytes) -> Buffer | None:
+        """The value of a key, or None. Raises CacheError."""
+
+    @abc.abstractmethod
+    async def insert(self, key: bytes, value: bytes) -> bool:
+        """Keep a value, or drop it if it is not wanted; False if the key is there already, which then stays as it is.
+        Raises CacheError."""
+
+    async def close(self) -> None:  # noqa: B027 (many have nothing to close)
+        """Free everything. Called once, shielded, within a bounded time."""
+
+
+def read_integer(settings: dict[str, str], key: str, default: int | None, *, minimum: int, maximum: int) -> int:
+    """Take a whole number out of the settings. Raises ValueError."""
+    text = settings.pop(key, None)
+    if text is None:
+        if default is None:
+            raise ValueError(f"setting '{key}' is required")
+        return default
+    if not (text.isascii() and text.isdigit()) or not minimum <= int(text) <= maximum:
+        raise ValueError(f"setting '{key}' expects a whole number from {minimum} to {maximum}, got '{text}'")
+    return int(text)

@@ -1,0 +1,71 @@
+"""The requests that are under way and have an id, so that a client can cancel them by it.
+
+Consulted by the core. A request is stopped as if its client had gone: its cancel scope, or its submission, reaches
+whoever holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from actors.model.submission import Submission, cancelled
+from protocol.messages import LATEST_VERSION, InferenceRequest
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class InFlight:
+    """One server's requests by model (the name that the client gave) and id. Ids need not be unique."""
+
+    # Each with the version that it runs on.
+    _requests: dict[tuple[str, str], dict[trio.CancelScope | Submission, int]] = field(default_factory=dict)
+
+    async def run(self, request: InferenceRequest, version: int, call: Awaitable[T]) -> T:
+        """What the call gives, which runs on that version of the model.
+
+        Raises:
+            Cancelled: `cancel` has stopped it.
+        """
+        key = request.model_name, request.id
+        with trio.CancelScope() as scope:
+            self._requests.setdefault(key, {})[scope] = version
+            try:
+                return await call
+            finally:
+                self._remove(key, scope)
+        raise cancelled(request.model_name, request.id)
+
+    def add(self, submission: Submission) -> None:
+        """A request that no task waits for; until it is removed."""
+        request = submission.request
+        self._requests.setdefault((request.model_name, request.id), {})[submission] = submission.accepted[1]
+
+    def remove(self, submission: Submission) -> None:
+        request = submission.request
+        self._remove((request.model_name, request.id), submission)
+
+    def _remove(self, key: tuple[str, str], request: trio.CancelScope | Submission) -> None:
+        requests = self._requests[key]
+        del requests[request]
+        if not requests:
+            del self._requests[key]
+
+    def cancel(self, model: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        """Stop the requests of this id, on one version or on all; returns how many there were that nobody had stopped
+        before. They end soon after, each where it is waited for."""
+        found = [
+            request
+            for request, its_version in self._requests.get((model, request_id), {}).items()
+            if version in (LATEST_VERSION, its_version) and not request.cancel_called
+        ]
+        for request in found:
+            request.cancel()
+        return len(found)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._requests.values()))

@@ -1,0 +1,357 @@
+"""The core: what both edges call (`protocol.core.InferenceCore`), answered by the actors.
+
+Flow: edge → [core] → model → scheduler → model instance. The core itself is thin: it finds the model, says whether
+the server takes requests, and asks others what models say of themselves (`descriptions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar, TypeVarTuple
+
+import trio
+
+from actors.cache.response_cache import ResponseCache
+from actors.core.descriptions import model_metadata, model_statistics, server_metadata
+from actors.core.in_flight import InFlight
+from actors.core.model_calls import ModelCalls
+from actors.core.settings import CoreSettings, model_manager
+from actors.instance.rate_limiter import RateLimiter
+from actors.lifecycle.manager import ControlMode, ModelManager
+from actors.lifecycle.residence import Residence, ResidenceSnapshot
+from actors.metrics.custom import CustomMetrics
+from actors.metrics.statistics import VersionSnapshot
+from actors.model.model import Model
+from actors.model.submission import Submission
+from backends.devices.devices import Devices
+from backends.devices.machine import compute_capabilities
+from backends.registry import BackendRegistry
+from backends.server_resources import ServerResources
+from backends.services import BackendServices
+from protocol.core import (
+    AnswerTo,
+    LoadParameters,
+    ModelIndex,
+    ModelMetadata,
+    ModelRepository,
+    ModelStatistics,
+    Respond,
+    ServerMetadata,
+)
+from protocol.errors import NotFound, Unavailable
+from protocol.failures import CallbackFailures
+from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from repository.agents.registry import AgentRegistry
+from repository.json_form import to_json_form
+
+__all__ = ["ControlMode", "CoreSettings", "ServerCore"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class ServerCore:
+    """One server's models. `run` owns them all; the other methods may be called while it runs."""
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        registry: BackendRegistry,
+        cache: ResponseCache | None = None,
+        custom_metrics: CustomMetrics | None = None,
+        agents: AgentRegistry | None = None,
+        devices: Devices | None = None,
+        failures: CallbackFailures | None = None,
+    ) -> None:
+        self._failures = failures or CallbackFailures()
+        self._settings = settings
+        self._cache = cache
+        self._in_flight = InFlight()
+        self._fed: list[Model] = []  # that have been submitted what `give_out` is for
+        self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
+        self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
+        self._registry = registry
+        self._agents = agents if agents is not None else AgentRegistry()
+        self.devices = devices if devices is not None else Devices()
+        self._manager: ModelManager | None = None
+        self._is_unready = False
+        self._is_stopping = False
+        self._finishes_sequences = False
+        self._stop = trio.Event()
+        self._metadata = server_metadata(settings.server_id)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Started when the start-up loads have ended, well or badly; returns when stopped, drained and unloaded."""
+        settings = self._settings
+        limiter = None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources)
+        capabilities = await trio.to_thread.run_sync(compute_capabilities)
+        self.devices.has_gpus = bool(capabilities)
+        resources = ServerResources()
+        manager = model_manager(
+            settings,
+            self._registry,
+            capabilities,
+            limiter,
+            cache=self._cache,
+            services=BackendServices(ModelCalls(self._running, limiter), self.custom_metrics, self._failures),
+            agents=self._agents,
+            devices=self.devices,
+            resources=resources,
+        )
+        self._manager = manager
+        try:
+            await manager.run(self._stop, task_status=task_status)
+        finally:
+            self._is_unready = self._is_stopping = True
+            self._manager = None
+            await resources.close()
+
+    def turn_unready(self) -> None:
+        """Say from now on that the server is not ready, and go on answering: who balances load looks elsewhere."""
+        self._is_unready = True
+
+    def stop(self, *, finishes_sequences: bool = False) -> None:
+        """Refuse new work, finish what was accepted, then unload; `run` returns when that is done. With
+        `finishes_sequences` open sequences go on to their end, for which `is_answered` has to be asked."""
+        self._is_unready = self._is_stopping = True
+        self._finishes_sequences = finishes_sequences
+        self._stop_if_done()
+
+    def is_answered(self) -> bool:
+        """Whether everything is answered that was accepted before `stop`. A sequence that falls idle ends without a
+        word, so whoever stops the server asks again and again."""
+        self._stop_if_done()
+        return self._stop.is_set()
+
+    async def wait_answered(self) -> None:
+        """Until everything is answered that was accepted before `stop`."""
+        await self._stop.wait()
+
+    def accepted(self) -> Mapping[tuple[str, int], int]:
+        """How many requests clients wait for, by model and version."""
+        return dict(self._accepted)
+
+    def _stop_if_done(self) -> None:
+        """No model may go before the last request, which may still call any of them."""
+        if self._is_stopping and not self._accepted and not (self._finishes_sequences and self.open_sequences()):
+            self._stop.set()
+
+    def open_sequences(self) -> Mapping[tuple[str, int], int]:
+        """How many sequences have begun and not ended, by model and version; models without any are left out."""
+        return {} if self._manager is None else self._manager.open_sequences()
+
+    def snapshots(self) -> Sequence[VersionSnapshot]:
+        """Every loaded version, for the metrics."""
+        return [] if self._manager is None else self._manager.snapshots()
+
+    def residence(self) -> ResidenceSnapshot | None:
+        """How the memory budget is used, for the metrics; None where there is none."""
+        residence = None if self._manager is None else self._manager.residence
+        return None if residence is None else residence.snapshot()
+
+    # protocol.core.InferenceCore
+
+    def is_live(self) -> bool:
+        self._refuse_if_stopping()
+        return True
+
+    def is_ready(self) -> bool:
+        self._refuse_if_unready()
+        manager = self._manager
+        return (
+            manager is not None and manager.is_started and (not self._settings.strict_readiness or manager.is_ready())
+        )
+
+    async def check_ready(self) -> bool:
+        if not self.is_ready():
+            return False
+        return not self._settings.strict_readiness or await self._running().check_ready()
+
+    async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        self._refuse_if_unready()
+        return await self._running().find(name, version).check_ready()
+
+    def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).is_ready
+
+    def server_metadata(self) -> ServerMetadata:
+        return self._metadata
+
+    def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata:
+        manager = self._running()
+        model = self._find(name, version)
+        versions = manager.ready_versions(name) if version == LATEST_VERSION else (model.version,)
+        return model_metadata(name, model, versions)
+
+    def model_config(self, name: str, version: int = LATEST_VERSION) -> dict[str, Any]:
+        return to_json_form(self._find(name, version).config)
+
+    def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
+        return [model_statistics(model) for model in self._running().find_all(name, version)]
+
+    async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
+        return await self._running().index(ready=ready)
+
+    async def load_model(self, name: str, parameters: LoadParameters = LoadParameters()) -> None:  # noqa: B008 (frozen)
+        await self._running().load(name, parameters)
+
+    async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
+        await self._running().unload(name, unload_dependents=unload_dependents)
+
+    def repositories(self) -> Sequence[ModelRepository]:
+        return self._running().repositories()
+
+    async def register_repository(self, repository: ModelRepository) -> None:
+        await self._running().register(repository)
+
+    async def unregister_repository(self, path: str) -> None:
+        await self._running().unregister(path)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        manager = self._manager
+        if manager is None or self._is_stopping:
+            manager = self._taking(request)
+        model = manager.find(request.model_name, request.model_version)
+        residence = manager.residence
+        call = model.infer(request) if residence is None else self._leased(residence, request, Model.infer, request)
+        key = self._accept(request, model.version)
+        try:
+            return await (self._in_flight.run(request, model.version, call) if request.id else call)
+        finally:
+            self._answered(key)
+
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submission | None:
+        manager = self._manager
+        if manager is None or self._is_stopping or manager.residence is not None:
+            return None
+        model = manager.table.find(request.model_name, request.model_version)
+        submission = model.submit(request, answer_to, later=later)
+        if submission is None:
+            return None
+        submission.acceptance = self
+        submission.accepted = self._accept(request, model.version)
+        if request.id:
+            self._in_flight.add(submission)
+        if later and model not in self._fed:
+            self._fed.append(model)
+        return submission
+
+    def give_out(self) -> None:
+        fed, self._fed = self._fed, []
+        for model in fed:
+            try:
+                model.give_out()
+            except Exception as error:
+                self._failures.note("scheduler", error, f"model '{model.name}' could not be given its requests")
+                with self._failures.noted("scheduler", f"model '{model.name}' could not be given its requests again"):
+                    model.give_out()  # else they would wait for whoever comes next
+
+    def answered(self, submission: Submission) -> None:
+        """Implements `actors.model.submission.Acceptance`."""
+        request = submission.request
+        if request.id:
+            self._in_flight.remove(submission)
+        self._answered(submission.accepted)
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
+        manager = self._taking(request)
+        model = manager.find(request.model_name, request.model_version)
+        residence = manager.residence
+        call = (
+            model.infer_stream(request, respond)
+            if residence is None
+            else self._leased(residence, request, Model.infer_stream, request, respond)
+        )
+        key = self._accept(request, model.version)
+        try:
+            return await (self._in_flight.run(request, model.version, call) if request.id else call)
+        finally:
+            self._answered(key)
+
+    def _taking(self, request: InferenceRequest) -> ModelManager:
+        """The models, if they take this request: while the server stops, only those of open sequences are taken.
+
+        Raises:
+            Unavailable: they do not.
+        """
+        manager = self._manager
+        if manager is None or (
+            self._is_stopping
+            and not (self._finishes_sequences and not self._stop.is_set() and manager.continues_sequence(request))
+        ):
+            raise self._not_running()
+        return manager
+
+    async def _leased(
+        self,
+        residence: Residence,
+        request: InferenceRequest,
+        call: Callable[[Model, *Ts], Awaitable[T]],
+        *arguments: *Ts,
+    ) -> T:
+        """Under a memory budget the model may have to be loaded first, and must then stay."""
+        async with residence.lease(request):
+            return await call(self._find(request.model_name, request.model_version), *arguments)
+
+    def _accept(self, request: InferenceRequest, version: int) -> tuple[str, int]:
+        """Until `_answered` is called with what this gives, the server does not end."""
+        key = (request.model_name, version)
+        self._accepted[key] = self._accepted.get(key, 0) + 1
+        return key
+
+    def _answered(self, key: tuple[str, int]) -> None:
+        left = self._accepted[key] - 1
+        if left:
+            self._accepted[key] = left
+        else:
+            del self._accepted[key]
+        if self._is_stopping:
+            self._stop_if_done()
+
+    def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
+        found = self._in_flight.cancel(name, request_id, version)
+        if not found:
+            self._find(name, version)
+        return found
+
+    def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).is_decoupled
+
+    def is_batching(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).config.is_batching
+
+    def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).takes_device_tensors
+
+    def takes_shared_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
+        return self._find(name, version).takes_shared_tensors
+
+    def labels(self, name: str, version: int, output: str) -> Sequence[str]:
+        return self._find(name, version).labels.get(output, ())
+
+    def _find(self, name: str, version: int) -> Model:
+        """A model that serves; while the server stops and its models go, that is the reason and not their absence."""
+        manager = self._manager
+        if manager is None:
+            raise self._not_running()
+        try:
+            return manager.table.find(name, version)
+        except NotFound:
+            self._refuse_if_stopping()
+            raise
+
+    def _running(self) -> ModelManager:
+        if self._manager is None:
+            raise self._not_running()
+        return self._manager
+
+    def _not_running(self) -> Unavailable:
+        return Unavailable("Server exiting" if self._is_unready else "Server not ready")
+
+    def _refuse_if_stopping(self) -> None:
+        if self._is_stopping:
+            raise self._not_running()
+
+    def _refuse_if_unready(self) -> None:
+        if self._is_unready:
+            raise self._not_running()

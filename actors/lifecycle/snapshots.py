@@ -1,0 +1,34 @@
+"""Every version that serves, as the metrics see it.
+
+Flow: model table → [version snapshots] → metrics.
+"""
+
+from __future__ import annotations
+
+from actors.lifecycle.table import ModelTable
+from actors.metrics.statistics import VersionSnapshot
+from actors.model.traffic_split import routed_texts
+
+
+def version_snapshots(table: ModelTable) -> list[VersionSnapshot]:
+    """By name and version."""
+    return [
+        VersionSnapshot(
+            model=model.name,
+            namespace=table.split(entry.name)[0],
+            # Triton's label for ensembles.
+            version=1 if model.composition is not None and len(entry.models) == 1 else model.version,
+            metric_tags=model.config.metric_tags,
+            statistics=model.statistics.frozen(model.name, model.version, has_responses=False),
+            pending_requests=model.pending_count,
+            load_seconds=entry.versions[model.version].load_seconds if model.version in entry.versions else 0.0,
+            failures={reason.value: count for reason, count in model.statistics.failures.items()},
+            histograms=model.statistics.histograms.frozen() if model.statistics.histograms is not None else {},
+            summaries=model.statistics.summaries.frozen() if model.statistics.summaries is not None else {},
+            flushes={reason.value: count for reason, count in model.statistics.flushes.items()},
+            has_cache=model.statistics.has_cache,
+            gpu=model.gpu,
+            routed=routed_texts(model),
+        )
+        for entry, model in table.ready()
+    ]

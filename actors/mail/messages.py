@@ -1,0 +1,182 @@
+"""What the actors say to each other: frozen, except for the request in the queue, which has a state.
+
+Structs of msgspec: a frozen dataclass takes seven times as long to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+import trio
+
+from actors.mail.reply_slot import Reply
+from actors.mail.turns import Turn
+from actors.mail.waiting_responses import WaitingResponses
+from backends.interface import BatchTiming
+from protocol.core import AnswerTo
+from protocol.errors import ServerError, Unavailable
+from protocol.messages import InferenceRequest, InferenceResponse
+
+# Requests with equal keys may share a batch: the shapes without the batch dimension, in the configuration's order.
+ShapeKey: TypeAlias = tuple[tuple[int, ...] | None, ...] | None
+
+
+class QueuedRequest(msgspec.Struct, eq=False):
+    """A request on its way through a model. `arrival` is in seconds of Trio's clock.
+
+    Its caller sets `is_cancelled` when it gives up; whoever holds the request then may drop it. `failure` is why a
+    stream of responses ended early. `turn` is its place among requests whose streams keep their order. `watcher` is who
+    runs it, and is told when its caller gives up. `response_count` is how many responses a stream has had so far.
+    `take_states` takes from each response of a stream what is for the scheduler; what it answers ends the stream.
+    `is_for_nobody` marks what only fills a row of a batch. `waiting` counts the responses of a stream that its caller
+    has not taken.
+    """
+
+    request: InferenceRequest
+    batch_size: int
+    shape_key: ShapeKey
+    arrival: float
+    reply: AnswerTo
+    is_cancelled: bool = False
+    failure: ServerError | None = None
+    turn: Turn | None = None
+    watcher: Callable[[QueuedRequest], None] | None = None
+    response_count: int = 0
+    take_states: Callable[[InferenceResponse], ServerError | None] | None = None
+    is_for_nobody: bool = False
+    waiting: WaitingResponses | None = None
+
+    @property
+    def stream(self) -> trio.MemorySendChannel[Reply]:
+        """Where the responses of a decoupled model go."""
+        assert isinstance(self.reply, trio.MemorySendChannel)
+        return self.reply
+
+    def cancel(self) -> None:
+        """Its caller gives up."""
+        self.is_cancelled = True
+        if self.watcher is not None:
+            self.watcher(self)
+
+    def answer(self, reply: Reply) -> None:
+        """Hand the only answer to the caller, if it is still there. Never waits: the reply channel has room for it."""
+        if not self.is_cancelled:
+            self.reply.send_nowait(reply)
+
+
+class Execute(msgspec.Struct, frozen=True):
+    """To a model instance: run this batch. With `keeps_rows` also those requests whose callers have gone: a request's
+    place in the batch has a meaning."""
+
+    batch: Sequence[QueuedRequest]
+    keeps_rows: bool = False
+
+
+class BatchInbox(Protocol):
+    """Where a model instance is given its batches."""
+
+    def send_nowait(self, message: Execute) -> None:
+        """Raises trio.BrokenResourceError once it is closed."""
+
+    def close(self) -> None:
+        """Finish what was given, and unload."""
+
+
+class InstanceAddress(msgspec.Struct, frozen=True, eq=False):
+    """A loaded model instance. An instance is given no more than the batch that it runs and the next, so its `inbox` is
+    never full. `take_ahead` makes it take the next one while it runs one; None where that waits in the inbox."""
+
+    name: str
+    inbox: BatchInbox
+    take_ahead: Callable[[], None] | None = None
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """To a scheduler: a checked request."""
+
+    item: QueuedRequest
+
+
+class Abandon(msgspec.Struct, frozen=True):
+    """To a scheduler: the caller of this request has gone."""
+
+    item: QueuedRequest
+
+
+class InstanceReady(msgspec.Struct, frozen=True):
+    """To a scheduler: this instance is loaded and idle."""
+
+    instance: InstanceAddress
+
+
+class InstanceGone(msgspec.Struct, frozen=True):
+    """To a scheduler: this instance takes no more batches."""
+
+    instance: InstanceAddress
+
+
+class RestartDelayed(msgspec.Struct, frozen=True):
+    """To a scheduler: no instance is being started again now, so nobody needs to wait for one."""
+
+
+class RemoveInstance(msgspec.Struct, frozen=True):
+    """To a scheduler: have the instance of this name finish what it has, and no more; others take its place."""
+
+    name: str
+
+
+class BatchDone(msgspec.Struct, frozen=True):
+    """To a scheduler: the instance has run what it was `given`, less those whose callers had gone, and is idle or
+    (`is_alive` false) takes no more. `timing` is None where the batch as a whole failed; `started` is when the instance
+    took it, in seconds of Trio's clock. A decoupled model's requests are answered by their streams, and `replies` is
+    None."""
+
+    instance: InstanceAddress
+    given: Execute
+    batch: Sequence[QueuedRequest]
+    replies: Sequence[Reply] | None
+    started: float
+    timing: BatchTiming | None
+    is_alive: bool = True
+
+
+class StreamEnded(msgspec.Struct, frozen=True):
+    """To a scheduler: a request to a decoupled model has had its last response, or its error. `first_response` is when
+    the first one left, in seconds of Trio's clock. The error `Rescheduled` ends only a round of an iterative sequence:
+    the request's reply channel is open."""
+
+    item: QueuedRequest
+    error: ServerError | None
+    first_response: float | None
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """To a scheduler: accept no more requests, finish those that are here, then end. With `lets_sequences_end` those of
+    sequences that are open are accepted, until each has ended or has been idle for too long."""
+
+    lets_sequences_end: bool = False
+
+
+SchedulerMessage: TypeAlias = (
+    Submit | Abandon | InstanceReady | InstanceGone | RestartDelayed | RemoveInstance | BatchDone | StreamEnded | Drain
+)
+
+
+class SchedulerAddress(msgspec.Struct, frozen=True):
+    """`tell` has the scheduler note a message before it returns, and never waits. It raises Unavailable if the
+    scheduler has ended. Requests may be answered meanwhile (see `actors.scheduling.base`)."""
+
+    tell: Callable[[SchedulerMessage], None]
+    # As telling `Submit`, but what can run is given out only when `give_out` is called, which must follow soon.
+    submit: Callable[[QueuedRequest], None]
+    give_out: Callable[[], None]
+
+
+class StoppedAccepting(Unavailable):
+    """The model drains: the request was not taken, and a version that has replaced it may take it."""
+
+
+def stopped_accepting() -> StoppedAccepting:
+    return StoppedAccepting("Server is stopping, scheduler for model has stopped accepting new inference requests")

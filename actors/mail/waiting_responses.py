@@ -1,0 +1,77 @@
+"""The responses of one request to a decoupled model that wait for its caller: counted, and bounded in bytes.
+
+Flow: model instance -> response stream -> [waiting responses] -> the request's caller.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+
+from protocol.limits.response_memory import ResponseMemory
+from protocol.messages import InferenceResponse
+
+
+class WaitingResponses:
+    """A `with` block around all that the caller does with them, after which nothing of them counts. They are taken in
+    the order in which they were put; each counts until it has been handed on."""
+
+    __slots__ = ("_is_over", "_kept", "_memory", "_sizes")
+
+    def __init__(self, memory: ResponseMemory | None) -> None:
+        self._memory = ResponseMemory() if memory is None else memory
+        self._sizes: deque[int] = deque()
+        self._kept = 0
+        self._is_over = False
+
+    def __enter__(self) -> WaitingResponses:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over = True
+        self._memory.keep(-self._kept)
+        self._memory.give(sum(self._sizes))  # whoever waits for room is woken, too
+        self._sizes.clear()
+
+    def put(self, response: InferenceResponse) -> bool:
+        """Whether there is room for one more, which counts then; after the end there always is."""
+        if self._is_over:
+            return True
+        size = response_size(response)
+        if not self._memory.take(size):
+            return False
+        self._sizes.append(size)
+        return True
+
+    async def put_later(self, response: InferenceResponse) -> None:
+        """As `put`, when there is room."""
+        while not self.put(response):
+            await self._memory.wait_freed()
+
+    def keep(self, response: InferenceResponse) -> None:
+        """Count one over all calls only, to the request's end: it waits for an earlier request to end, whose responses
+        it must not hold up."""
+        if not self._is_over:
+            size = response_size(response)
+            self._kept += size
+            self._memory.keep(size)
+
+    def remove_first(self) -> None:
+        """It has been handed on."""
+        if self._sizes:
+            self._memory.give(self._sizes.popleft())
+
+    def remove_last(self) -> None:
+        """It was not sent after all."""
+        if self._sizes:
+            self._memory.give(self._sizes.pop())
+
+
+def response_size(response: InferenceResponse) -> int:
+    """In bytes, of its tensors."""
+    size = 0
+    for tensor in response.outputs:
+        size += tensor.byte_size
+    return size

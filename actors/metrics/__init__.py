@@ -1,0 +1,1 @@
+"""What is counted and timed: statistics of model versions, latencies, and metrics that models define."""

@@ -1,0 +1,145 @@
+"""How the durations of a version's requests are spread: histograms, which are on by default, and summaries.
+
+Filled by `statistics`, batch by batch. Durations are in microseconds, but for the time to the first response, which
+Triton has in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.metrics.histogram import DURATION_BOUNDS_US, FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
+from actors.metrics.sliding_window import SlidingWindow, SummarySnapshot
+from backends.interface import BatchTiming
+from repository.model_config import ModelConfig
+
+# As many numbers are kept before they are put into their buckets, all at once.
+KEPT = 1024
+
+# Of requests with one response, flat: the seconds that the first waited in the queue and that it took in all, those of
+# the second, and so on.
+Durations: TypeAlias = Sequence[float]
+
+
+def _durations() -> Histogram:
+    return Histogram(DURATION_BOUNDS_US)
+
+
+@dataclass(slots=True)
+class LatencyHistograms:
+    """Of successful requests; the histograms are in the metrics' names.
+
+    An observation is a number in a list: finding its bucket costs several times as much, unless it is done for hundreds
+    together. Anything that holds others, kept as long, would make work for the garbage collector; numbers do not.
+    """
+
+    request: Histogram = field(default_factory=_durations)
+    queue: Histogram = field(default_factory=_durations)
+    compute_input: Histogram = field(default_factory=_durations)
+    compute_infer: Histogram = field(default_factory=_durations)
+    compute_output: Histogram = field(default_factory=_durations)
+    first_response: Histogram = field(default_factory=lambda: Histogram(FIRST_RESPONSE_BOUNDS_MS))
+    _replies: list[float] = field(default_factory=list, init=False)
+    # Of each batch: input, infer and output nanoseconds, and how many requests count them as theirs.
+    _executions: list[float] = field(default_factory=list, init=False)
+
+    def count_replies(self, durations: Durations) -> None:
+        self._replies.extend(durations)
+        if len(self._replies) >= KEPT:
+            self._sort_replies()
+
+    def count_execution(self, timing: BatchTiming, requests: int) -> None:
+        """Of a batch with so many requests that count it as theirs."""
+        self._executions.extend((timing.compute_input_ns, timing.compute_infer_ns, timing.compute_output_ns, requests))
+        if len(self._executions) >= KEPT:
+            self._sort_executions()
+
+    def count_queued(self, seconds: float) -> None:
+        self.queue.observe(seconds * 1e6)
+
+    def count_stream(self, seconds: float, first_response: float | None) -> None:
+        """Of a request with any number of responses; the seconds to the first one, if there was one, and in all."""
+        self.request.observe(seconds * 1e6)
+        if first_response is not None:
+            self.first_response.observe(first_response * 1e3)
+
+    def frozen(self) -> dict[str, HistogramSnapshot]:
+        self._sort_replies()
+        self._sort_executions()
+        return {name: getattr(self, name).frozen() for name in HISTOGRAMS}
+
+    def _sort_replies(self) -> None:
+        if not self._replies:
+            return
+        queued, taken = _taken_from(self._replies).reshape(-1, 2).T
+        self.queue.observe_all(queued * 1e6)
+        self.request.observe_all(taken * 1e6)
+        self.first_response.observe_all(taken * 1e3)
+
+    def _sort_executions(self) -> None:
+        if not self._executions:
+            return
+        computed_input, computed, computed_output, requests = _taken_from(self._executions).reshape(-1, 4).T
+        self.compute_input.observe_all(computed_input / 1e3, requests)
+        self.compute_infer.observe_all(computed / 1e3, requests)
+        self.compute_output.observe_all(computed_output / 1e3, requests)
+
+
+HISTOGRAMS = ("request", "queue", "compute_input", "compute_infer", "compute_output", "first_response")
+
+
+class LatencySummaries:
+    """Of successful requests, with the cache's lookups beside them; the windows are in the metrics' names."""
+
+    __slots__ = ("cache_hit", "cache_miss", "compute_infer", "compute_input", "compute_output", "queue", "request")
+
+    def __init__(self, quantiles: Sequence[float]) -> None:
+        self.request = SlidingWindow(quantiles)
+        self.queue = SlidingWindow(quantiles)
+        self.compute_input = SlidingWindow(quantiles)
+        self.compute_infer = SlidingWindow(quantiles)
+        self.compute_output = SlidingWindow(quantiles)
+        self.cache_hit = SlidingWindow(quantiles)
+        self.cache_miss = SlidingWindow(quantiles)
+
+    def count_replies(self, durations: Durations) -> None:
+        for queued in durations[::2]:
+            self.queue.observe(queued * 1e6)
+        for taken in durations[1::2]:
+            self.request.observe(taken * 1e6)
+
+    def count_execution(self, timing: BatchTiming, requests: int) -> None:
+        self.compute_input.observe(timing.compute_input_ns / 1e3, requests)
+        self.compute_infer.observe(timing.compute_infer_ns / 1e3, requests)
+        self.compute_output.observe(timing.compute_output_ns / 1e3, requests)
+
+    def count_queued(self, seconds: float) -> None:
+        self.queue.observe(seconds * 1e6)
+
+    def count_stream(self, seconds: float, first_response: float | None) -> None:
+        self.request.observe(seconds * 1e6)
+
+    def frozen(self) -> dict[str, SummarySnapshot]:
+        return {name: getattr(self, name).frozen() for name in self.__slots__}
+
+
+def _taken_from(numbers: list[float]) -> NDArray[np.float64]:
+    taken = np.fromiter(numbers, np.float64, len(numbers))
+    numbers.clear()
+    return taken
+
+
+def latency_histograms(config: ModelConfig) -> LatencyHistograms:
+    """The histograms of a model, with the buckets that its `model_metrics` give."""
+    bounds = {
+        control.metric_identifier.family: control.histogram_options.buckets
+        for control in (config.model_metrics.metric_control if config.model_metrics is not None else ())
+        if control.metric_identifier is not None and control.histogram_options is not None
+    }
+    first_response = bounds.get("nv_inference_first_response_histogram_ms", FIRST_RESPONSE_BOUNDS_MS)
+    return LatencyHistograms(first_response=Histogram(first_response))

@@ -1,0 +1,161 @@
+"""Traffic split: a model that has none of its own, and sends each request to one of its targets.
+
+Flow: core → [traffic split] → model → … Started and owned by the model manager, as any model. Targets are looked up for
+each request, so they can be replaced and unloaded meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import trio
+from msgspec.structs import replace
+
+from actors.ensemble.composition import ComposingModel, FindModel, NoBackend
+from actors.instance.readiness import all_ready
+from actors.model.model import Model
+from actors.model.split_policy import SplitPolicy
+from protocol.core import AnswerTo, Respond
+from protocol.errors import InvalidArgument, ServerError
+from protocol.messages import InferenceRequest, InferenceResponse
+from repository.model_config import ModelConfig
+from repository.traffic_split import Shadow, Target, TrafficSplitConfig, completed_split, read_split
+
+logger = logging.getLogger("trioton.traffic_split")
+
+SPLIT_VERSION = 1
+# The parameter of a response that says who has given it, as <model>:<version>.
+SERVED_BY = "served_by"
+
+
+class TrafficSplit(Model):
+    """The split of a valid configuration. Requests are checked, counted and cached by the targets.
+
+    Raises:
+        InvalidArgument: the split or its targets are not as they must be.
+    """
+
+    def __init__(self, config: ModelConfig, find: FindModel) -> None:
+        split = read_split(config)
+        models = [_found(config.name, find, part) for part in split.parts]
+        completed = completed_split(config, split, [model.config for model in models])
+        super().__init__(completed, SPLIT_VERSION, NoBackend, (), models[0].labels, has_histograms=False)
+        self._split = split
+        self._find = find
+        self._policy = SplitPolicy(split)
+        self._shadows: trio.Nursery | None = None
+        self._shadow_count = 0
+        # Requests by model, version asked for, and what became of them: primary, shadow, or shadow_dropped.
+        self.routed: Counter[tuple[str, int, str]] = Counter()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all targets that get requests are ready; shadows do not count."""
+        try:
+            return all(target.is_ready for target in self._targets())
+        except ServerError:
+            return False
+
+    @property
+    def queue_takes_timeout(self) -> bool:
+        """Whether that of any target does."""
+        try:
+            return any(target.queue_takes_timeout for target in self._targets())
+        except ServerError:
+            return False
+
+    async def check_ready(self) -> bool:
+        return self.is_ready and await all_ready([target.check_ready for target in self._targets()])
+
+    def _targets(self) -> list[ComposingModel]:
+        """Those that get requests. Raises ServerError where one does not serve."""
+        return [self._find(each.model, each.version) for each in self._split.targets if each.weight]
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Returns when drained; the copies to shadows that are under way then are given up."""
+        async with trio.open_nursery() as shadows:
+            self._shadows = shadows
+            try:
+                await super().run(task_status=task_status)
+            finally:
+                self._shadows = None
+                shadows.cancel_scope.cancel()
+
+    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> None:
+        """Its answer has to be renamed, and shadows need tasks."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        target, forwarded = self._route(request)
+        response = await self._find(target.model, target.version).infer(forwarded)
+        return self._as_own(response)
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
+        target, forwarded = self._route(request)
+
+        async def hand_on(response: InferenceResponse) -> None:
+            await respond(self._as_own(response))
+
+        return await self._find(target.model, target.version).infer_stream(forwarded, hand_on)
+
+    def _route(self, request: InferenceRequest) -> tuple[Target, InferenceRequest]:
+        target = self._split.targets[self._policy.choose(_key(self._split, request))]
+        self.routed[target.model, target.version, "primary"] += 1
+        forwarded = _copy(request, target)
+        # Copies would not keep the order of a sequence, and most of its requests would be missing.
+        if self._split.shadows and not request.sequence_id:
+            for number in self._policy.choose_shadows():
+                self._send_shadow(self._split.shadows[number], request)
+        return target, forwarded
+
+    def _send_shadow(self, shadow: Shadow, request: InferenceRequest) -> None:
+        """Send a copy, unless too many are under way: a slow shadow must not pile up requests."""
+        if self._shadows is None or self._shadow_count >= self._split.max_shadow_requests:
+            self.routed[shadow.model, shadow.version, "shadow_dropped"] += 1
+            return
+        self.routed[shadow.model, shadow.version, "shadow"] += 1
+        self._shadow_count += 1
+        self._shadows.start_soon(self._run_shadow, shadow, replace(_copy(request, shadow), trace=None, caller=None))
+
+    async def _run_shadow(self, shadow: Shadow, request: InferenceRequest) -> None:
+        try:
+            await self._find(shadow.model, shadow.version).infer_stream(request, _drop)
+        except Exception as error:  # its model counts it; the client must not notice
+            logger.debug("traffic split '%s': shadow '%s' failed: %s", self.config.name, shadow.model, error)
+        finally:
+            self._shadow_count -= 1
+
+    def _as_own(self, response: InferenceResponse) -> InferenceResponse:
+        served_by = f"{response.model_name}:{response.model_version}"
+        return replace(response, model_name=self.config.name, parameters={**response.parameters, SERVED_BY: served_by})
+
+
+async def _drop(response: InferenceResponse) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+def _copy(request: InferenceRequest, part: Target | Shadow) -> InferenceRequest:
+    """The inputs' list is its own, since the check of a request orders it; their data is shared."""
+    return replace(request, model_name=part.model, model_version=part.version, inputs=list(request.inputs))
+
+
+def _key(split: TrafficSplitConfig, request: InferenceRequest) -> str | None:
+    if request.sequence_id:
+        return f"sequence {request.sequence_id}"
+    value = request.parameters.get(split.sticky) if split.sticky else None
+    return None if value is None else f"parameter {value}"
+
+
+def _found(name: str, find: FindModel, part: Target | Shadow) -> ComposingModel:
+    try:
+        return find(part.model, part.version)
+    except ServerError as error:
+        raise InvalidArgument(f"traffic split '{name}': '{part.model}' does not serve: {error}") from None
+
+
+def routed_texts(model: Model) -> Sequence[tuple[str, str, str, int]]:
+    """Target, its version (-1 for the latest), what became of the requests, and how many; none for other models."""
+    if not isinstance(model, TrafficSplit):
+        return ()
+    return [(name, str(version), role, count) for (name, version, role), count in sorted(model.routed.items())]

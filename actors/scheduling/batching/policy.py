@@ -1,0 +1,110 @@
+"""Which requests go into the next batch, and when: plain synchronous policies that take `now` and import no Trio.
+
+The scheduler actor asks a policy for one batch per idle instance (`next_batch`), for what has waited too long
+(`take_expired`), and when to ask again (`wake_at`). Here are what all policies share and the default scheduler's; the
+dynamic batcher's is in `actors.scheduling.batching.dynamic`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from actors.mail.messages import QueuedRequest
+from actors.metrics.statistics import FlushReason
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The requests of one execution. `reason` is None where nothing was batched."""
+
+    items: Sequence[QueuedRequest]
+    reason: FlushReason | None = None
+
+
+class BatchingPolicy(Protocol):
+    """The queue of one model version and the rule by which it is emptied."""
+
+    # Whether requests can wait too long.
+    can_expire: bool
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+
+    def add(self, item: QueuedRequest) -> bool:
+        """Queue a request; False if the queue is full."""
+
+    def abandon(self, item: QueuedRequest) -> None:
+        """Forget a queued request whose caller has gone; one that is not queued (any more) is ignored."""
+
+    def next_batch(self, now: float, *, is_ahead: bool = False) -> Batch | None:
+        """The batch to run at once if there is an idle instance, else None. With `is_ahead` for an instance that is
+        still busy: then only a batch that would not gain by waiting."""
+
+    def take_expired(self, now: float) -> Sequence[QueuedRequest]:
+        """Take out those whose time in the queue is over, to be refused."""
+
+    def wake_at(self, *, is_idle: bool) -> float:
+        """When `take_expired` or, if an instance is idle, `next_batch` may answer differently though nothing else has
+        happened; `math.inf` for never."""
+
+    def clear(self) -> list[QueuedRequest]:
+        """Take out everything that waits."""
+
+    def renewed(self) -> BatchingPolicy:
+        """An empty one with the same rules."""
+
+
+class BatchTuning(Protocol):
+    """Learns from how batches went, and sets what a policy forms next."""
+
+    def completed(self, batch: Sequence[QueuedRequest], *, started: float, now: float) -> None:
+        """A batch that an instance took at `started` has ended."""
+
+    def resize(self, instances: int) -> None:
+        """There are to be so many instances from now on."""
+
+
+class DirectPolicy:
+    """Triton's default scheduler: one request per execution, first come, first served, no queue limit."""
+
+    can_expire = False
+
+    def __init__(self) -> None:
+        self._queue: dict[QueuedRequest, None] = {}  # in order of arrival; any can be taken out at once
+        self.waiting = 0
+
+    def add(self, item: QueuedRequest) -> bool:
+        self._queue[item] = None
+        self.waiting += 1
+        return True
+
+    def abandon(self, item: QueuedRequest) -> None:
+        if item in self._queue:
+            del self._queue[item]
+            self.waiting -= 1
+
+    def next_batch(self, now: float, *, is_ahead: bool = False) -> Batch | None:
+        for item in self._queue:
+            del self._queue[item]
+            self.waiting -= 1
+            return Batch((item,))
+        return None
+
+    def take_expired(self, now: float) -> Sequence[QueuedRequest]:
+        return ()
+
+    def wake_at(self, *, is_idle: bool) -> float:
+        return math.inf
+
+    def clear(self) -> list[QueuedRequest]:
+        left = list(self._queue)
+        self._queue.clear()
+        self.waiting = 0
+        return left
+
+    def renewed(self) -> DirectPolicy:
+        return DirectPolicy()

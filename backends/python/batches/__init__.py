@@ -1,0 +1,1 @@
+"""Batches that a worker runs: encoded, begun, answered, streamed and bounded."""

@@ -1,0 +1,88 @@
+"""The batches of one worker that have not ended yet, and how each of them ends: answered, failed, or given up.
+
+Flow: batches → [open batches: while anything is to come] → who waits for the batch.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import trio
+
+from backends.interface import BatchResult
+from backends.python.batches.running_batch import RunningBatch
+from backends.python.batches.worker_room import WorkerRoom
+from backends.python.wire.channel import Channel
+from protocol.errors import ServerError
+
+
+class OpenBatches:
+    """`room` is what they leave in the worker."""
+
+    def __init__(self, channel: Channel, *, concurrency: int, byte_limit: int) -> None:
+        self.by_number: dict[int, RunningBatch] = {}
+        self.room = WorkerRoom(channel, self.by_number, concurrency=concurrency, byte_limit=byte_limit)
+        self._changed = trio.lowlevel.ParkingLot()
+        self._watching = 0
+
+    def find(self, number: int) -> RunningBatch | None:
+        """The batch, if anything of it is still to come."""
+        return self.by_number.get(number)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything is to come for any batch."""
+        return bool(self.by_number)
+
+    async def wait_changed(self) -> None:
+        """Until `has_any` may have changed, or a call of the backend has ended."""
+        self._watching += 1
+        try:
+            await self._changed.park()
+        finally:
+            self._watching -= 1
+
+    def tell_changed(self) -> None:
+        if self._watching:
+            self._changed.unpark_all()
+
+    def close(self, batch: RunningBatch, result: BatchResult | Exception | None = None) -> None:
+        """Nothing more is to come for it; tell who waits for it, where there is anything to tell."""
+        self.by_number.pop(batch.number, None)
+        try:
+            self.room.leave(batch)
+            if self._watching:
+                self._changed.unpark_all()
+        finally:  # nobody else knows the batch any more
+            if result is not None:
+                if batch.done is not None:
+                    batch.done(result)
+                elif batch.executed is not None:
+                    batch.result = result
+                    batch.executed.set()
+
+    def abandon(self, batch: RunningBatch) -> None:
+        """Nobody waits for it any more, but the worker has it, unless it has answered in this moment."""
+        self.room.withdraw(batch)
+        batch.is_abandoned = True
+        if batch.has_left:
+            self.close(batch)
+
+    def fail_open(self, error: ServerError) -> None:
+        """End all batches that no task waits for, and all requests of decoupled ones: each, whatever another raises."""
+        with ExitStack() as ends:
+            for batch in reversed(self.by_number.values()):  # the last callback is called first
+                for stream in batch.streams:
+                    ends.callback(stream.fail, error)
+                if batch.done is not None:
+                    ends.callback(self.close, batch, error)
+
+    def end(self) -> None:
+        """The worker says nothing more."""
+        for batch in self.by_number.values():
+            if batch.execution is not None:
+                batch.execution.is_running = False
+            if batch.executed is not None:
+                batch.executed.set()
+        self.room.wake_all()
+        self.tell_changed()

@@ -1,0 +1,1 @@
+"""Business logic scripting (BLS): what a running model asks of the server."""

@@ -1,0 +1,266 @@
+"""The batches of a model in the server's loop: each is one call of the model, with no thread, socket or frame between.
+
+Flow: backend → [loop batches] → the instance's `execute` → back the same way. What response senders of other threads
+say comes by the link, as for any worker.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from backends.interface import BatchResult, BatchTiming, InstanceSpec, Rescheduled
+from backends.python.batches.batches import Batches
+from backends.python.batches.codec import Outcome, about_requests, error_of
+from backends.python.batches.running_batch import RunningBatch
+from backends.python.bls.questions import Questions
+from backends.python.in_loop.in_loop import InLoopWorker
+from backends.python.in_loop.loop_tensors import LargeOutput, inputs_of, settle
+from backends.python.wire.channel import WorkerGone
+from backends.python.wire.frames import BrokenFrame
+from backends.python.wire.heads import FailedHead
+from backends.python.wire.templates import DATATYPES, TensorKey
+from backends.python.worker.trioton_worker.batch import answered_otherwise, describe_request, received_request
+from backends.python.worker.trioton_worker.connection import encode_json
+from backends.python.worker.trioton_worker.errors import crossing
+from backends.python.worker.trioton_worker.forms import Form
+from backends.python.worker.trioton_worker.frames import LATER, MOST_FORMS
+from backends.python.worker.trioton_worker.instance import fail
+from backends.python.worker.trioton_worker.requests import InferenceRequest as ModelRequest
+from backends.python.worker.trioton_worker.responses import InferenceResponse as ModelResponse
+from backends.python.worker.trioton_worker.session import LiveBatch
+from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
+from backends.python.workers.link import WorkerLink
+from protocol.errors import Internal
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+
+logger = logging.getLogger("trioton.backends.python")
+
+# The server does nothing else for so long: it is time to say so, once for each instance.
+SLOW_SECONDS = 0.1
+
+
+class LoopBatches(Batches):
+    """Inputs are copied once, into memory of the model's own, and outputs too, but for large arrays that nobody else
+    has.
+
+    The worker's limit of bytes does not hold here: there is no second copy of anything that it would bound.
+    """
+
+    def __init__(
+        self, link: WorkerLink, spec: InstanceSpec, outputs: frozenset[str], worker: InLoopWorker, questions: Questions
+    ) -> None:
+        super().__init__(link, spec, outputs, concurrency=1, byte_limit=0)
+        self._worker = worker
+        self._hand_over = worker.hand_over
+        self._known_forms: dict[tuple[object, ...], Form] = {}
+        self._gone: list[InferenceRequest] = []  # whose callers went before their batch began
+        self._is_slow = False
+        worker.hand_over.begin(link, questions)
+
+    def begin(
+        self,
+        requests: Sequence[InferenceRequest],
+        done: Callable[[BatchResult | Exception], None],
+        free: Callable[[], None] | None = None,
+    ) -> bool:
+        """As in any worker, but `done` is called before this returns, unless response senders owe an answer."""
+        found = self._compute(requests)
+        if isinstance(found, RunningBatch):
+            self._keep(found, free, done)
+        elif found is None:
+            return False
+        else:
+            done(found)
+        return True
+
+    async def run(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None = None) -> BatchResult:
+        found = self._compute(requests)
+        if isinstance(found, RunningBatch):
+            self._keep(found, free)
+            return await self._end_of(found)
+        if found is None:
+            raise WorkerGone(self._link.channel.problem)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _compute(self, requests: Sequence[InferenceRequest]) -> BatchResult | Internal | RunningBatch | None:
+        """One batch, whole, or but for what is to come later; None where the model has ended, and nothing was done."""
+        session = self._worker.session
+        if session is None or session.instance is None or session.end_text:
+            return None
+        started = time.perf_counter_ns()
+        live = LiveBatch(session, next(self._numbers))
+        session.logs_verbose = self._link.logs(logging.DEBUG)
+        if self._gone:
+            self._note_gone(live, requests)
+        try:
+            received = self._received(requests, live)
+            begun = time.perf_counter_ns()
+            responses = session.instance.compute_in_loop(received)
+            computed = time.perf_counter_ns()
+            answers, large = self._outcomes(requests, received, responses)
+            if large:
+                del received, responses  # so that it shows who else has the arrays
+                settle(large)
+        except BaseException as error:  # as in any worker: also sys.exit()
+            return self._failed(live, requests, error)
+        if computed - begun > SLOW_SECONDS * 1e9:
+            self._warn(computed - begun)
+        timing = BatchTiming(begun - started, computed - begun, time.perf_counter_ns() - computed)
+        if None in answers or self._hand_over.responses:
+            return self._late(live, requests, answers, timing)
+        return BatchResult(answers, timing)  # type: ignore[arg-type]  # none is None
+
+    def _keep(
+        self,
+        batch: RunningBatch,
+        free: Callable[[], None] | None,
+        done: Callable[[BatchResult | Exception], None] | None = None,
+    ) -> None:
+        """Tell its end when that has come; the link tells it where the model has ended."""
+        batch.free, batch.done = free, done
+        if free is not None and batch.late is not None:
+            self._room.offer(free)
+
+    def cancel(self, request: InferenceRequest) -> None:
+        self._gone.append(request)
+        super().cancel(request)
+
+    def _note_gone(self, live: LiveBatch, requests: Sequence[InferenceRequest]) -> None:
+        gone = set(map(id, self._gone))
+        live.cancelled.update(index for index, request in enumerate(requests) if id(request) in gone)
+        self._gone.clear()
+
+    # Requests to the model
+
+    def _received(self, requests: Sequence[InferenceRequest], live: LiveBatch) -> list[ModelRequest]:
+        received: list[ModelRequest] = []
+        run: list[InferenceRequest] = []
+        key: list[TensorKey] | None = None
+        for request in requests:
+            own = [(tensor.name, tensor.datatype, tensor.shape) for tensor in request.inputs]
+            if own != key:
+                if key is not None:
+                    self._receive(run, key, live, received)
+                run, key = [], own
+            run.append(request)
+        if key is not None:
+            self._receive(run, key, live, received)
+        return received
+
+    def _receive(
+        self, run: Sequence[InferenceRequest], key: list[TensorKey], live: LiveBatch, received: list[ModelRequest]
+    ) -> None:
+        """Add requests of one form."""
+        names, first = self._outputs, len(received)
+        for inputs in inputs_of(run, self._form(key)):
+            received.append(received_request(inputs, live, len(received), names))
+        for index, about in about_requests(run, names):
+            describe_request(received[first + index], about)
+
+    def _form(self, key: list[TensorKey]) -> Form:
+        known = tuple(key)
+        form = self._known_forms.get(known)
+        if form is None:
+            form = Form(b"", tuple((name, datatype.number, shape) for name, datatype, shape in key))
+            if len(self._known_forms) >= MOST_FORMS:
+                self._known_forms.clear()
+            self._known_forms[known] = form
+        return form
+
+    # What it answers
+
+    def _outcomes(
+        self,
+        requests: Sequence[InferenceRequest],
+        received: Sequence[ModelRequest],
+        responses: Sequence[ModelResponse | None],
+    ) -> tuple[list[Outcome | None], list[LargeOutput]]:
+        """For each request; None for those that their response senders answer. The data of large outputs is still to be
+        set."""
+        name, version = self._spec.source.name, self._spec.source.version
+        answers: list[Outcome | None] = []
+        large: list[LargeOutput] = []
+        for request, made, response in zip(requests, received, responses, strict=True):
+            if response is None or made._reply is not None:
+                otherwise = answered_otherwise(made, response)
+                if otherwise:
+                    answers.append(None if otherwise == LATER else Rescheduled())
+                    continue
+            assert response is not None  # or it would be answered otherwise
+            if response._error is not None:
+                code, text = crossing(response._error)
+                answers.append(error_of((code, _text(text))))
+                continue
+            names = made._requested_output_names
+            outputs = []
+            for tensor in response._output_tensors:
+                if tensor._name in names:
+                    data = tensor._raw()
+                    outputs.append(Tensor(tensor._name, DATATYPES[tensor._number], tensor._shape, data))
+                    if type(data) is memoryview and type(tensor) is ModelTensor and tensor._encoded is None:
+                        outputs[-1].data = b""
+                        large.append((outputs[-1], tensor._array))
+            parameters = response._parameters and json.loads(encode_json(response._parameters))
+            answers.append(InferenceResponse(name, version, outputs, request.id, parameters))
+        return answers, large
+
+    def _failed(
+        self, live: LiveBatch, requests: Sequence[InferenceRequest], error: BaseException
+    ) -> BatchResult | Internal:
+        """What the model has answered before by response senders stays."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        told = fail(live, error.with_traceback(trace))["failure"]
+        failure = FailedHead(_text(told["message"]), _text(told["traceback"]))
+        self._link.log_failure(failure)
+        batch = self._deliver(live, requests)
+        self.open.close(batch)
+        if not batch.answers:
+            return self._answers.failure(failure)
+        answers = [batch.answers.get(index, self._answers.failure(failure)) for index in range(len(requests))]
+        return BatchResult(answers, BatchTiming(0, 0, 0))
+
+    def _late(
+        self,
+        live: LiveBatch,
+        requests: Sequence[InferenceRequest],
+        answers: Sequence[Outcome | None],
+        timing: BatchTiming,
+    ) -> BatchResult | RunningBatch:
+        batch = self._deliver(live, requests)
+        if batch.owes(answers, timing):
+            return batch
+        self.open.close(batch)
+        return BatchResult(batch.merged(answers), timing)
+
+    def _deliver(self, live: LiveBatch, requests: Sequence[InferenceRequest]) -> RunningBatch:
+        """Give what response senders have sent to the batches that it answers: mostly to this one."""
+        batch = self.open.by_number[live.number] = RunningBatch(live.number, requests, has_left=True)
+        while self._hand_over.responses:
+            frame = self._hand_over.responses.popleft()
+            try:
+                self._link.handlers[frame.kind](frame)
+            except BrokenFrame as broken:
+                self._link.channel.refuse(str(broken))
+        return batch
+
+    def _warn(self, taken_ns: int) -> None:
+        if not self._is_slow:
+            self._is_slow = True
+            logger.warning(
+                "model instance '%s': execute took %.0f ms in the server's loop, where nothing else could be done "
+                "meanwhile; ISOLATION in_process or process would be better for it",
+                self._spec.name,
+                taken_ns / 1e6,
+            )
+
+
+def _text(text: str) -> str:
+    """Without what no client could be sent."""
+    return text.encode("utf-8", "replace").decode()

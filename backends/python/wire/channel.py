@@ -1,0 +1,252 @@
+"""The server's end of a worker's socket: frames out in the order in which they were given, frames in as they come.
+
+`run` is its one task; without it nothing is read, and nothing is written that does not go at once.
+"""
+
+from __future__ import annotations
+
+import array
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from backends.python.wire.frames import BrokenFrame, Frame, FrameReader
+from protocol.failures import CallbackFailures
+from protocol.messages import Buffer
+from protocol.reactor.poller import Poller, the_poller
+from protocol.sync.wakeup import Wakeup
+
+_READ_SIZE = 1 << 20
+_SMALLEST_READ = 65536
+_MOST_BUFFERS = 512  # of one sendmsg call; systems allow 1024
+_JOINED_SIZE = 1 << 18
+
+
+class WorkerGone(Exception):
+    """The worker has closed its end, or what it sent was broken (then the text says so)."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """What is left to be written of a frame; its descriptors go with the first byte."""
+
+    parts: list[memoryview]
+    descriptors: list[int]
+
+
+class Handlers(dict[int, Callable[[Frame], None]]):
+    """Who takes the worker's frames of a kind. They must not wait, and raise BrokenFrame for what no worker sends."""
+
+    def __missing__(self, kind: int) -> Callable[[Frame], None]:
+        raise BrokenFrame(f"it sent a frame of kind {kind}, which is not expected now")
+
+
+class Channel:
+    """`handlers` get each frame of the worker. A defect of theirs ends the worker, as what it may not send does, and is
+    counted in `failures`."""
+
+    def __init__(
+        self, control: socket.socket, handlers: Handlers, name: str = "", failures: CallbackFailures | None = None
+    ) -> None:
+        self._name = name
+        self._failures = failures or CallbackFailures()
+        control.setblocking(False)
+        self._socket = control
+        self._handlers = handlers
+        self._reader = FrameReader()
+        self._outbox: deque[_Outgoing] = deque()
+        self._written = 0  # frames
+        self._given = 0
+        self._progress = trio.lowlevel.ParkingLot()
+        self._has_more = trio.lowlevel.ParkingLot()
+        self._ended = Wakeup()
+        self._poller: Poller | None = None  # while it has the socket in sight
+        self.is_closed = False
+        self.problem = ""
+
+    async def send(
+        self, start: bytes, body: Sequence[Buffer] = (), body_size: int = 0, descriptors: Sequence[int] = ()
+    ) -> None:
+        """Send a frame, with file descriptors; returns when it is written. Cancelled, it is written all the same.
+
+        Raises:
+            WorkerGone: there is nobody to send it to.
+        """
+        if self.give(start, body, body_size, descriptors):
+            return
+        number = self._given
+        while self._written < number and not self.is_closed:
+            await self._progress.park()
+        self._check()
+
+    def give(
+        self, start: bytes, body: Sequence[Buffer] = (), body_size: int = 0, descriptors: Sequence[int] = ()
+    ) -> bool:
+        """Send a frame without waiting; what does not go at once is written when it can be. Whether all of it has gone.
+
+        Raises:
+            WorkerGone: there is nobody to send it to.
+        """
+        if self.is_closed:
+            raise WorkerGone(self.problem)
+        size = len(start) + body_size
+        if size <= _JOINED_SIZE:
+            joined = b"".join((start, *body)) if body else start
+            sent = 0
+            if not (descriptors or self._outbox):
+                try:
+                    sent = self._socket.send(joined)
+                except BlockingIOError:
+                    pass
+                except OSError:  # its end is closed; what it sent before may still be read
+                    sent = size
+            if sent == size:
+                return True
+            parts = [memoryview(joined)[sent:]]
+        else:
+            parts = [memoryview(part).cast("B") for part in (start, *body) if len(part)]
+        self._give(_Outgoing(parts, list(descriptors)))
+        return not self._outbox
+
+    def post(self, frame: bytes) -> None:
+        """Send a small frame without waiting: what does not go at once is written when it can be. To a worker that is
+        gone it goes nowhere."""
+        if not self.is_closed:
+            self._give(_Outgoing([memoryview(frame)], []))
+
+    async def run(self) -> None:
+        """Take what the worker sends until it has closed its end, or sends what no worker sends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_rest)
+            if not self.is_closed:
+                self._poller = the_poller()
+                self._poller.add(self._socket, self._read, self._fail, later=True)
+            try:
+                while not self.is_closed:
+                    await self._ended.wait()
+            finally:
+                self._look_away()
+            nursery.cancel_scope.cancel()
+
+    def hang_up(self) -> None:
+        """Have `run` end once what has arrived is read. For a worker that is gone, but whose socket some process that
+        it forked may still hold."""
+        if self._socket.fileno() != -1:
+            with suppress(OSError):  # the other side was faster
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def refuse(self, problem: str) -> None:
+        """Listen no more to a worker that has sent what no worker sends, and have `run` end."""
+        self._end(problem)
+        self.hang_up()
+
+    def close(self) -> None:
+        self._end()
+        if self._socket.fileno() != -1:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+    def _check(self) -> None:
+        if self.is_closed:
+            raise WorkerGone(self.problem)
+
+    def _end(self, problem: str = "") -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self.problem = problem
+            self._look_away()
+            self._outbox.clear()
+            self._progress.unpark_all()
+            self._ended.wake()
+
+    def _look_away(self) -> None:
+        if self._poller is not None:
+            self._poller.remove(self._socket)
+            self._poller = None
+
+    def _give(self, outgoing: _Outgoing) -> None:
+        self._check()
+        self._outbox.append(outgoing)
+        self._given += 1
+        if len(self._outbox) == 1 and not self._write():
+            self._has_more.unpark_all()
+
+    async def _write_rest(self) -> None:
+        while True:
+            if not self._outbox:
+                await self._has_more.park()
+            elif not self._write():
+                with suppress(trio.ClosedResourceError):  # closed meanwhile, and marked so
+                    await trio.lowlevel.wait_writable(self._socket)
+            else:
+                await trio.lowlevel.checkpoint()
+
+    def _write(self) -> bool:
+        """Write what goes without waiting; whether that is all."""
+        while self._outbox:
+            outgoing = self._outbox[0]
+            try:
+                sent = self._send_some(outgoing)
+            except BlockingIOError:
+                return False
+            except OSError:  # its end is closed; what it sent before may still be read
+                self._written += len(self._outbox)
+                self._outbox.clear()
+                self._progress.unpark_all()
+                return True
+            outgoing.descriptors = []
+            parts = outgoing.parts
+            done = 0
+            while done < len(parts) and sent >= len(parts[done]):
+                sent -= len(parts[done])
+                done += 1
+            del parts[:done]
+            if sent:
+                parts[0] = parts[0][sent:]
+            if not parts:
+                self._outbox.popleft()
+                self._written += 1
+                self._progress.unpark_all()
+        return True
+
+    def _send_some(self, outgoing: _Outgoing) -> int:
+        buffers = outgoing.parts[:_MOST_BUFFERS]
+        if not outgoing.descriptors:
+            return self._socket.sendmsg(buffers)
+        rights = array.array("i", outgoing.descriptors)
+        return self._socket.sendmsg(buffers, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+
+    def _read(self) -> None:
+        """Read once and take the frames that are whole then. Called by the poller, and again where more is there: a
+        worker that sends without end must not stop the others."""
+        reader = self._reader
+        missing = reader.missing
+        try:
+            data = self._socket.recv(_SMALLEST_READ if missing < _SMALLEST_READ else min(missing, _READ_SIZE))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        try:
+            frame = reader.next_frame(data)
+            while frame is not None:
+                self._handlers[frame.kind](frame)
+                frame = reader.next_frame() if reader.missing <= 0 else None
+        except BrokenFrame as error:
+            self.refuse(str(error))
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Nobody knows what has been done with the worker's frame."""
+        self._failures.note(
+            "worker", error, f"{self._name}: what its worker says could not be taken; it is started anew"
+        )
+        self.refuse("the server failed to take what it said")

@@ -1,0 +1,1 @@
+"""Worker processes and threads: started, forked from templates, watched, and ended."""

@@ -1,0 +1,63 @@
+"""`is_ready` of a model, asked while it runs batches: one question at a time, shared by all who want to know."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from backends.python.wire.frames import BrokenFrame, Frame, decode_head, encode
+from backends.python.wire.heads import CheckedHead
+from backends.python.worker.trioton_worker.frames import CHECK, CHECKED
+from backends.python.workers.link import WorkerLink
+
+# How long a model may take to answer.
+CHECK_SECONDS = 5.0
+
+logger = logging.getLogger("trioton.backends.python")
+
+
+class Readiness:
+    """Of one worker whose model has `is_ready`."""
+
+    def __init__(self, link: WorkerLink) -> None:
+        self._link = link
+        self._asked: trio.Event | None = None
+        self._last: CheckedHead | None = None
+        link.handlers[CHECKED] = self._checked
+        link.at_end.append(self._end)
+
+    async def check(self) -> bool:
+        """What the model answers; False if it takes too long, fails, or answers something else. The log has why."""
+        is_first = self._asked is None
+        if self._asked is None:
+            self._asked = trio.Event()
+            self._link.channel.post(encode(CHECK, {}))
+        with trio.move_on_after(CHECK_SECONDS) as waiting:
+            await self._asked.wait()
+        if waiting.cancelled_caught:
+            self._log(f"Timed out waiting for {'user-defined' if is_first else 'in-flight'} is_ready() response")
+            return False
+        head = self._last
+        if head is None:  # the worker has ended
+            return False
+        if head.error:
+            self._log(head.error)
+        elif not head.ready:
+            self._log(f"Model '{self._link.name}' is not ready (user-defined check failed).")
+        return head.ready and not head.error
+
+    def _log(self, text: str) -> None:
+        logger.warning("%s: %s", self._link.name, text)
+
+    def _checked(self, frame: Frame) -> None:
+        if self._asked is None:
+            raise BrokenFrame("it says whether it is ready, but was not asked")
+        self._last = decode_head(frame, CheckedHead)
+        self._asked.set()
+        self._asked = None
+
+    def _end(self) -> None:
+        self._last = None
+        if self._asked is not None:
+            self._asked.set()

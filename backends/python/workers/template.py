@@ -1,0 +1,247 @@
+"""Templates of worker processes: one for each interpreter and its variables, from which workers are forked within some
+milliseconds.
+
+Flow: placement → [template] → `worker.trioton_worker.template` → the runner of a worker. A template that cannot be
+started, or that has died, is no error: the worker is then started by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import socket
+from contextlib import suppress
+
+import trio
+
+from backends.python.environments.environment import Environment
+from backends.python.workers.forked_process import ForkedProcess
+from backends.python.workers.output import Output
+from backends.python.workers.process import WorkerProcess
+from backends.python.workers.process_control import HungUp, ProcessControl
+from protocol.errors import text_of
+
+logger = logging.getLogger("trioton.backends.python")
+
+# How long a template may take to be there, and to fork: far longer than either takes.
+_START_SECONDS = 30.0
+_FORK_SECONDS = 5.0
+# How long it may take to end by itself.
+_EXIT_SECONDS = 2.0
+# Templates of which no worker lives, kept for those that come.
+_MOST_IDLE = 4
+_MOST_WITHOUT = 64
+# When it is tried again: an environment may have been mended.
+_RETRY_SECONDS = 60.0
+
+
+class TemplateGone(Exception):
+    """It forks no more workers."""
+
+
+class Template:
+    """A process that forks workers of one environment. What it has forked dies with it."""
+
+    def __init__(self, environment: Environment) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self.process = WorkerProcess(environment, theirs, logger, "worker template", "template")
+            except BaseException:
+                ours.close()
+                raise
+        self.workers = 0
+        self.holds_environment = environment.hold is not None
+        self._control = ProcessControl(ours)
+
+    @property
+    def is_usable(self) -> bool:
+        return self._control.is_open and self.process.exit_text() is None
+
+    async def wait_ready(self) -> None:
+        """Raises TemplateGone."""
+        try:
+            with trio.fail_after(_START_SECONDS):
+                await self._control.receive()
+        except (HungUp, trio.TooSlowError):
+            raise TemplateGone from None
+
+    async def fork(
+        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: logging.Logger, name: str
+    ) -> TemplateWorker:
+        """A worker that serves on `control`, on these cores. Raises TemplateGone."""
+        self.workers += 1
+        ours, theirs = os.pipe()
+        message = {"do": "fork", "cores": sorted(cores or _own_cores()), "directory": _directory(environment)}
+        try:
+            with trio.CancelScope(shield=True):  # a fork that nobody knows of could not be ended; this one is short
+                with trio.fail_after(_FORK_SECONDS):
+                    answer, [descriptor] = await self._control.ask(message, [control.fileno(), theirs])
+        except (HungUp, trio.TooSlowError):
+            os.close(ours)
+            self.workers -= 1
+            self.process.kill()  # also what it may have forked
+            raise TemplateGone from None
+        finally:
+            os.close(theirs)
+        return TemplateWorker(self, answer["pid"], descriptor, Output(ours, log, name))
+
+    async def reap(self, pid: int) -> None:
+        """Let go of a worker that has ended."""
+        with suppress(HungUp):
+            await self._control.send({"do": "reap", "pid": pid})
+
+    async def close(self) -> None:
+        """End it. Shielded and bounded."""
+        self._control.close()
+        with trio.move_on_after(_EXIT_SECONDS, shield=True):
+            await self.process.wait_exit()
+        await self.process.close()
+
+
+class TemplateWorker:
+    """A worker process that was forked from a template."""
+
+    noun = "worker process"
+    killed_text = "was killed by the server"
+
+    def __init__(self, template: Template, pid: int, descriptor: int, output: Output) -> None:
+        self._template = template
+        self._process = ForkedProcess(pid, descriptor, template.reap)
+        self._output = output
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def tail(self) -> list[str]:
+        return self._output.tail
+
+    def resident_bytes(self) -> int | None:
+        return self._process.resident_bytes()
+
+    def exit_text(self) -> str | None:
+        return self._process.exit_text()
+
+    async def wait_exit(self) -> None:
+        await self._process.wait_exit()
+
+    async def forward_output(self) -> None:
+        await self._output.forward()
+
+    def log_last_output(self) -> None:
+        self._output.log_last()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with trio.CancelScope(shield=True):
+            await self._process.close()
+        self._output.close()
+        self._template.workers -= 1
+
+
+class WorkerTemplates:
+    """All templates of one server."""
+
+    def __init__(self) -> None:
+        # By interpreter and variables; the one used last is last.
+        self._by_key: dict[str, Template] = {}
+        # Those with which no template could be, and when: a Python that lacks what it needs, or does not start.
+        self._without: dict[str, float] = {}
+        self._changing: dict[str, trio.Lock] = {}
+
+    async def start(
+        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: logging.Logger, name: str
+    ) -> TemplateWorker | None:
+        """A worker, forked; None where it is to be started by itself."""
+        key = _key_of(environment)
+        template: Template | None = None
+        try:
+            async with self._changing.setdefault(key, trio.Lock()):
+                template = await self._template(key, environment)
+                if template is None:
+                    return None
+                return await template.fork(environment, control, cores, log, name)
+        except TemplateGone:
+            logger.warning("%s: the worker template has ended; the worker is started by itself", name)
+            return None
+
+    async def close(self) -> None:
+        while self._by_key:
+            _, template = self._by_key.popitem()
+            await template.close()
+
+    async def _template(self, key: str, environment: Environment) -> Template | None:
+        """The one with this key, made where there is none that lives."""
+        if trio.current_time() < self._without.get(key, -math.inf) + _RETRY_SECONDS:
+            return None
+        found = self._by_key.pop(key, None)
+        if found is not None and not found.is_usable:
+            await found.close()
+            found = None
+        if found is None:
+            found = await self._made(key, environment)
+        if found is not None:
+            self._by_key[key] = found
+            await self._drop_idle()
+        return found
+
+    async def _made(self, key: str, environment: Environment) -> Template | None:
+        try:
+            made = Template(environment)
+        except OSError as error:
+            logger.debug("no worker template: %s", text_of(error))
+            return None  # to start the worker fails as well, and says why
+        try:
+            await made.wait_ready()
+        except TemplateGone:
+            logger.debug("'%s' can be no template of workers", environment.interpreter)
+            if len(self._without) >= _MOST_WITHOUT:
+                self._without.clear()
+            self._without[key] = trio.current_time()
+            await made.close()
+            return None
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
+    async def _drop_idle(self) -> None:
+        """All but the last ones that were used. Of those that keep an unpacked environment from being removed, all."""
+        idle = [key for key, template in self._by_key.items() if not template.workers][:-1]
+        for place, key in enumerate(idle):
+            found = self._by_key.get(key)
+            if found is None or found.workers:  # dropped by another task meanwhile, or used again
+                continue
+            if found.holds_environment or place <= len(idle) - _MOST_IDLE:
+                del self._by_key[key]
+                await found.close()
+
+
+def _key_of(environment: Environment) -> str:
+    """Short, since it is kept; variables may be secrets."""
+    text = repr((environment.interpreter, sorted(environment.variables.items())))
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _own_cores() -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(0))
+
+
+def _directory(environment: Environment) -> str:
+    """Where the worker begins; empty where that is no place."""
+    if environment.working_directory is not None:
+        return environment.working_directory
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""

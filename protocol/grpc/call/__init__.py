@@ -1,0 +1,1 @@
+"""One gRPC call: its request as it comes, its messages' framing and compression, and its responses."""

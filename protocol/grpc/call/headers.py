@@ -1,0 +1,82 @@
+"""What gRPC says in HTTP/2 headers. No I/O.
+
+Source: "gRPC over HTTP2", sections Requests and Responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from grpclib.const import Status
+from grpclib.metadata import decode_timeout
+
+from protocol.errors import InvalidArgument
+from protocol.grpc.call.compression import ACCEPTED_ENCODINGS
+from protocol.grpc.status import encode_status_message, status_of
+
+Header = tuple[bytes, bytes]
+
+RESPONSE_HEADERS: tuple[Header, ...] = (
+    (b":status", b"200"),
+    (b"content-type", b"application/grpc"),
+    (b"grpc-accept-encoding", ",".join(ACCEPTED_ENCODINGS).encode()),
+)
+
+_CONTENT_TYPES = frozenset((b"application/grpc", b"application/grpc+proto"))
+
+
+def header_size(headers: Sequence[Header]) -> int:
+    """What headers count for: their bytes, and 32 for each (RFC 9113, section 6.5.2)."""
+    return sum([len(name) + len(value) for name, value in headers]) + 32 * len(headers)
+
+
+def refusal(fields: Mapping[bytes, bytes]) -> list[Header] | None:
+    """The HTTP response to a request that is no gRPC call with protobuf; None where it is one."""
+    method = fields.get(b":method", b"")
+    content_type = fields.get(b"content-type", b"")
+    if method != b"POST":
+        http_status = b"405"
+    elif content_type.partition(b";")[0].strip() not in _CONTENT_TYPES:
+        http_status = b"415"
+    else:
+        return None
+    message = f"expected POST with content-type application/grpc, got {_shown(method)} with '{_shown(content_type)}'"
+    return [(b":status", http_status), *trailers(Status.INVALID_ARGUMENT, message)]
+
+
+def decode_timeout_seconds(value: bytes) -> float:
+    """The seconds in a `grpc-timeout` header.
+
+    Raises:
+        InvalidArgument: the header is not at most 8 digits and a unit.
+    """
+    try:
+        if len(value) > 9:
+            raise ValueError
+        return decode_timeout(value.decode("ascii"))
+    except ValueError:
+        raise InvalidArgument(
+            f"grpc-timeout must be at most 8 digits and one of H, M, S, m, u, n, got '{_shown(value)}'"
+        ) from None
+
+
+OK_TRAILERS: tuple[Header, ...] = ((b"grpc-status", b"0"),)
+
+
+def trailers(status: Status, message: str) -> Sequence[Header]:
+    """The end of a response."""
+    if status is Status.OK and not message:
+        return OK_TRAILERS
+    headers = [(b"grpc-status", str(status.value).encode())]
+    if message:
+        headers.append((b"grpc-message", encode_status_message(message).encode()))
+    return headers
+
+
+def error_response(error: Exception, method: str) -> Sequence[Header]:
+    """The whole response to a call that fails before it has begun; `method` names it for the log."""
+    return [*RESPONSE_HEADERS, *trailers(*status_of(error, method))]
+
+
+def _shown(value: bytes) -> str:
+    return value[:100].decode("latin-1")

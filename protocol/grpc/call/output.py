@@ -1,0 +1,42 @@
+"""What a call asks of its connection to send.
+
+stream -> [output]: outgoing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from protocol.grpc.call.headers import Header
+from protocol.messages import Buffer
+from protocol.reactor.replies import Answers
+
+
+class Output(Protocol):
+    """Of one connection; streams are named by their numbers. `taken` are bytes that the peer may send again, over all
+    streams; at the end of a burst it is told of them when they are worth it."""
+
+    taken: int
+
+    def acknowledge(self, stream_id: int, size: int) -> None:
+        """Let the peer send `size` bytes more."""
+
+    def acknowledge_stream(self, stream_id: int, size: int) -> None:
+        """Let the peer send `size` bytes more on the stream, as far as that goes; they are `taken`."""
+
+    def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None: ...
+
+    async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
+        """Returns when all of it is on its way to the writer; waits while the peer reads slowly."""
+
+    def send_at_once(
+        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], answers: Answers
+    ) -> bool:
+        """Send data, behind headers if there are any; it leaves when all answers that are there have been delivered.
+        False, and nothing is done, where that has to wait."""
+
+    def flush(self) -> None: ...
+
+    def count_refusal(self, limit: str) -> None:
+        """Note that a limit has refused something."""

@@ -1,0 +1,58 @@
+"""What the request messages of one connection hold in memory, and the bounds on it: its own, and all connections'.
+
+A message counts from its first byte until its call is done with it. So what a peer makes the server hold does not grow
+with the number of its calls, nor with how well its messages are compressed.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from protocol.errors import PayloadTooLarge, ServerError
+from protocol.limits.request_memory import LIMIT_NAME, RequestMemory
+
+
+class ReceiveMemory:
+    """`limit` is in bytes; `server` counts, and bounds, what all connections hold.
+
+    Attributes:
+        inflating: held by the call whose large message is being decompressed; one at a time, so that each knows what
+            is left.
+        threads: bounds how many messages are decompressed, or compressed, at one time by all connections.
+    """
+
+    __slots__ = ("_held", "_limit", "_server", "inflating", "threads")
+
+    def __init__(self, limit: int, server: RequestMemory, threads: trio.CapacityLimiter) -> None:
+        self._limit = limit
+        self._server = server
+        self._held = 0
+        self.inflating = trio.Lock()
+        self.threads = threads
+
+    @property
+    def left(self) -> int:
+        return max(0, min(self._limit - self._held, self._server.left))
+
+    def take(self, size: int) -> bool:
+        """Count bytes that are there already; whether they are within the limits. They count in any case."""
+        server = self._server
+        self._held += size
+        server.held += size
+        return self._held <= self._limit and server.held <= server.limit
+
+    def give(self, size: int) -> None:
+        self._held -= size
+        self._server.held -= size
+
+    def close(self) -> None:
+        """The connection has ended, with all of its calls."""
+        self.give(self._held)
+
+    def refusal(self, size: int) -> tuple[str, ServerError]:
+        """For a call that holds `size` bytes: the limit that is in its way, or the nearer of the two, and the error."""
+        if self._server.left < self._limit - self._held:
+            return LIMIT_NAME, self._server.refusal(size)
+        return "max_receive_memory", PayloadTooLarge(
+            f"the requests in progress on this connection hold more than the server's limit of {self._limit} bytes"
+        )

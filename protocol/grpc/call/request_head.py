@@ -1,0 +1,73 @@
+"""What the headers of a request say: which call it is, and how it is to be served or why it is not. No I/O.
+
+Source: "gRPC over HTTP2", section Requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from grpclib.const import Handler
+
+from protocol.errors import InvalidArgument, PayloadTooLarge, ServerError, Unsupported
+from protocol.grpc.call.compression import check_encoding
+from protocol.grpc.call.headers import Header, decode_timeout_seconds, error_response, header_size, refusal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestHead:
+    """A client's calls share one as long as their headers are the same.
+
+    Attributes:
+        method: the path, `/package.Service/Method`.
+        handler: of the call; None where there is a `refusal`.
+        timeout: in seconds, None without.
+        encoding: of compressed messages.
+        is_direct: its calls may be answered without a task (`direct_infer`).
+        refusal: the whole response to a call that is not served.
+        limit: which limit refuses it, if it is one.
+        error: what the refusal says, where it is a call of gRPC.
+    """
+
+    headers: Sequence[Header]
+    method: str
+    handler: Handler | None = None
+    timeout: float | None = None
+    encoding: str = "identity"
+    is_direct: bool = False
+    refusal: Sequence[Header] | None = None
+    limit: str | None = None
+    error: ServerError | None = None
+
+
+def read_head(
+    headers: Sequence[Header], handlers: Mapping[str, Handler], max_header_size: int, direct_method: str | None = None
+) -> RequestHead:
+    """Understand the headers of a request, whatever they are."""
+    fields = dict(headers)
+    method = fields.get(b":path", b"").decode("latin-1")
+    if (response := refusal(fields)) is not None:
+        return RequestHead(headers, method, refusal=response)
+    try:
+        if (size := header_size(headers)) > max_header_size:
+            raise PayloadTooLarge(
+                f"the headers of {size} bytes are larger than the server's limit of {max_header_size} bytes"
+            )
+        handler = handlers.get(method)
+        if handler is None:
+            raise Unsupported(f"unknown method '{method[:200]}'")
+        timeout = fields.get(b"grpc-timeout")
+        encoding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
+        check_encoding(encoding)
+        seconds = None if timeout is None else decode_timeout_seconds(timeout)
+    except ServerError as error:
+        limit = "max_header_size" if isinstance(error, PayloadTooLarge) else None
+        return RequestHead(headers, method, refusal=error_response(error, method), limit=limit, error=error)
+    return RequestHead(headers, method, handler, seconds, encoding, is_direct=method == direct_method)
+
+
+def malformed_head(reason: str) -> RequestHead:
+    """Of a request whose headers are none that a request may have."""
+    error = InvalidArgument(f"the call's headers are malformed: {reason[:200]}")
+    return RequestHead((), "", refusal=error_response(error, ""))

@@ -1,0 +1,239 @@
+"""The forms of infer requests that clients send again and again: the same bytes but for the id and the tensors' data.
+
+A request that was read and found right is kept as a form: its bytes before the data without the id, and where the data
+is. A later one with the same bytes there, and data of the same sizes, means the same, so it is not parsed, decoded and
+checked again. Whatever differs goes the usual way, by `infer_codec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from protocol.grpc.codec.infer import (
+    COPY_UP_TO,
+    RAW_INPUT_CONTENTS,
+    DecodedRequest,
+    RequestNames,
+    WireRequest,
+    decode_request,
+    parse_request,
+)
+from protocol.grpc.codec.wire import top_level_fields
+from protocol.messages import Buffer, InferenceRequest, Tensor
+from protocol.shared_memory.placement import MemoryReference
+
+_ID = 3  # field numbers
+_MODEL_NAME = 1
+# Of what a form keeps; what takes more is not worth it.
+_MAX_START_SIZE = 4096
+_MAX_PARTS = 64  # inputs, outputs and parameters, each of which is larger in memory than on the wire
+_MAX_FORMS = 512
+# Of one model; the ones used last.
+_MAX_FORMS_PER_MODEL = 8
+# Requests that never come twice are learned only now and then.
+_PATIENCE = 16
+_LEARN_EVERY = 64
+
+
+class FormedRequest(msgspec.Struct, eq=False):
+    """A request of a known form, with what is its own."""
+
+    form: RequestForm
+    id: str
+    raw: Sequence[Buffer]
+
+    @property
+    def model_name(self) -> str:
+        return self.form.names.model_name
+
+    @property
+    def names(self) -> RequestNames:
+        return self.form.names._replace(id=self.id)
+
+
+ReadRequest: TypeAlias = WireRequest | FormedRequest
+
+
+class RequestForm:
+    """Made of a request that is right."""
+
+    __slots__ = ("_decoded", "_gaps", "_has_id", "_head", "_inputs", "_raw", "_raw_size", "_tail", "names")
+
+    def __init__(
+        self,
+        decoded: DecodedRequest,
+        names: RequestNames,
+        head: bytes,
+        tail: bytes | None,
+        raw: list[tuple[bytes, int]],
+    ) -> None:
+        self.names = names
+        self._decoded = decoded
+        self._inputs = [(tensor.name, tensor.datatype, tensor.shape) for tensor in decoded.request.inputs]
+        for tensor in decoded.request.inputs:
+            tensor.data = b""
+        self._gaps = [b""] * len(self._inputs)  # for a request that has no data itself
+        self._head = head  # up to the id's length, where there is one
+        self._has_id = tail is not None
+        self._tail = tail or b""
+        self._raw = raw  # what stands before each tensor's data, and the data's size
+        self._raw_size = sum(len(start) + size for start, size in raw)
+
+    def match(self, data: Buffer) -> FormedRequest | None:
+        """The request in these bytes, if it has this form."""
+        position = len(self._head)
+        if data[:position] != self._head:
+            return None
+        request_id = ""
+        if self._has_id:
+            start = position + 1
+            if start > len(data) or (length := data[position]) > 0x7F:
+                return None
+            end = start + length
+            position = end + len(self._tail)
+            if data[end:position] != self._tail:
+                return None
+            try:
+                request_id = str(data[start:end], "utf-8")
+            except UnicodeDecodeError:
+                return None
+        if len(data) - position != self._raw_size:
+            return None
+        raw: list[Buffer] = []
+        for before, size in self._raw:
+            start = position + len(before)
+            if data[position:start] != before:
+                return None
+            position = start + size
+            raw.append(data[start:position])
+        return FormedRequest(self, request_id, raw)
+
+    def decode(self, request_id: str, raw: Sequence[Buffer]) -> DecodedRequest:
+        decoded = self._decoded
+        known, placement = decoded.request, decoded.placement
+        if placement is not None and placement.inputs:
+            raw = self._with_gaps(raw, placement.inputs) if raw else self._gaps
+        inputs: list[Tensor] = []
+        for (name, datatype, shape), data in zip(self._inputs, raw, strict=True):
+            inputs.append(Tensor(name, datatype, shape, data))
+        request = InferenceRequest(
+            known.model_name,
+            inputs,
+            known.model_version,
+            request_id,
+            known.requested_outputs,
+            dict(known.parameters),
+            known.sequence_id,
+            known.sequence_start,
+            known.sequence_end,
+            known.priority,
+            known.timeout_microseconds,
+            form=self,
+        )
+        return DecodedRequest(request, placement, decoded.wants_empty_final)
+
+    def _with_gaps(self, raw: Sequence[Buffer], placed: Mapping[int, MemoryReference]) -> list[Buffer]:
+        """No data yet for the inputs that are elsewhere."""
+        data_of = iter(raw)
+        return [b"" if position in placed else next(data_of) for position in range(len(self._inputs))]
+
+
+class _ModelForms:
+    __slots__ = ("forms", "misses")
+
+    def __init__(self) -> None:
+        self.forms: list[RequestForm] = []  # the one used last is first
+        self.misses = 0
+
+
+class RequestForms:
+    """The forms that a server's clients use, by the first bytes of a request, which name the model."""
+
+    def __init__(self) -> None:
+        self._by_model: dict[bytes, _ModelForms] = {}
+
+    def read(self, data: bytes | memoryview) -> ReadRequest:
+        """A request in serialized form, as far as its names.
+
+        Raises:
+            InvalidArgument: it is not one.
+        """
+        if len(data) <= COPY_UP_TO:
+            data = bytes(data)
+        # What `_model_key` gives, and no form is under, where it gives nothing.
+        known = self._by_model.get(bytes(data[: 2 + data[1]])) if len(data) > 1 else None
+        if known is not None:
+            for form in known.forms:
+                found = form.match(data)
+                if found is not None:
+                    known.misses = 0
+                    if form is not known.forms[0]:
+                        known.forms.remove(form)
+                        known.forms.insert(0, form)
+                    return found
+        return parse_request(data)
+
+    def decode(self, request: ReadRequest, data: bytes | memoryview) -> DecodedRequest:
+        """The request in the server's own vocabulary; `data` is what it was read from.
+
+        Raises:
+            InvalidArgument: it is wrong whatever the model.
+        """
+        if isinstance(request, FormedRequest):
+            return request.form.decode(request.id, request.raw)
+        decoded = decode_request(request)
+        self._learn(data, request)
+        return decoded
+
+    def _learn(self, data: bytes | memoryview, request: WireRequest) -> None:
+        key = _model_key(data)
+        if not key:
+            return
+        if len(self._by_model) >= _MAX_FORMS // _MAX_FORMS_PER_MODEL and key not in self._by_model:
+            self._by_model.clear()
+        known = self._by_model.setdefault(key, _ModelForms())
+        known.misses += 1
+        if known.misses > _PATIENCE and known.misses % _LEARN_EVERY:
+            return
+        form = _form_of(data, request)
+        if form is not None:
+            known.forms.insert(0, form)
+            del known.forms[_MAX_FORMS_PER_MODEL:]
+
+
+def _model_key(data: Buffer) -> bytes:
+    """The field with the model's name; empty where a request does not begin with it."""
+    if len(data) < 2 or data[0] != _MODEL_NAME << 3 | 2 or data[1] > 0x7F:
+        return b""
+    return bytes(data[: 2 + data[1]])
+
+
+def _form_of(data: bytes | memoryview, request: WireRequest) -> RequestForm | None:
+    """None where the data is not at the end, or in other fields, or where there is more than one id."""
+    fields = top_level_fields(data)
+    if fields is None:
+        return None
+    raw = [field for field in fields if field.number == RAW_INPUT_CONTENTS and field.is_delimited]
+    before = fields[: len(fields) - len(raw)]
+    ids = [field for field in before if field.number == _ID]
+    end = raw[0].start if raw else len(data)
+    if any(field.number == RAW_INPUT_CONTENTS for field in before) or len(ids) > 1 or end > _MAX_START_SIZE:
+        return None
+    decoded = decode_request(request)
+    known = decoded.request
+    if len(known.inputs) + len(known.requested_outputs) + len(known.parameters) > _MAX_PARTS:
+        return None
+    placed = decoded.placement.inputs if decoded.placement is not None else ()
+    if len(raw) != len(decoded.request.inputs) - len(placed):
+        return None
+    head, tail = bytes(data[:end]), None
+    if ids:
+        (its,) = ids
+        if not its.is_delimited or its.value - its.start != 2:
+            return None
+        head, tail = bytes(data[: its.start + 1]), bytes(data[its.end : end])
+    layout = [(bytes(data[field.start : field.value]), field.end - field.value) for field in raw]
+    return RequestForm(decoded, request.names, head, tail, layout)

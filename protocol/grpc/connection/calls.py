@@ -1,0 +1,286 @@
+"""The calls of one connection: opened or refused, given what comes for them, and ended.
+
+    connection (events) -> [calls] -> stream -> handler … outgoing
+                           [calls] -> direct_calls
+
+A call runs in a task, whose scope its deadline, its RST_STREAM and the loss of the connection cancel, or it needs none.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+from grpclib.const import Handler, Status
+from grpclib.exceptions import StreamTerminatedError
+
+from protocol.errors import DeadlineExceeded, Unavailable
+from protocol.failure_log import FailureLog
+from protocol.failures import CallbackFailures
+from protocol.grpc.call.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
+from protocol.grpc.call.incoming import Incoming
+from protocol.grpc.call.receiving import ReceiveMemory
+from protocol.grpc.call.request_head import RequestHead, read_head
+from protocol.grpc.call.stream import SHUTTING_DOWN, Stream
+from protocol.grpc.codec.messages import Codec
+from protocol.grpc.connection.call_tasks import CallTasks
+from protocol.grpc.connection.direct_calls import TOO_LATE, DirectCalls, deadline_exceeded
+from protocol.grpc.connection.keepalive import Lifetime
+from protocol.grpc.connection.outgoing import Outgoing
+from protocol.grpc.inference.direct_infer import DirectInfer
+from protocol.grpc.inference.failed_calls import MODEL_INFER, note_failure
+from protocol.grpc.settings import ConnectionLimits
+from protocol.grpc.status import UNEXPECTED, status_of
+from protocol.http2 import events
+from protocol.http2.request_headers import Headers
+from protocol.limits.counter import LimitCounter
+from protocol.limits.request_memory import RequestMemory
+from protocol.reactor.poller import Poller
+
+# Windows that a peer may open for a call before it gets anything.
+_UPDATES_PER_CALL = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """What all connections of a server have in common. `threads` bounds compression and decompression. Without `direct`
+    every unary call takes a task. `give_out` is the core's; the poller calls it itself. Without one each connection's
+    task waits for its bytes."""
+
+    handlers: Mapping[str, Handler]
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    counts: LimitCounter = field(default_factory=LimitCounter)
+    memory: RequestMemory = field(default_factory=lambda: RequestMemory(sys.maxsize))
+    codec: Codec = field(default_factory=Codec)
+    threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(4))
+    direct: DirectInfer | None = None
+    give_out: Callable[[], None] = lambda: None
+    poller: Poller | None = None
+    failures: CallbackFailures = field(default_factory=CallbackFailures)
+    failure_log: FailureLog = field(default_factory=FailureLog)
+
+
+class Owner(Protocol):
+    """The connection."""
+
+    def count_control_frame(self) -> None:
+        """One that carries nothing of a call, or one of a call too many. Raises ProtocolError if it is one too many."""
+
+    def count_reset(self) -> None:
+        """As `count_control_frame`, of a call that the peer has reset."""
+
+    def note_last_end(self) -> None:
+        """The last call has ended, and there may be no other."""
+
+    def note_deadline(self) -> None:
+        """`direct.next_deadline` is nearer than before."""
+
+
+class Calls:
+    """Notes in `lifetime` since when there are none.
+
+    Attributes:
+    memory: counts the messages of all of them.
+    direct: those that need no task.
+    is_draining: the server stops: no call is begun.
+    refuses: the connection ends, and its peer has had the time to hear of it.
+    """
+
+    def __init__(self, shared: Shared, out: Outgoing, lifetime: Lifetime, owner: Owner) -> None:
+        self._shared = shared
+        self._limits = shared.limits
+        self._out = out
+        self._lifetime = lifetime
+        self._now = trio.lowlevel.current_clock().current_time
+        self._owner = owner
+        self.memory = ReceiveMemory(shared.limits.max_receive_memory, shared.memory, shared.threads)
+        self._streams: dict[int, Stream] = {}
+        self.direct = DirectCalls(shared.direct, shared.limits, out, self.memory, self)
+        self.is_draining = False
+        self.refuses = False
+
+    def __len__(self) -> int:
+        return len(self._streams) + len(self.direct)
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Before the first event; the nursery is the connection's."""
+        self._tasks = CallTasks(nursery, self._handle, self._close_call, self._end_call)
+
+    def drain(self) -> None:
+        self.is_draining = True
+        for stream in self._streams.values():
+            stream.drain()
+
+    def terminate(self) -> None:
+        """Nothing more can be sent."""
+        for stream in self._streams.values():
+            stream.terminate()
+        self.direct.terminate()
+
+    def read_head(self, headers: Headers) -> RequestHead:
+        direct_method = None if self._shared.direct is None else MODEL_INFER
+        return read_head(headers, self._shared.handlers, self._limits.max_header_size, direct_method)
+
+    def room(self, stream_id: int, size: int) -> memoryview | None:
+        """Where the next data of a call belongs, at most `size` bytes, if that is known."""
+        incoming = self.direct.arriving.get(stream_id)
+        if incoming is None:
+            stream = self._streams.get(stream_id)
+            if stream is None:
+                return None
+            incoming = stream.incoming
+        return incoming.room(size)
+
+    # What has come.
+
+    def on_request(self, event: events.RequestReceived) -> None:
+        head: RequestHead = event.request
+        self._out.window_updates += _UPDATES_PER_CALL
+        direct = self.direct
+        count = len(self._streams) + len(direct.arriving) + len(direct.begun)
+        if count >= self._limits.max_concurrent_streams or self.refuses or self.is_draining or head.handler is None:
+            self._refuse(event, head)
+            if event.flow_controlled_length:
+                self._out.acknowledge(event.stream_id, event.flow_controlled_length)
+            return
+        if not count:
+            self._lifetime.idle_since = math.inf
+        data = event.data
+        if head.is_direct and data is not None and direct.begin(event, data):
+            return
+        incoming = Incoming(self._out, event.stream_id, head, self._limits, self.memory)
+        incoming.has_ended = event.stream_ended
+        if head.is_direct and not event.stream_ended:
+            direct.await_message(incoming)
+            return
+        stream = self.run_in_task(incoming)
+        if data is not None:
+            stream.feed(data, event.flow_controlled_length, has_ended=True)
+
+    def _refuse(self, event: events.RequestReceived, head: RequestHead) -> None:
+        stream_id, has_ended = event.stream_id, event.stream_ended
+        if len(self) >= self._limits.max_concurrent_streams:
+            # Some are reset, but their handlers not gone.
+            self._out.count_refusal("max_concurrent_streams")
+            self._out.refuse_stream(stream_id)
+            self._owner.count_control_frame()
+        elif self.refuses:
+            self._out.refuse_stream(stream_id)
+        elif head.handler is None:
+            if head.limit is not None:
+                self._out.count_refusal(head.limit)
+            if head.error is not None:
+                note_failure(self._shared.failure_log, head.method, head.error)
+            self._out.end_stream(stream_id, head.refusal or (), peer_has_ended=has_ended)
+        else:
+            error = Unavailable(SHUTTING_DOWN)
+            response = error_response(error, head.method)
+            note_failure(self._shared.failure_log, head.method, error)
+            self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
+
+    def on_data(self, event: events.DataReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.feed(event.data, event.flow_controlled_length, has_ended=event.stream_ended)
+        else:
+            incoming = self.direct.arriving.get(event.stream_id)
+            if incoming is None:  # answered without waiting for it
+                self._out.acknowledge(event.stream_id, event.flow_controlled_length)
+            else:
+                incoming.feed(event.data, event.flow_controlled_length, has_ended=event.stream_ended)
+                self.direct.gather(incoming)
+        if not event.data and not event.stream_ended:
+            self._owner.count_control_frame()
+
+    def on_trailers(self, event: events.TrailersReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        incoming = self.direct.arriving.get(event.stream_id)
+        if stream is not None:
+            stream.end()
+        elif incoming is not None:
+            incoming.has_ended = True
+            self.direct.gather(incoming)
+
+    def on_stream_reset(self, event: events.StreamReset) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.terminate()
+        elif self.direct.drop(event.stream_id):
+            self.note_end()
+        else:
+            self._owner.count_control_frame()
+            return
+        self._owner.count_reset()
+
+    def fail(self, stream_id: int) -> None:
+        """A defect of ours has met what came for a call: it ends, in whatever state it is."""
+        ending = trailers(Status.INTERNAL, UNEXPECTED)
+        stream = self._streams.get(stream_id)
+        try:
+            if stream is None:
+                self.direct.drop(stream_id)
+            else:
+                stream.terminate()
+        finally:
+            is_begun = stream is not None and stream.has_sent_headers
+            self._out.fail_stream(stream_id, ending if is_begun else (*RESPONSE_HEADERS, *ending))
+            self.note_end()
+
+    def fail_all(self) -> None:
+        """As `fail`, of all that are under way: the connection has failed."""
+        for stream_id in [*self._streams, *self.direct.arriving, *self.direct.begun]:
+            self.fail(stream_id)
+
+    # One call in a task.
+
+    def run_in_task(self, incoming: Incoming) -> Stream:
+        """Implements `direct_calls.Owner`."""
+        stream = Stream(self._out, incoming, self._shared.codec, self._limits, self.memory)
+        self._streams[stream.id] = stream
+        self._tasks.start(stream)
+        return stream
+
+    async def _handle(self, stream: Stream) -> Sequence[Header]:
+        if not stream.is_closed:
+            try:
+                await stream.handle(stream)
+            except StreamTerminatedError:
+                stream.is_closed = True
+            except Exception as error:
+                if error is not stream.noted_failure:
+                    self._note_failure(stream, error)
+                return trailers(*status_of(error, stream.method))
+        return OK_TRAILERS
+
+    def _note_failure(self, stream: Stream, error: Exception) -> None:
+        note_failure(self._shared.failure_log, stream.method, error, stream.describe)
+
+    def _close_call(self, stream: Stream) -> None:
+        del self._streams[stream.id]
+        stream.close()
+
+    def _end_call(self, stream: Stream, ending: Sequence[Header] | None) -> None:
+        if not stream.is_closed:
+            if ending is None:
+                ending = deadline_exceeded()
+                self._note_failure(stream, DeadlineExceeded(TOO_LATE))
+            if not stream.has_sent_headers:
+                ending = (*RESPONSE_HEADERS, *ending)
+            self._out.end_stream(stream.id, ending, peer_has_ended=stream.incoming.has_ended)
+        self._out.flush()
+        self.note_end()
+
+    def note_end(self) -> None:
+        """Implements `direct_calls.Owner`."""
+        if not (self._streams or self.direct.arriving or self.direct.begun):
+            self._lifetime.idle_since = self._now()
+            if self.is_draining or self.refuses:
+                self._owner.note_last_end()
+
+    def note_deadline(self) -> None:
+        """Implements `direct_calls.Owner`."""
+        self._owner.note_deadline()

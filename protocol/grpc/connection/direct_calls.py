@@ -1,0 +1,225 @@
+"""The calls of one connection that need no task: their messages are put together, given to the core and answered by
+calls.
+
+    calls -> [direct_calls] -> incoming, direct_infer … answers -> [direct_calls] -> outgoing
+
+Whatever is not as it should be is left to a task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from grpclib.const import Status
+
+from protocol.errors import DeadlineExceeded, Internal
+from protocol.grpc.call.framing import whole_message
+from protocol.grpc.call.headers import RESPONSE_HEADERS, Header, error_response, trailers
+from protocol.grpc.call.incoming import Incoming, deadline_of
+from protocol.grpc.call.receiving import ReceiveMemory
+from protocol.grpc.call.request_head import RequestHead
+from protocol.grpc.call.stream import Stream
+from protocol.grpc.connection.outgoing import Outgoing
+from protocol.grpc.inference.direct_infer import DirectCall, DirectInfer
+from protocol.grpc.settings import ConnectionLimits
+from protocol.http2 import events
+from protocol.messages import Buffer
+from protocol.reactor.replies import describe_awaited
+
+TOO_LATE = "the call's deadline has passed"
+
+
+class Owner(Protocol):
+    """All calls of the connection."""
+
+    def run_in_task(self, incoming: Incoming) -> Stream:
+        """One that needs a task after all."""
+
+    def note_end(self) -> None:
+        """One has ended."""
+
+    def note_deadline(self) -> None:
+        """`next_deadline` is nearer than before."""
+
+
+class DirectCalls:
+    """Attributes:
+    memory: counts the messages of all calls of the connection.
+    arriving: those whose message is not whole, by their streams.
+    begun: those that the core has.
+    next_deadline: when the first of them has to be looked at, or before that, in seconds of Trio's clock.
+    """
+
+    def __init__(
+        self, infer: DirectInfer | None, limits: ConnectionLimits, out: Outgoing, memory: ReceiveMemory, owner: Owner
+    ) -> None:
+        self._infer = infer
+        self._limits = limits
+        self._out = out
+        self._owner = owner
+        self.memory = memory
+        self.arriving: dict[int, Incoming] = {}
+        self.begun: dict[int, DirectCall] = {}
+        self.next_deadline = math.inf
+
+    def __len__(self) -> int:
+        return len(self.arriving) + len(self.begun)
+
+    def terminate(self) -> None:
+        """Nothing more can be sent."""
+        for stream_id in [*self.arriving, *self.begun]:
+            self.drop(stream_id)
+
+    def drop(self, stream_id: int) -> bool:
+        """Its client has given it up; False where there is none."""
+        incoming = self.arriving.pop(stream_id, None)
+        call = self.begun.pop(stream_id, None)
+        if incoming is not None:
+            incoming.close()
+        elif call is not None:
+            self._give_up(call)
+        return incoming is not None or call is not None
+
+    def end_late(self, now: float) -> None:
+        """End the calls without a task whose deadline has passed; a task does it where the message has not come."""
+        if now < self.next_deadline:
+            return
+        late = [call for call in self.begun.values() if call.deadline <= now]
+        for call in late:
+            del self.begun[call.id]
+            self._note_failure(call, DeadlineExceeded(TOO_LATE))
+            self._give_up(call)
+            ending = (*RESPONSE_HEADERS, *deadline_exceeded())
+            self._out.end_stream(call.id, ending, peer_has_ended=True)
+        for incoming in [each for each in self.arriving.values() if _gathers_until(each) <= now]:
+            self._run_in_task(incoming)
+        times = [call.deadline for call in self.begun.values()]
+        times += [_gathers_until(incoming) for incoming in self.arriving.values()]
+        self.next_deadline = min(times, default=math.inf)
+        if late:
+            self._out.flush()
+            self._owner.note_end()
+
+    def await_message(self, incoming: Incoming) -> None:
+        """It may come, and be all that the call needs."""
+        self.arriving[incoming.id] = incoming
+        incoming.note_progress()
+        self._look_at(_gathers_until(incoming))
+
+    def begin(self, event: events.RequestReceived, data: Buffer) -> bool:
+        """Whether a call that came whole could be begun without a task."""
+        size = len(data)
+        message = whole_message(data, self._limits.max_message_size)
+        if message is None:
+            return False
+        head: RequestHead = event.request
+        deadline = math.inf if head.timeout is None else deadline_of(head)
+        if not self.memory.take(size) or not self._submit(event.stream_id, head, message, size, deadline):
+            self.memory.give(size)
+            return False
+        self._out.taken += event.flow_controlled_length
+        return True
+
+    def _submit(self, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float) -> bool:
+        assert self._infer is not None
+        call = self._infer.begin(self, stream_id, head, message, size, deadline)
+        if call is None:
+            return False
+        self.begun[stream_id] = call
+        if deadline < self.next_deadline:
+            self._look_at(deadline)
+        return True
+
+    def _look_at(self, time: float) -> None:
+        if time < self.next_deadline:
+            self.next_deadline = time
+            self._owner.note_deadline()
+
+    def gather(self, incoming: Incoming) -> None:
+        """There is more of it."""
+        if not incoming.has_ended and not incoming.is_decided:
+            incoming.acknowledge_in_burst()
+            incoming.note_progress()
+            return
+        message = incoming.whole() if incoming.has_ended else None
+        if message is None or not self._submit(incoming.id, incoming.head, message, incoming.held, incoming.deadline):
+            self._run_in_task(incoming)
+            return
+        del self.arriving[incoming.id]
+        incoming.let_go()
+
+    def _run_in_task(self, incoming: Incoming) -> None:
+        del self.arriving[incoming.id]
+        self._owner.run_in_task(incoming)
+
+    def answer(self, call: DirectCall) -> None:
+        """Implements `direct_infer.Asking`."""
+        infer = self._infer
+        assert infer is not None
+        if self.begun.pop(call.id, None) is None:  # given up
+            return
+        try:
+            message = infer.encode(call)
+        except Exception as error:
+            self._note_failure(call, error)
+            self._out.end_stream(call.id, error_response(error, call.head.method), peer_has_ended=True)
+            self._out.write_after(infer.answers)
+        else:
+            if message is None:
+                call.let_go().end()
+                stream = self._finish_in_task(call, partial(infer.send, call))
+                stream.on_close = partial(infer.close, call)
+                return
+            if not self._out.send_response(call.id, message, infer.answers):  # its client has to make room first
+                infer.close(call)
+                self._finish_in_task(call, partial(_send, message))
+                return
+        infer.close(call)  # while the answer is on its way, if it was the last one
+        if not self.begun:
+            self._owner.note_end()
+
+    def fail_answer(self, call: DirectCall, error: Exception) -> None:
+        """Implements `direct_infer.Asking`."""
+        self.begun.pop(call.id, None)
+        self._note_failure(call, error)
+        try:
+            self._out.fail_stream(call.id, error_response(Internal("internal error"), call.head.method))
+        finally:
+            if self._infer is not None:
+                self._infer.close(call)
+            self._owner.note_end()
+
+    def _finish_in_task(self, call: DirectCall, handle: Callable[[Stream], Awaitable[None]]) -> Stream:
+        """What is left to do for it."""
+        incoming = Incoming(self._out, call.id, call.head, self._limits, self.memory)
+        incoming.deadline = call.deadline
+        incoming.has_ended = True
+        stream = self._owner.run_in_task(incoming)
+        stream.handle = handle
+        stream.describe = partial(describe_awaited, call)
+        return stream
+
+    def _note_failure(self, call: DirectCall, error: Exception) -> None:
+        if self._infer is not None:
+            self._infer.note_failure(call, error)
+
+    def _give_up(self, call: DirectCall) -> None:
+        assert self._infer is not None
+        self._infer.give_up(call)
+
+
+def _gathers_until(incoming: Incoming) -> float:
+    """When a task has to take the call, whatever has come of it."""
+    return min(incoming.progress_by, incoming.deadline)
+
+
+async def _send(message: Sequence[Buffer], stream: Stream) -> None:
+    await stream.send_message(message)
+
+
+def deadline_exceeded() -> Sequence[Header]:
+    """The trailers of a call that was too late."""
+    return trailers(Status.DEADLINE_EXCEEDED, TOO_LATE)

@@ -1,0 +1,134 @@
+"""What leaves on one connection of the gRPC edge: responses and their trailers, beside what every HTTP/2 connection
+has to say (`http2.output`).
+
+Flow: stream, connection -> [outgoing] -> http2.writer -> socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from grpclib.exceptions import StreamTerminatedError
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError, StreamClosedError
+
+from protocol.grpc.call.framing import PREFIX_LENGTH
+from protocol.grpc.call.headers import OK_TRAILERS, RESPONSE_HEADERS, Header
+from protocol.http2.connection import ServerConnection
+from protocol.http2.output import MAX_BACKLOG, FrameOutput
+from protocol.limits.counter import LimitCounter
+from protocol.messages import Buffer
+from protocol.reactor.replies import Answers
+from protocol.reactor.transport import Wire
+
+# How many WINDOW_UPDATE frames a message is worth: two when it is read, two for each frame of it.
+_UPDATES_PER_MESSAGE = 4
+_BYTES_PER_UPDATE = 4096
+
+
+class Outgoing(FrameOutput):
+    """Implements `output.Output`, and sends what the connection itself has to say.
+
+    Attributes:
+        has_sent_data: data or headers have left since somebody last looked.
+        window_updates: how many more WINDOW_UPDATE frames the peer has reason to send.
+    """
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        wire: Wire,
+        counts: LimitCounter,
+        *,
+        send_timeout: float,
+        connection_window: int,
+    ) -> None:
+        super().__init__(
+            connection,
+            wire,
+            partial(counts.count, "grpc"),
+            send_timeout=send_timeout,
+            connection_window=connection_window,
+        )
+        self.has_sent_data = False
+        self.window_updates = 0
+
+    # Of streams.
+
+    def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None:
+        try:
+            self._h2.send_headers(stream_id, headers)
+        except ProtocolError as error:
+            raise StreamTerminatedError(str(error)) from None
+        self.has_sent_data = True
+
+    async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
+        """No checkpoint where nothing has to be waited for. A stream whose window stays shut is reset."""
+        self.has_sent_data = True
+        size = sum(map(len, parts))
+        self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+        try:
+            if size <= self._h2.sendable(stream_id) and self._writer.backlog < MAX_BACKLOG:
+                self._h2.send_data(stream_id, parts)
+            else:
+                await self._send_in_frames(stream_id, parts, size)
+        except ProtocolError as error:
+            raise StreamTerminatedError(str(error)) from None
+
+    def send_at_once(
+        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], answers: Answers
+    ) -> bool:
+        """Send data, behind headers if there are any; it leaves when all answers that are there have been delivered.
+        False, and nothing is done, where that has to wait for the client, or it has gone."""
+        size = sum(map(len, parts))
+        try:
+            if self._writer.backlog >= MAX_BACKLOG or not self._h2.send_data_at_once(stream_id, headers, parts, size):
+                return False
+        except StreamClosedError:  # it is reset
+            return False
+        self.has_sent_data = True
+        self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+        self._write_soon(size, answers)
+        return True
+
+    def send_response(self, stream_id: int, message: Sequence[Buffer], answers: Answers) -> bool:
+        """Send all of a good response, of one message, to a call that its client has ended; it leaves when all answers
+        that are there have been delivered. False, and nothing is done, where that has to wait for the client."""
+        size = sum(map(len, message))
+        parts = (b"\0" + size.to_bytes(4, "big"), *message)
+        size += PREFIX_LENGTH
+        try:
+            if self._writer.backlog >= MAX_BACKLOG or not self._h2.send_response(
+                stream_id, RESPONSE_HEADERS, parts, size, OK_TRAILERS
+            ):
+                return False
+        except StreamClosedError:  # it is reset
+            return True
+        self.has_sent_data = True
+        self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+        self._write_soon(size, answers)
+        return True
+
+    def _note_data_sent(self) -> None:
+        self.has_sent_data = True
+
+    def fail_stream(self, stream_id: int, ending: Sequence[Header]) -> None:
+        """End it by a defect of ours: with the trailers, if nothing has been sent yet, else by a reset."""
+        try:
+            self.end_stream(stream_id, ending, peer_has_ended=False)
+        except ProtocolError:
+            with suppress(ProtocolError):
+                self._h2.reset_stream(stream_id, ErrorCodes.INTERNAL_ERROR)
+        self.flush()
+
+    def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool) -> None:
+        """Send the last headers; if the peer still sends, tell it that nobody reads on."""
+        self.has_sent_data = True
+        try:
+            self._h2.send_headers(stream_id, headers, end_stream=True)
+            if not peer_has_ended:
+                self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+        except StreamClosedError:  # it is reset
+            pass

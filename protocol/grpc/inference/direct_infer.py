@@ -1,0 +1,142 @@
+"""ModelInfer calls that need no task: their message has come whole, it goes into its model's queue, and the answer
+comes by a call.
+
+    connection -> calls -> [direct_infer] -> core … actor -> answers -> calls -> outgoing
+
+What is done here is what `infer` does, for calls that are plain enough. All others, also those that are wrong, are left
+to it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+from protocol.grpc.call.receiving import ReceiveMemory
+from protocol.grpc.call.request_head import RequestHead
+from protocol.grpc.call.stream import Stream
+from protocol.grpc.codec.infer import encode_response
+from protocol.grpc.codec.request_templates import RequestForms
+from protocol.grpc.inference.failed_calls import MODEL_INFER, note_failure
+from protocol.grpc.settings import GrpcSettings
+from protocol.messages import Buffer, InferenceRequest, InferenceResponse
+from protocol.reactor.replies import Answers, Awaited, describe_awaited
+from protocol.services import EdgeServices
+from protocol.shared_memory.lease import Lease
+from protocol.shared_memory.placement import PlacedRequest, Placement
+
+
+class Asking(Protocol):
+    """Who asks: the calls of a connection. `memory` is what counts their messages."""
+
+    @property
+    def memory(self) -> ReceiveMemory: ...
+
+    def answer(self, call: DirectCall) -> None:
+        """Its answer is there. Must not wait."""
+
+    def fail_answer(self, call: DirectCall, error: Exception) -> None:
+        """`answer` has raised this: nobody knows how far it has come."""
+
+
+class DirectCall(Awaited, kw_only=True):
+    """One that is under way; its client has sent all. `id` is its stream's, `deadline` in seconds of Trio's clock;
+    `size`, in bytes, is what its message counts for. `lease` and `placed` are there if it uses shared memory, or wants
+    classes."""
+
+    asking: Asking
+    id: int
+    head: RequestHead
+    size: int
+    deadline: float
+    lease: Lease | None = None
+    placed: PlacedRequest | None = None
+
+    def deliver(self) -> None:
+        self.asking.answer(self)
+
+    def fail(self, error: Exception) -> None:
+        self.asking.fail_answer(self, error)
+
+
+class DirectInfer:
+    """Of one edge, whose `answers` run as long as it serves."""
+
+    def __init__(self, services: EdgeServices, forms: RequestForms, answers: Answers) -> None:
+        self._services = services
+        self._forms = forms
+        self.answers = answers
+
+    @classmethod
+    def of(
+        cls, services: EdgeServices, settings: GrpcSettings, forms: RequestForms, answers: Answers
+    ) -> DirectInfer | None:
+        """None where every call takes more than this."""
+        if not services.access.is_open or not services.forwarding.is_empty or settings.compression_level:
+            return None
+        return cls(services, forms, answers)
+
+    def begin(
+        self, asking: Asking, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float
+    ) -> DirectCall | None:
+        """Queue the request of a call, whose `size` bytes are counted. None where it has to go the usual way, and
+        nothing has been done."""
+        services = self._services
+        if services.trace.is_sampling:
+            return None
+        call = DirectCall(self.answers, asking=asking, id=stream_id, head=head, size=size, deadline=deadline)
+        try:
+            decoded = self._forms.decode(self._forms.read(message), message)
+            request, placement = decoded.request, decoded.placement
+            if placement is None or self._has_placed(call, request, placement):
+                call.submitted = services.core.submit(request, call, later=True)
+        except Exception:  # what it is, is said on the usual way
+            call.submitted = None
+        if call.submitted is None:
+            if call.lease is not None:
+                call.lease.__exit__(None, None, None)
+            return None
+        return call
+
+    def _has_placed(self, call: DirectCall, request: InferenceRequest, placement: Placement) -> bool:
+        services = self._services
+        call.lease = services.shared_memory.lease()
+        call.placed = PlacedRequest.fetch_at_once(request, placement, call.lease, services.core)
+        return call.placed is not None
+
+    def encode(self, call: DirectCall) -> list[Buffer] | None:
+        """The response message, in its parts; None where it takes a task, for `send`. Raises what went wrong."""
+        reply = call.reply
+        if isinstance(reply, InferenceResponse):
+            if call.placed is not None:
+                reply = call.placed.deliver_at_once(reply)
+            return None if reply is None else encode_response(reply)
+        assert reply is not None
+        raise reply
+
+    async def send(self, call: DirectCall, stream: Stream) -> None:
+        """Answer in a task after all, which the submission does not wait for. `close` has to be called when that has
+        ended, or will not be."""
+        assert call.placed is not None
+        assert isinstance(call.reply, InferenceResponse)
+        await stream.send_message(encode_response(await call.placed.deliver(call.reply)))
+
+    def note_failure(self, call: DirectCall, error: Exception) -> None:
+        """Log that it is answered with an error, as long as it is not closed."""
+        note_failure(self._services.failure_log, MODEL_INFER, error, partial(describe_awaited, call))
+
+    def give_up(self, call: DirectCall) -> None:
+        """Nobody wants its answer any more."""
+        call.let_go().give_up()
+        self.close(call)
+
+    def close(self, call: DirectCall) -> None:
+        """Let go what it holds: it is answered, or given up. Called again, it does nothing."""
+        size, call.size = call.size, 0
+        call.asking.memory.give(size)
+        lease, call.lease = call.lease, None
+        if lease is not None:
+            lease.__exit__(None, None, None)
+        submitted, call.submitted = call.submitted, None  # as `let_go` does
+        if submitted is not None:
+            submitted.end()

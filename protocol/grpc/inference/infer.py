@@ -1,0 +1,119 @@
+"""ModelInfer, and what it shares with ModelStreamInfer: a request from its bytes to the core, with its call's headers.
+
+Flow: stream -> [infer] -> core -> [infer] -> stream. Activities are those of Triton's traces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from protocol.access.forwarding import put_over
+from protocol.errors import Decoupled, Unsupported
+from protocol.failure_log import FailedRequest
+from protocol.grpc.call.framing import Message
+from protocol.grpc.call.stream import Stream
+from protocol.grpc.codec.infer import DecodedRequest, encode_response
+from protocol.grpc.codec.request_templates import ReadRequest, RequestForms
+from protocol.server_settings import Trace
+from protocol.services import EdgeServices
+from protocol.shared_memory.placement import PlacedRequest
+
+NOT_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+
+
+class InferCall:
+    """One call, and what its headers mean for each request in it."""
+
+    __slots__ = ("_forms", "_forwarded", "_services", "_stream")
+
+    def __init__(self, services: EdgeServices, forms: RequestForms, stream: Stream) -> None:
+        self._services = services
+        self._forms = forms
+        self._stream = stream
+        self._forwarded: Mapping[str, str] | None = None
+
+    def trace(self, model: str, waiting_ns: int, read_ns: int) -> Trace | None:
+        """A trace of the request, if it is its turn; whoever asks has to end it.
+
+        The two times are when the call began to wait for the request's bytes and when it had them: the model's name is
+        in them.
+        """
+        control, stream = self._services.trace, self._stream
+        if not control.is_sampling:
+            return None
+        if control.follows_context:
+            context = {name: stream.header(name) or "" for name in ("traceparent", "tracestate")}
+            trace = control.sample(model, **context)
+        else:
+            trace = control.sample(model)
+        if trace is not None:
+            trace.stamp("GRPC_WAITREAD_START", waiting_ns)
+            trace.stamp("GRPC_WAITREAD_END", read_ns)
+        return trace
+
+    def decode(self, read: ReadRequest, data: memoryview, trace: Trace | None) -> DecodedRequest:
+        """The request that was read from the data, with the parameters that the call's headers make.
+
+        Raises:
+            InvalidArgument: the request is wrong, or a header has a reserved name.
+        """
+        decoded = self._forms.decode(read, data)
+        forwarding = self._services.forwarding
+        if not forwarding.is_empty:
+            if self._forwarded is None:
+                self._forwarded = forwarding.parameters(self._stream.forwardable_headers())
+            put_over(decoded.request.parameters, self._forwarded)
+        decoded.request.trace = trace
+        return decoded
+
+
+async def model_infer(services: EdgeServices, forms: RequestForms, stream: Stream) -> None:
+    """One request, one response.
+
+    Raises:
+        ServerError: whatever goes wrong; it becomes the call's status.
+    """
+    waiting = time.monotonic_ns()
+    data = await stream.recv_message()
+    read = forms.read(data)
+    call = InferCall(services, forms, stream)
+    read_ns = time.monotonic_ns()
+    stream.describe = partial(describe, read, read_ns)
+    trace = call.trace(read.model_name, waiting, read_ns)
+    if trace is None:
+        await stream.send_message(await _answer(services, call.decode(read, data, None)))
+        return
+    try:
+        response = await _answer(services, call.decode(read, data, trace))
+        await send_traced(stream, response, trace)
+    finally:
+        trace.end()
+
+
+def describe(read: ReadRequest | None, read_ns: int) -> FailedRequest:
+    """What the log says of a request that was read at `read_ns` of `time.monotonic_ns`, or could not be read."""
+    seconds = (time.monotonic_ns() - read_ns) / 1e9
+    return FailedRequest(seconds=seconds) if read is None else FailedRequest(*read.names, seconds)
+
+
+async def _answer(services: EdgeServices, decoded: DecodedRequest) -> Message:
+    request, placement = decoded.request, decoded.placement
+    core = services.core
+    try:
+        if placement is None:
+            return encode_response(await core.infer(request))
+        with services.shared_memory.lease() as lease:
+            placed = await PlacedRequest.fetch(request, placement, lease, core)
+            return encode_response(await placed.deliver(await core.infer(request)))
+    except Decoupled:
+        raise Unsupported(NOT_DECOUPLED) from None
+
+
+async def send_traced(stream: Stream, response: Message, trace: Trace) -> None:
+    """Send a response that is there; times between its encoding and the end of sending are GRPC_SEND."""
+    trace.stamp("INFER_RESPONSE_COMPLETE")
+    trace.stamp("GRPC_SEND_START")
+    await stream.send_message(response)
+    trace.stamp("GRPC_SEND_END")

@@ -1,0 +1,373 @@
+"""ModelStreamInfer: many requests in flight on one stream.
+
+One task reads requests. Those that only have to be queued take no other one, and their answers come by a call; each of
+the others runs in a task of its own. Responses of models that give one are written in the order
+in which their requests were read, all that are ready in one write; those of decoupled models as they come. A request
+that fails is answered with its error message, and the stream goes on. Source: Triton's gRPC streaming extension.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import trio
+from grpclib.exceptions import StreamTerminatedError
+
+from protocol.core import Submitted
+from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
+from protocol.failure_log import FailedRequest
+from protocol.grpc.call.framing import Message
+from protocol.grpc.call.stream import SHUTTING_DOWN, Stream
+from protocol.grpc.codec.infer import (
+    DecodedRequest,
+    RequestNames,
+    encode_empty_final,
+    encode_stream_error,
+    encode_stream_response,
+)
+from protocol.grpc.codec.request_templates import ReadRequest, RequestForms
+from protocol.grpc.inference.failed_calls import note_failure
+from protocol.grpc.inference.in_order import AnswerOrder
+from protocol.grpc.inference.infer import InferCall, describe, send_traced
+from protocol.grpc.inference.request_tasks import RequestTasks
+from protocol.grpc.status import status_of
+from protocol.limits.response_memory import ResponseMemory
+from protocol.messages import InferenceResponse
+from protocol.reactor.replies import Answers, Awaited
+from protocol.server_settings import Trace
+from protocol.services import EdgeServices
+from protocol.shared_memory.lease import Lease
+from protocol.shared_memory.placement import PlacedRequest
+from protocol.sync.wakeup import Wakeup
+
+
+class _Request(Awaited, kw_only=True):
+    """A request that was read.
+
+    `failure` is what was wrong with it before the core saw it. `lease` and `placed` are there if it uses shared memory
+    or classification. `memory` is what its message counts for in the stream. `submitted` is there while no task runs it
+    and `reply` has not been taken. `response` is what a model gave that gives one, `ending` the error that ends the
+    stream in its place. `read_ns` is when it was read, in nanoseconds of `time.monotonic_ns`, if not by `submitted`.
+    """
+
+    stream: StreamInfer
+    memory: int
+    read: ReadRequest | None = None
+    decoded: DecodedRequest | None = None
+    is_decoupled: bool = False
+    failure: Exception | None = None
+    trace: Trace | None = None
+    lease: Lease | None = None
+    placed: PlacedRequest | None = None
+    has_answered: bool = False
+    read_ns: int = 0
+    response: Message = b""
+    ending: Exception | None = None
+
+    def deliver(self) -> None:
+        self.stream.take(self)
+
+    def fail(self, error: Exception) -> None:
+        self.stream.fail(error)
+
+    @property
+    def names(self) -> RequestNames | None:
+        return None if self.read is None else self.read.names
+
+    def close(self) -> None:
+        if self.submitted is not None:
+            self.let_go().give_up()
+        if self.lease is not None:
+            self.lease.__exit__(None, None, None)
+        if self.trace is not None:
+            self.trace.end()
+
+
+class StreamInfer:
+    """One ModelStreamInfer call. At most `max_in_flight` requests are read and not yet answered."""
+
+    def __init__(
+        self,
+        services: EdgeServices,
+        forms: RequestForms,
+        answers: Answers | None,
+        stream: Stream,
+        max_in_flight: int,
+    ) -> None:
+        self._services = services
+        self._core = services.core
+        self._stream = stream
+        self._forms = forms
+        self._call = InferCall(services, forms, stream)
+        self._left = max_in_flight  # how many more requests may be read
+        self._has_left = Wakeup()
+        self._submits = answers is not None
+        self._delivered = Answers() if answers is None else answers
+        self._answers = AnswerOrder(self._send_answer, self._send_answer_at_once)
+        self._is_answered = Wakeup()
+        self._sending = trio.Lock()
+        self._sends = 0  # that have the lock, or wait for it
+        self._has_read = False  # all requests
+        self._ends_on_error = stream.header("triton_grpc_error") == "true"
+        self._ending: Exception | None = None
+        self._requests = trio.CancelScope()
+        self._tasks: RequestTasks[_Request] | None = None
+        self._response_memory = ResponseMemory(services.memory)
+
+    async def run(self) -> None:
+        """Returns when the client has ended its side and every request is answered.
+
+        Raises:
+            ServerError: the stream itself failed (a broken frame, the server stops), after every request that was
+                read is answered; or a request did, and the client asked for the real status (`triton_grpc_error`).
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._requests = nursery.cancel_scope
+                self._tasks = tasks = RequestTasks(nursery, self._answer)
+                if self._submits:
+                    self._stream.offer = self._submit_at_once
+                try:
+                    await self._read(tasks)
+                    self._has_read = True
+                    while not self._answers.is_empty:
+                        await self._is_answered.wait()
+                finally:
+                    self._stream.offer = None
+                    tasks.end()
+        finally:
+            for request in self._answers:  # their tasks have gone, and nobody takes the answers
+                request.close()
+        if self._ending is not None:
+            raise self._ending
+
+    async def _read(self, tasks: RequestTasks[_Request]) -> None:
+        """All requests that are there are read without a checkpoint between them, so they can share a batch."""
+        while True:
+            while not self._left:
+                await self._has_left.wait()
+            self._left -= 1
+            waiting = time.monotonic_ns()
+            try:
+                data = await self._stream.recv_message()
+            except ServerError as error:
+                self._ending = error
+                return
+            if data is None:
+                return
+            request = await self._prepare(data, waiting, can_submit=self._submits and not tasks.waiting)
+            if not request.is_decoupled:
+                self._answers.expect(request)
+            if request.submitted is None:
+                tasks.start(request)
+            del data, request  # a stream that waits for the next one keeps no tensors, and no client's shared memory
+
+    async def _prepare(self, data: memoryview, waiting_ns: int, *, can_submit: bool) -> _Request:
+        """Everything up to the core, and to give it a plain request. Not in a task of the request, since it must not
+        change the order of requests."""
+        request = _Request(self._delivered, stream=self, memory=self._stream.take_message_memory())
+        try:
+            await self._fill(request, data, waiting_ns, can_submit=can_submit)
+        except Exception as error:
+            request.failure = error
+            request.is_decoupled = False
+        except BaseException:  # cancelled while inputs were copied
+            request.close()
+            raise
+        return request
+
+    async def _fill(self, request: _Request, data: memoryview, waiting_ns: int, *, can_submit: bool) -> None:
+        request.read_ns = time.monotonic_ns()
+        read = request.read = self._forms.read(data)
+        if self._stream.is_draining:
+            raise Unavailable(SHUTTING_DOWN)
+        request.trace = self._call.trace(read.model_name, waiting_ns, request.read_ns)
+        request.decoded = self._call.decode(read, data, request.trace)
+        inference, placement = request.decoded.request, request.decoded.placement
+        if can_submit and placement is None and request.trace is None:
+            try:
+                request.submitted = self._core.submit(inference, request)
+            except ServerError:  # what it is, is said below, or by the task
+                request.submitted = None
+            if request.submitted is not None:
+                return
+        request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
+        inference.response_memory = self._response_memory
+        if placement is not None:
+            request.lease = self._services.shared_memory.lease()
+            request.placed = await PlacedRequest.fetch(inference, placement, request.lease, self._core)
+
+    # One request without a task.
+
+    def _submit_at_once(self, data: memoryview, memory: int) -> bool:
+        """As `_read` does for a plain request. Implements `Stream.offer`."""
+        assert self._tasks is not None
+        if not self._left or self._stream.is_draining or self._services.trace.is_sampling or self._tasks.waiting:
+            return False
+        request = _Request(self._delivered, stream=self, memory=memory)
+        try:
+            request.read = self._forms.read(data)
+            request.decoded = self._call.decode(request.read, data, None)
+            if request.decoded.placement is None:
+                request.submitted = self._core.submit(request.decoded.request, request, later=True)
+        except Exception:  # what it is, is said on the usual way
+            request.submitted = None
+        if request.submitted is None:
+            return False
+        self._left -= 1
+        self._answers.expect(request)
+        return True
+
+    def take(self, request: _Request) -> None:
+        """Its reply is there. Must not wait."""
+        if request.submitted is None:  # given up
+            return
+        assert self._tasks is not None
+        submitted, request.submitted = request.submitted, None  # as `let_go` does
+        submitted.end()
+        try:
+            if isinstance(request.reply, InferenceResponse):
+                request.response = encode_stream_response(request.reply)
+            else:
+                assert request.reply is not None
+                self._fail(request, request.reply, submitted)
+        except Exception as error:
+            self._fail(request, error, submitted)
+        if not self._answers.complete_at_once(request):
+            self._tasks.start(request)
+        if self._has_read:
+            self._is_answered.wake()
+
+    def fail(self, error: Exception) -> None:
+        """`take` has raised this: nobody knows how far it has come, so the stream ends."""
+        self._end(error)
+
+    def _send_answer_at_once(self, request: _Request) -> bool:
+        if request.ending is not None:
+            self._end_by(request, request.ending)
+        elif self._sends or not self._stream.send_at_once(request.response, self._delivered):
+            return False
+        else:
+            request.has_answered = True
+            self._finish(request)
+        return True
+
+    # One request, in a task of its own.
+
+    async def _answer(self, request: _Request) -> None:
+        try:
+            if request.is_decoupled:
+                await self._run_decoupled(request)
+            elif request.reply is not None:  # it is answered, and only to be sent
+                await self._answers.send_ready()
+            else:
+                await self._run(request)
+                await self._answers.complete(request)
+        except StreamTerminatedError:  # and the call is being cancelled
+            return
+        self._is_answered.wake()
+
+    async def _run(self, request: _Request) -> None:
+        """The response, or what takes its place."""
+        try:
+            if request.failure is not None:
+                raise request.failure
+            assert request.decoded is not None
+            response = await self._core.infer(request.decoded.request)
+            if request.placed is not None:
+                response = await request.placed.deliver(response)
+            request.response = encode_stream_response(response)
+        except Exception as error:
+            self._fail(request, error)
+
+    async def _send_answer(self, request: _Request) -> None:
+        if request.ending is not None:
+            self._end_by(request, request.ending)
+        else:
+            await self._send(request, request.response)
+            self._finish(request)
+
+    async def _run_decoupled(self, request: _Request) -> None:
+        assert request.decoded is not None
+        assert request.read is not None
+
+        async def respond(response: InferenceResponse) -> None:
+            if request.placed is not None:
+                response = await request.placed.deliver(response)
+            await self._send(request, encode_stream_response(response))
+
+        try:
+            try:
+                was_told = await self._core.infer_stream(request.decoded.request, respond)
+                if not was_told and request.decoded.wants_empty_final:
+                    await self._send(request, encode_empty_final(request.read.names))
+            except StreamTerminatedError:
+                raise
+            except Exception as error:
+                self._fail(request, error)
+                await self._send_answer(request)
+            else:
+                self._finish(request)
+        except BaseException:
+            request.close()
+            raise
+
+    def _fail(self, request: _Request, error: Exception, submitted: Submitted | None = None) -> None:
+        method = self._stream.method
+        note_failure(self._services.failure_log, method, error, partial(_describe, request, submitted))
+        # What is wrong with a request, or with the model that it names, never ends the stream.
+        is_issued = request.failure is None and (
+            request.has_answered or not isinstance(error, (InvalidArgument, NotFound))
+        )
+        if self._ends_on_error and is_issued:
+            request.ending = error
+        else:
+            _, message = status_of(error, method)
+            request.response = encode_stream_error(message, request.names)
+
+    def _end_by(self, request: _Request, error: Exception) -> None:
+        """Its error is the stream's."""
+        request.close()
+        if self._ending is None:
+            self._stream.noted_failure = error
+        self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        self._ending = self._ending or error
+        self._requests.cancel()
+
+    def _finish(self, request: _Request) -> None:
+        """It is answered whole."""
+        if request.lease is not None or request.trace is not None:
+            request.close()
+        self._stream.incoming.release(request.memory)
+        self._left += 1
+        if self._left == 1:
+            self._has_left.wake()
+
+    async def _send(self, request: _Request, response: Message) -> None:
+        """Whole: a large message takes several frames."""
+        self._sends += 1
+        try:
+            try:
+                self._sending.acquire_nowait()
+            except trio.WouldBlock:
+                await self._sending.acquire()
+            try:
+                request.has_answered = True
+                if request.trace is None:
+                    await self._stream.send_message(response)
+                else:
+                    await send_traced(self._stream, response, request.trace)
+            finally:
+                self._sending.release()
+        finally:
+            self._sends -= 1
+
+
+def _describe(request: _Request, submitted: Submitted | None) -> FailedRequest:
+    """What the log says of it."""
+    if submitted is not None:
+        return FailedRequest.of(submitted.request, trio.current_time() - submitted.arrival)
+    return describe(request.read, request.read_ns)

@@ -1,0 +1,36 @@
+"""Every call that the server has: path to handler."""
+
+from __future__ import annotations
+
+from grpclib.const import Handler
+
+from protocol.grpc.access import guarded
+from protocol.grpc.codec.request_templates import RequestForms
+from protocol.grpc.services import health, reflection, repository_control, request_control
+from protocol.grpc.services.inference import InferenceService
+from protocol.grpc.settings import GrpcSettings
+from protocol.reactor.replies import Answers
+from protocol.services import EdgeServices
+
+SERVICES = (
+    health.INFERENCE_SERVICE,
+    request_control.SERVICE,
+    repository_control.SERVICE,
+    health.SERVICE,
+    *reflection.SERVICES,
+)
+
+
+def grpc_handlers(
+    services: EdgeServices, settings: GrpcSettings, forms: RequestForms | None = None, answers: Answers | None = None
+) -> dict[str, Handler]:
+    """The handlers, behind the access check. `forms` are those that requests are known to have. Without `answers` every
+    request of a stream takes a task."""
+    handlers = {
+        **InferenceService(services, settings, RequestForms() if forms is None else forms, answers).__mapping__(),
+        **request_control.RequestControlService(services.core).__mapping__(),
+        **repository_control.RepositoryControlService(services.core).__mapping__(),
+        **health.HealthService(services.core, SERVICES).__mapping__(),
+        **reflection.ReflectionService(SERVICES).__mapping__(),
+    }
+    return guarded(handlers, services.access)

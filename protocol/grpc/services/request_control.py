@@ -1,0 +1,30 @@
+"""`trioton.RequestControl`: requests that are under way, stopped by their id. This is our own; Triton has no such call.
+
+Whoever asks need not be who has sent the request, nor use the same protocol.
+"""
+
+from __future__ import annotations
+
+from protocol.core import InferenceCore
+from protocol.errors import InvalidArgument
+from protocol.grpc.codec.infer import decode_version
+from protocol.grpc.generated.trioton import CancelRequest, CancelResponse, RequestControlBase
+
+SERVICE = "trioton.RequestControl"
+
+
+class RequestControlService(RequestControlBase):
+    def __init__(self, core: InferenceCore) -> None:
+        self._core = core
+
+    async def cancel(self, message: CancelRequest) -> CancelResponse:
+        """Says how many requests were stopped.
+
+        Raises:
+            InvalidArgument: no id, or a version that is no number.
+            NotFound: no such model or version.
+        """
+        if not message.id:
+            raise InvalidArgument(f"a request to cancel needs its id, got none for model '{message.model_name[:200]}'")
+        version = decode_version(message.model_version)
+        return CancelResponse(self._core.cancel(message.model_name, message.id, version))

@@ -1,0 +1,1 @@
+"""Codecs of HTTP bodies: JSON, binary tensors, raw requests, and content codings."""

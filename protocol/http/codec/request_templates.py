@@ -1,0 +1,103 @@
+"""The forms of inference requests that clients send again and again: the same JSON, with other binary data behind it.
+
+A request that was read and found right is kept as a form, by its JSON. A later one with the same bytes there, and as
+much data behind them, means the same, so it is not parsed and checked again. Whatever differs goes the usual way, by
+`infer_codec`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.datatypes import DataType
+from protocol.http.codec.infer import DecodedRequest, OutputEncoding, decode_infer_request
+from protocol.messages import Buffer, InferenceRequest, ParameterValue, Tensor
+
+# What takes more is not worth keeping.
+MAX_JSON = 2048
+MAX_FORMS = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestForm:
+    """What the JSON says. Each input has its size in bytes; all of them lie behind the JSON in this order."""
+
+    inputs: tuple[tuple[str, DataType, tuple[int, ...], int], ...]
+    data_size: int
+    encoding: OutputEncoding
+    requested_outputs: tuple[str, ...]
+    parameters: dict[str, ParameterValue]
+    priority: int
+    timeout_microseconds: int
+
+    def decode(self, data: memoryview, *, model_name: str, model_version: int) -> DecodedRequest:
+        inputs: list[Tensor] = []
+        position = 0
+        for name, datatype, shape, size in self.inputs:
+            end = position + size
+            inputs.append(Tensor(name, datatype, shape, data[position:end]))
+            position = end
+        request = InferenceRequest(
+            model_name,
+            inputs,
+            model_version,
+            "",
+            self.requested_outputs,
+            self.parameters.copy(),
+            priority=self.priority,
+            timeout_microseconds=self.timeout_microseconds,
+            form=self,
+        )
+        return DecodedRequest(request, self.encoding)
+
+
+class RequestForms:
+    """Those of one server. When there are too many, none is of much use, and all are forgotten."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, RequestForm] = {}
+
+    def find(
+        self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int
+    ) -> DecodedRequest | None:
+        """The request, if it is of a known form."""
+        if header_length is None or header_length > MAX_JSON:
+            return None
+        view = memoryview(body)
+        form = self._known.get(bytes(view[:header_length]))
+        if form is None or len(view) - header_length != form.data_size:
+            return None
+        data = view[header_length:].toreadonly()
+        return form.decode(data, model_name=model_name, model_version=model_version)
+
+    def decode(
+        self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int, max_input_size: int
+    ) -> DecodedRequest:
+        """As `infer_codec.decode_infer_request`, whose form is then known."""
+        decoded = decode_infer_request(
+            body, header_length, model_name=model_name, model_version=model_version, max_input_size=max_input_size
+        )
+        if header_length is not None and header_length <= min(MAX_JSON, max_input_size):
+            self._learn(bytes(body[:header_length]), decoded, len(body) - header_length)
+        return decoded
+
+    def _learn(self, text: bytes, decoded: DecodedRequest, data_size: int) -> None:
+        request = decoded.request
+        if request.id or request.sequence_id or request.sequence_start or request.sequence_end:
+            return  # it does not come again
+        inputs = tuple([(each.name, each.datatype, each.shape, each.byte_size) for each in request.inputs])
+        if decoded.placement is not None or sum(size for *_, size in inputs) != data_size:
+            return  # some are in shared memory, or in the JSON itself
+        if len(self._known) >= MAX_FORMS:
+            self._known.clear()
+        self._known[text] = RequestForm(
+            inputs,
+            data_size,
+            decoded.encoding,
+            request.requested_outputs,
+            request.parameters.copy(),
+            request.priority,
+            request.timeout_microseconds,
+        )

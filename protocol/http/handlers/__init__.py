@@ -1,0 +1,1 @@
+"""Handlers of HTTP routes, one module for each extension of the protocol."""

@@ -1,0 +1,116 @@
+"""The handlers of the generate extension: one response as JSON, or a stream of responses as server-sent events.
+
+Both serve models of any kind, decoupled ones as well. Source: reference section "Generate".
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import trio
+
+from protocol.errors import Internal, InvalidArgument, ServerError, text_of
+from protocol.http.codec.generate import decode_generate_request, encode_generate_response
+from protocol.http.errors import error_reply
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
+from protocol.http.handlers.failed_request import describe
+from protocol.http.handlers.load_report import load_report_headers
+from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.messages import InferenceRequest, InferenceResponse
+
+logger = logging.getLogger(__name__)
+
+EVENT_STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
+
+
+async def generate(request: HttpRequest) -> Reply:
+    """The one response of the model.
+
+    Raises:
+        InvalidArgument: the model gave none, or a second one; it is then stopped.
+    """
+    answers: list[bytes] = []
+
+    async def keep(response: InferenceResponse) -> None:
+        if answers:
+            raise _not_one()
+        answers.append(encode_generate_response(response))
+
+    await request.core.infer_stream(await _decode(request), keep)
+    if not answers:
+        raise _not_one()
+    return Reply(headers=(*JSON_CONTENT, *_load_report(request)), body=answers[0])
+
+
+async def generate_stream(request: HttpRequest) -> Reply | None:
+    """An event for each response as it comes. The first one decides the status, also where it is an error. What is
+    wrong with the request itself is an error reply, as it is of `generate`. A model that ends without a response gives
+    an empty stream."""
+    writer = request.writer
+
+    async def begin(status: int = 200) -> None:
+        if request.trace is not None:
+            request.trace.stamp("HTTP_SEND_START")
+        await writer.start(status, (*EVENT_STREAM, *_load_report(request)))
+
+    async def send(response: InferenceResponse) -> None:
+        event = _event(encode_generate_response(response))
+        if not writer.has_started:
+            await begin()
+        await writer.send(event)
+
+    inference = await _decode(request)
+    try:
+        await request.core.infer_stream(inference, send)
+    except Exception as exc:
+        error = _told(exc, request)
+        if not writer.has_started:
+            await begin(error.status)
+        await writer.send(_event(error.content))
+    if not writer.has_started:
+        await begin()
+    await writer.end()
+    if request.trace is not None:
+        request.trace.stamp("HTTP_SEND_END")
+    return None
+
+
+async def _decode(request: HttpRequest) -> InferenceRequest:
+    decode = partial(
+        decode_generate_request,
+        request.body,
+        request.core.model_metadata(request.model_name, request.model_version),
+        model_version=request.model_version,
+        max_input_size=request.settings.max_input_size,
+    )
+    is_large = len(request.body) > JSON_IN_THREAD_ABOVE
+    inference = await trio.to_thread.run_sync(decode) if is_large else decode()
+    inference.trace = request.trace
+    request.inference = inference
+    return inference
+
+
+def _load_report(request: HttpRequest) -> Headers:
+    return load_report_headers(request.headers, request.services.load_report)
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: %b\n\n" % data
+
+
+def _told(error: Exception, request: HttpRequest) -> Reply:
+    if not isinstance(error, ServerError):
+        logger.error("a stream of model '%s' failed", request.model_name, exc_info=error)
+        error = Internal(f"internal error: {text_of(error)}")
+    reply = error_reply(error)
+    failed = partial(describe, request, request.path_parameters, request.arrival_ns)
+    request.services.failure_log.note("HTTP generate_stream", reply.status, error, failed)
+    return reply
+
+
+def _not_one() -> InvalidArgument:
+    return InvalidArgument(
+        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+        "number of responses"
+    )

@@ -1,0 +1,121 @@
+"""The handler of inference: decode, ask the core, encode, compress where the client likes it.
+
+Source: reference sections "Infer request" and "Outputs and response".
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from protocol.access.forwarding import put_over
+from protocol.errors import Decoupled, Unsupported
+from protocol.http.codec.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
+from protocol.http.codec.infer import (
+    HEADER_LENGTH,
+    DecodedRequest,
+    OutputEncoding,
+    encode_infer_response,
+    parse_header_length,
+)
+from protocol.http.codec.raw_request import decode_raw_request
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
+from protocol.http.reply import Reply
+from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.shared_memory.placement import PlacedRequest, Placement
+
+_IS_DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
+
+
+async def infer(request: HttpRequest) -> Reply:
+    """Cancelled when the client leaves, and `InferenceCore.infer` with it."""
+    body, name, version = request.body, request.model_name, request.model_version
+    header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(body))
+    known = request.forms.find(body, header_length, model_name=name, model_version=version)
+    decoded = known or await _decode(request, header_length)
+    inference = request.inference = decoded.request
+    inference.trace = request.trace
+    if not request.services.forwarding.is_empty:
+        _forward_headers(request, inference)
+    try:
+        if decoded.placement is None:
+            response = await request.services.core.infer(inference)
+        else:
+            response = await _infer_placed(request, inference, decoded.placement)
+    except Decoupled:
+        raise Unsupported(_IS_DECOUPLED) from None
+    return await encode(response, decoded.encoding, request.headers.get(b"accept-encoding"))
+
+
+async def encode(response: InferenceResponse, encoding: OutputEncoding, accepted: bytes | None) -> Reply:
+    """What the client gets, who has said which codings it accepts. Raises as `encode_infer_response`."""
+    reply = encode_at_once(response, encoding, accepted)
+    if reply is not None:
+        return reply
+    headers, parts = await trio.to_thread.run_sync(encode_infer_response, response, encoding)
+    reply = Reply(200, headers, parts[0], parts[1:])
+    coding = _coding(reply, accepted)
+    if coding == IDENTITY:
+        return reply
+    body = await trio.to_thread.run_sync(compress, reply.content, coding)
+    return Reply(200, (*headers, (b"content-encoding", coding.encode())), body)
+
+
+def encode_at_once(response: InferenceResponse, encoding: OutputEncoding, accepted: bytes | None) -> Reply | None:
+    """As `encode`; None where that would hold up all other calls."""
+    if not encoding.is_all_binary and _json_size(response, encoding) > JSON_IN_THREAD_ABOVE:
+        return None
+    headers, parts = encode_infer_response(response, encoding)
+    reply = Reply(200, headers, parts[0], parts[1:])
+    return reply if accepted is None or _coding(reply, accepted) == IDENTITY else None
+
+
+def _coding(reply: Reply, accepted: bytes | None) -> str:
+    return IDENTITY if reply.length < MIN_COMPRESSED_SIZE else choose_encoding(accepted)
+
+
+def _json_size(response: InferenceResponse, encoding: OutputEncoding) -> int:
+    """Bytes of tensors that go as JSON; at least, where that is not much."""
+    size = 0
+    for tensor in response.outputs:
+        size += memoryview(tensor.data).nbytes
+    if size <= JSON_IN_THREAD_ABOVE:  # mostly, whatever goes as JSON
+        return size
+    return sum([tensor.byte_size for tensor in response.outputs if not encoding.is_binary(tensor.name)])
+
+
+async def _decode(request: HttpRequest, header_length: int | None) -> DecodedRequest:
+    body = request.body
+    model_name, model_version = request.model_name, request.model_version
+    if request.core.is_decoupled(model_name, model_version):  # said also where the request is wrong
+        raise Unsupported(_IS_DECOUPLED)
+    max_input_size = request.settings.max_input_size
+    if header_length == 0 or not body:
+        return decode_raw_request(
+            body,
+            request.core.model_metadata(model_name, model_version),
+            has_batch=request.core.model_config(model_name, model_version).get("max_batch_size", 0) > 0,
+            model_version=model_version,
+            max_input_size=max_input_size,
+        )
+    decode = partial(
+        request.forms.decode,
+        body,
+        header_length,
+        model_name=model_name,
+        model_version=model_version,
+        max_input_size=max_input_size,
+    )
+    json_size = len(body) if header_length is None else header_length
+    return await trio.to_thread.run_sync(decode) if json_size > JSON_IN_THREAD_ABOVE else decode()
+
+
+def _forward_headers(request: HttpRequest, inference: InferenceRequest) -> None:
+    headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.sent_headers)
+    put_over(inference.parameters, request.services.forwarding.parameters(headers))
+
+
+async def _infer_placed(request: HttpRequest, inference: InferenceRequest, placement: Placement) -> InferenceResponse:
+    placed = await PlacedRequest.fetch(inference, placement, request.lease, request.core)
+    return await placed.deliver(await request.core.infer(inference))

@@ -1,0 +1,137 @@
+"""Handlers of the model repository extension: index, load, unload; and of repositories that come and go.
+
+Source: reference section "Model repository". Registering repositories is our own; Triton has it in its C API.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+
+from protocol.core import LoadParameters, ModelIndex, ModelRepository
+from protocol.errors import InvalidArgument, Unsupported
+from protocol.http.codec.json_text import JsonReader
+from protocol.http.exchange import HttpRequest
+from protocol.http.reply import Reply, json_reply
+
+_FILE_PREFIX = "file:"
+
+
+class IndexBody(msgspec.Struct):
+    ready: Any = False
+
+
+class ControlBody(msgspec.Struct):
+    """What load and unload take; unknown members are ignored."""
+
+    parameters: dict[str, Any] | None = None
+
+
+class RepositoryBody(msgspec.Struct):
+    """What register and unregister take; unknown members are ignored."""
+
+    path: Any = None
+    model_names: Any = None
+
+
+_INDEX_READER = JsonReader(IndexBody)
+_CONTROL_READER = JsonReader(ControlBody)
+_REPOSITORY_READER = JsonReader(RepositoryBody)
+
+
+async def repository_index(request: HttpRequest) -> Reply:
+    ready = _INDEX_READER.read(request.body).ready if request.body else False
+    if not isinstance(ready, bool):
+        raise InvalidArgument("Invalid value for 'ready': expected a boolean")
+    return json_reply([_index_entry(entry) for entry in await request.core.repository_index(ready=ready)])
+
+
+async def load_model(request: HttpRequest) -> Reply:
+    """Answers when the load has ended. A client that leaves earlier does not stop it."""
+    _refuse_repository_name(request)
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in _control_parameters(request).items():
+        if key == "config":
+            config = _string(key, value)
+        elif key.startswith(_FILE_PREFIX):
+            files[key.removeprefix(_FILE_PREFIX)] = _base64(key, _string(key, value))
+        else:
+            raise InvalidArgument(f"Unrecognized load parameter '{key}' with type '{type(value).__name__}'")
+    await request.core.load_model(request.model_name, LoadParameters(config, files))
+    return Reply()
+
+
+async def unload_model(request: HttpRequest) -> Reply:
+    _refuse_repository_name(request)
+    unload_dependents = _control_parameters(request).get("unload_dependents", False)
+    if not isinstance(unload_dependents, bool):
+        raise InvalidArgument(
+            "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean, "
+            f"got {unload_dependents!r:.40}"
+        )
+    await request.core.unload_model(request.model_name, unload_dependents=unload_dependents)
+    return Reply()
+
+
+async def list_repositories(request: HttpRequest) -> Reply:
+    return json_reply([_repository(each) for each in request.core.repositories()])
+
+
+async def register_repository(request: HttpRequest) -> Reply:
+    """Raises InvalidArgument, AlreadyExists, and Unsupported where clients do not decide what is loaded."""
+    body = _REPOSITORY_READER.read(request.body)
+    names = {} if body.model_names is None else body.model_names
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise InvalidArgument(
+            f"Unable to parse 'model_names': expected an object of directory names to model names, got {names!r:.40}"
+        )
+    await request.core.register_repository(ModelRepository(_string("path", body.path), names))
+    return Reply()
+
+
+async def unregister_repository(request: HttpRequest) -> Reply:
+    """Raises InvalidArgument, and Unsupported where clients do not decide what is loaded."""
+    await request.core.unregister_repository(_string("path", _REPOSITORY_READER.read(request.body).path))
+    return Reply()
+
+
+def _repository(repository: ModelRepository) -> dict[str, Any]:
+    names = {"model_names": dict(repository.names)} if repository.names else {}
+    return {"path": repository.path, **names}
+
+
+def _index_entry(entry: ModelIndex) -> dict[str, str]:
+    """Members that are not known are left out."""
+    members = {
+        "namespace": entry.namespace,
+        "version": entry.version,
+        "state": entry.state,
+        "reason": entry.reason,
+    }
+    return {"name": entry.name, **{key: value for key, value in members.items() if value}}
+
+
+def _control_parameters(request: HttpRequest) -> dict[str, Any]:
+    return (_CONTROL_READER.read(request.body).parameters or {}) if request.body else {}
+
+
+def _refuse_repository_name(request: HttpRequest) -> None:
+    if "repository_name" in request.path_parameters:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def _string(key: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise InvalidArgument(f"Unable to parse '{key}': attempt to access JSON non-string as string, got {value!r:.40}")
+
+
+def _base64(key: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise InvalidArgument(f"Load parameter '{key}' must be the file's content in base64: {exc}") from None

@@ -1,0 +1,131 @@
+"""An exchange over ASGI, as hypercorn's HTTP/2 gives it.
+
+hypercorn hands a body over through a short channel. A reply sent while nobody reads that channel would leave its
+connection stuck, with the reader waiting for room and the writer for the reader; so whatever of a body is not read
+here is drained here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.typing import AppWrapper, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
+from protocol.http.exchange import App, ClientGone, Handler, HttpRequest
+from protocol.http.head import content_length
+from protocol.http.reply import Headers, Reply
+from protocol.limits.request_memory import RequestShare
+from protocol.messages import Buffer
+
+
+def as_asgi(app: App) -> AppWrapper:
+    async def http_only(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        assert scope["type"] == "http"  # `http2` makes nothing else
+        await app(AsgiExchange(scope, receive, send))
+
+    return ASGIWrapper(http_only)
+
+
+class AsgiExchange:
+    """Implements `exchange.Exchange`."""
+
+    __slots__ = ("_receive", "_send", "has_started", "headers", "method", "raw_path", "sent_headers")
+
+    def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        self.method = scope["method"]
+        self.raw_path = scope["raw_path"]
+        self.sent_headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
+        self.headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            self.headers.setdefault(name, value)
+        self.has_started = False
+        self._receive = receive
+        self._send = send
+
+    @property
+    def may_have_body(self) -> bool:
+        return True
+
+    async def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Buffer:
+        if (declared := self.headers.get(b"content-length")) is not None:
+            limit.check(content_length(declared))
+        body: bytes | bytearray = b""
+        started = trio.current_time()
+        while True:
+            deadline = pause_seconds + min(trio.current_time(), started + len(body) / MIN_BODY_RATE)
+            with trio.move_on_at(deadline) as waiting:
+                message = await self._receive()
+            if waiting.cancelled_caught:
+                raise body_timeout(len(body), trio.current_time() - started)
+            if message["type"] != "http.request":
+                raise ClientGone
+            if part := message["body"]:
+                share.take(len(part))
+                if not body:
+                    body = part
+                else:
+                    if isinstance(body, bytes):
+                        body = bytearray(body)
+                    body += part
+                limit.check(len(body))
+            if not message["more_body"]:
+                return body
+
+    async def run(self, handler: Handler, request: HttpRequest) -> Reply | None:
+        """Beside a watcher of the stream."""
+        reply: Reply | None = None
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_on_disconnect, nursery.cancel_scope)
+            try:
+                reply = await handler(request)
+            except Exception as exc:  # raised outside, where the nursery does not wrap it in a group
+                failure = exc
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return reply
+
+    async def _cancel_on_disconnect(self, scope: trio.CancelScope) -> None:
+        await self._receive()  # the body has been read: nothing but the disconnect can come
+        scope.cancel()
+
+    async def reply(self, reply: Reply) -> None:
+        await self._start_sized(reply)
+        await self._send({"type": "http.response.body", "body": reply.content, "more_body": False})
+
+    async def reply_early(self, reply: Reply, *, linger: float) -> None:
+        await self._start_sized(reply)
+        await self._send({"type": "http.response.body", "body": reply.content, "more_body": True})
+        ended = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._drain, ended)
+            with trio.move_on_after(linger):
+                await ended.wait()
+            await self.end()
+            nursery.cancel_scope.cancel()
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.has_started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def send(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _start_sized(self, reply: Reply) -> None:
+        await self.start(reply.status, (*reply.headers, (b"content-length", b"%d" % reply.length)))
+
+    async def _drain(self, ended: trio.Event) -> None:
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                ended.set()
+                return
+            if not message["more_body"]:
+                ended.set()

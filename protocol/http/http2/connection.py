@@ -1,0 +1,298 @@
+"""REST on one HTTP/2 connection, on the sans-IO core of `protocol.http2`: a reader, a writer, and its requests.
+
+    wire -> [http2_connection] -> http2_streams … http2_output -> wire
+
+What floods the connection ends it: streams that are opened and reset again (CVE-2023-44487), frames that only make work
+(CVE-2019-9512 and its like), header lists far over the limit.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from h2.errors import ErrorCodes
+from h2.exceptions import DenialOfServiceError, ProtocolError
+
+from protocol.failures import CallbackFailures
+from protocol.http.date import DateHeader
+from protocol.http.direct_infer import DirectInference
+from protocol.http.exchange import App
+from protocol.http.http2.goodbye import RETIRING_PING, Goodbye, Step
+from protocol.http.http2.head import ResponseBlocks
+from protocol.http.http2.output import HttpOutput
+from protocol.http.http2.streams import CONNECTION_WINDOW, STREAM_WINDOW, Http2Streams, no_request
+from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
+from protocol.http2 import events
+from protocol.http2.connection import ServerConnection
+from protocol.http2.frames import GOAWAY
+from protocol.http2.h2_connection import HIGHEST_STREAM_ID
+from protocol.http2.reader import WireReader
+from protocol.limits.flood import FloodGuard
+from protocol.messages import Buffer
+from protocol.reactor.transport import Wire
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_SIZE = 65536
+
+
+class _CutOffError(ProtocolError):
+    """The client sends more of something than any decent one does; a GOAWAY says so."""
+
+
+class Http2Connection:
+    """`on_limit` is told the name of each limit that bites. Without `direct` every request takes a task."""
+
+    def __init__(
+        self,
+        app: App,
+        wire: Wire,
+        limits: ConnectionLimits,
+        on_limit: OnLimit,
+        date: DateHeader,
+        *,
+        direct: DirectInference | None = None,
+        failures: CallbackFailures | None = None,
+    ) -> None:
+        self._failures = failures or CallbackFailures()
+        self._limits = limits
+        self._on_limit = on_limit
+        self._wire = wire
+        self._now = trio.lowlevel.current_clock().current_time
+        blocks = ResponseBlocks(date)
+        self._h2 = ServerConnection(
+            max_concurrent_streams=limits.max_concurrent_streams,
+            stream_window=STREAM_WINDOW,
+            connection_window=CONNECTION_WINDOW,
+            max_header_size=limits.max_header_size,
+            interpret=lambda headers: self._streams.read_head(headers),
+            refuse=no_request,
+            response_headers=blocks.encoder,
+        )
+        self._out = HttpOutput(
+            self._h2, blocks, wire, on_limit, send_timeout=limits.send_timeout, connection_window=CONNECTION_WINDOW
+        )
+        self._streams = Http2Streams(app, direct, limits, self._out, self, on_limit)
+        self._reader = WireReader(wire, None if direct is None else direct.poller, self._out, self._h2, self)
+        self._give_out = None if direct is None else direct.give_out
+        self._goodbye = Goodbye()
+        self._served = 0
+        self._most_served = limits.max_requests_per_connection or math.inf
+        self._seen = -1  # how many requests had been taken when the connection was last looked at
+        self._deadline = math.inf  # of the wait for a request
+        self._reading = trio.CancelScope()
+        self._is_lost = False  # the client is gone, or cannot be written to
+        self._has_failed = False  # it broke the protocol, or we have a defect, and a GOAWAY says so
+        self._resets = FloodGuard(limits.max_stream_resets)
+        self._control_frames = FloodGuard(limits.max_control_frames)
+        self._on_event: dict[type[events.Event], Callable[[Any], None]] = {
+            events.RequestReceived: self._streams.on_request,
+            events.DataReceived: self._streams.on_data,
+            events.TrailersReceived: self._streams.on_trailers,
+            events.StreamReset: self._streams.on_stream_reset,
+            events.WindowUpdated: self._on_window_updated,
+            events.RemoteSettingsChanged: self._on_settings_changed,
+            events.PingReceived: self._on_control_frame,
+            events.PingAckReceived: self._on_ping_answered,
+            events.IgnoredFrame: self._on_ignored_frame,
+        }
+
+    async def run(self, begun: bytes) -> None:
+        """Serve until the client goes, breaks the protocol, or `drain` was called and no request is left. `begun` has
+        come already. Cancelling ends it at once, with what runs."""
+        self._h2.initiate_connection()
+        self._out.flush()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                self._streams.begin(nursery)
+                with self._reading:
+                    if begun:
+                        self.take(begun)
+                        self.end_burst()
+                    await self._reader.run()
+                self._streams.terminate()
+                if not self._is_lost:
+                    with trio.move_on_after(GOODBYE_SECONDS):
+                        await self._say_goodbye()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._streams.terminate()
+
+    async def drain(self) -> None:
+        """Take no more requests than those that the client sends before it has heard of that, answer them, and let
+        `run` return."""
+        self._retire()
+
+    def _retire(self) -> None:
+        self._goodbye.begin(self._now())
+        self._out.before_end = self._note_response
+
+    def check_time(self, now: float) -> None:
+        """Called every now and then."""
+        is_new = self._seen != self._served
+        self._seen = self._served
+        if self._streams:
+            self._streams.hand_over_slow()
+        if self._goodbye.has_begun:
+            self._follow(self._goodbye.due(now))
+        if self._streams:
+            self._deadline = math.inf
+        elif is_new or self._deadline == math.inf:
+            self._deadline = now + self._limits.idle_timeout
+        elif now >= self._deadline:
+            self._on_limit("idle_timeout")
+            self._reading.cancel()
+
+    # What comes.
+
+    @property
+    def is_over(self) -> bool:
+        """Implements `reader.Reading`."""
+        return self._is_lost or self._has_failed
+
+    def take(self, data: Buffer) -> None:
+        """Implements `reader.Reading`."""
+        if not data:
+            self._is_lost = True
+            return
+        try:
+            for event in self._h2.receive_data(data):
+                try:
+                    self._on_event[type(event)](event)
+                except ProtocolError:
+                    raise
+                except Exception as error:
+                    self._fail_event(event, error)
+        except ProtocolError as error:  # a GOAWAY that says so to the client is ready
+            logger.debug("closing an HTTP/2 connection: %s", error)
+            if type(error) is DenialOfServiceError:
+                self._on_limit("max_header_size")
+            self._has_failed = True
+
+    def _fail_event(self, event: events.Event, error: Exception) -> None:
+        """A defect of ours costs the request that it has met. The others are answered, but the client is asked to send
+        its next ones on another connection: nobody knows what else the defect has left undone."""
+        stream_id = getattr(event, "stream_id", None)
+        if stream_id is None:
+            raise error
+        self._failures.note("connection", error, "an HTTP/2 request failed, and its connection ends behind the others")
+        self._streams.fail(stream_id)
+        self._retire()
+
+    def fail(self, error: Exception) -> None:
+        """Implements `reader.Reading`."""
+        self._failures.note("poller", error, "an HTTP/2 connection failed, and ends")
+        self._has_failed = True
+        self._streams.fail_all()
+        self._out.go_away(ErrorCodes.INTERNAL_ERROR)
+
+    def end_burst(self) -> None:
+        """Implements `reader.Reading`."""
+        if not self.is_over:
+            self._out.end_burst()
+
+    def room(self, stream_id: int, size: int) -> memoryview | None:
+        """Implements `reader.Reading`."""
+        return None if self._has_failed else self._streams.room(stream_id, size)
+
+    def give_out(self) -> None:
+        """Implements `reader.Reading`."""
+        if self._give_out is not None:
+            self._give_out()
+
+    def _on_window_updated(self, event: events.WindowUpdated) -> None:
+        self._out.on_windows_changed()
+
+    def _on_settings_changed(self, event: events.RemoteSettingsChanged) -> None:
+        self._out.on_windows_changed()
+        self.count_control_frame()
+
+    def _on_ping_answered(self, event: events.PingAckReceived) -> None:
+        if event.ping_data == RETIRING_PING:
+            self._follow(self._goodbye.on_answered())
+        self.count_control_frame()
+
+    def _on_control_frame(self, event: events.Event) -> None:
+        self.count_control_frame()
+
+    def _on_ignored_frame(self, event: events.IgnoredFrame) -> None:
+        if event.kind == GOAWAY:  # it opens no more streams, and waits for its responses
+            self._streams.refuses = True
+            self._end_if_done()
+        self.count_control_frame()
+
+    def count_control_frame(self) -> None:
+        """Implements `http2_streams.Owner`."""
+        if not self._control_frames.passes(self._now()):
+            self._cut_off("max_control_frames", b"too many control frames")
+
+    def count_reset(self) -> None:
+        """Implements `http2_streams.Owner`."""
+        if not self._resets.passes(self._now()):
+            self._cut_off("max_stream_resets", b"too many streams reset")
+
+    def _cut_off(self, limit: str, reason: bytes) -> None:
+        self._on_limit(limit)
+        self._out.go_away(ErrorCodes.ENHANCE_YOUR_CALM, reason)
+        raise _CutOffError(reason.decode())
+
+    # The end.
+
+    def note_request(self) -> None:
+        """Implements `http2_streams.Owner`."""
+        self._served += 1
+        if self._served == self._most_served:
+            self._on_limit("max_requests_per_connection")
+            self._goodbye.end()
+            self._streams.refuses = True
+            self._out.go_away()
+
+    def note_last_end(self) -> None:
+        """Implements `http2_streams.Owner`."""
+        self._end_if_done()
+
+    def _note_response(self, stream_id: int) -> None:
+        """In one write with the response, so that its client reads both before it sends the next request."""
+        if self._streams.is_last(stream_id) and self._goodbye.on_idle(self._now()) is Step.ANNOUNCE:
+            self._announce()
+
+    def _follow(self, step: Step | None) -> None:
+        match step:
+            case Step.ANNOUNCE:
+                self._announce()
+                self._out.write()
+            case Step.REFUSE:
+                self._streams.refuses = True
+                self._out.go_away()
+                self._out.write()
+        self._end_if_done()
+
+    def _announce(self) -> None:
+        # The ping goes first: for some clients nothing may come behind a GOAWAY.
+        self._h2.ping(RETIRING_PING)
+        self._h2.close_connection(last_stream_id=HIGHEST_STREAM_ID)
+
+    def _end_if_done(self) -> None:
+        if self._streams.refuses and not self._streams:
+            self._reading.cancel()
+
+    async def _write(self) -> None:
+        try:
+            await self._out.run()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            self._is_lost = True
+            self._reading.cancel()
+
+    async def _say_goodbye(self) -> None:
+        """Write out what is left, GOAWAY at its end, and let the client close first, so that it loses no response."""
+        if not self._has_failed and not self._streams.refuses:
+            self._out.go_away()
+        await self._out.finish()
+        await self._wire.send_eof()
+        while await self._wire.receive(RECEIVE_SIZE):
+            pass

@@ -1,0 +1,148 @@
+"""One exchange on an HTTP/2 stream that has a task: a request whose head has come, and the way out for its response."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+import trio
+from h2.errors import ErrorCodes
+
+from protocol.errors import Internal
+from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
+from protocol.http.errors import error_reply
+from protocol.http.exchange import ClientGone, Handler, HttpRequest
+from protocol.http.http2.body import StreamBody
+from protocol.http.http2.head import StreamHead
+from protocol.http.http2.output import HttpOutput
+from protocol.http.reply import Headers, Reply
+from protocol.limits.request_memory import RequestShare
+from protocol.messages import Buffer
+from protocol.sync.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+
+
+class StreamOwner(Protocol):
+    """The connection's streams."""
+
+    @property
+    def out(self) -> HttpOutput: ...
+
+    def acknowledge(self, stream_id: int, body: StreamBody) -> None:
+        """The client may send as much again as has come of the body."""
+
+
+class Http2Exchange:
+    """Implements `exchange.Exchange`. `scope` is around all that runs for it: who finds that its client has given it up
+    cancels it."""
+
+    __slots__ = (
+        *("_arrived", "_owner", "body", "has_started", "headers", "id", "is_complete", "is_dropping", "method"),
+        *("expects_continue", "raw_path", "scope", "sent_headers"),
+    )
+
+    def __init__(self, owner: StreamOwner, stream_id: int, head: StreamHead, body: StreamBody) -> None:
+        self._owner = owner
+        self.id = stream_id
+        self.method = head.head.method
+        self.raw_path = head.head.raw_path
+        self.headers = head.head.headers
+        self.sent_headers = head.head.sent_headers
+        self.expects_continue = head.head.expects_continue
+        self.body = body
+        self.scope = trio.CancelScope()
+        self.has_started = False
+        self.is_complete = False
+        self.is_dropping = False  # what comes of the body
+        self._arrived = Wakeup()
+
+    async def run_in(self, app: Callable[[Http2Exchange], Awaitable[None]]) -> None:
+        """Returns when the response has ended, or can be brought to no good end."""
+        try:
+            await app(self)
+        except ClientGone:
+            pass
+        except Exception:
+            logger.exception("%s %r failed", self.method, self.raw_path)
+            if not self.has_started:
+                await self._reply_to_defect()
+
+    async def _reply_to_defect(self) -> None:
+        with suppress(ClientGone):
+            await self.reply(error_reply(Internal("internal error")))
+
+    def note_arrival(self) -> None:
+        """More of the body has come, or its end."""
+        if self.is_dropping:
+            self.body.drop()
+            self._owner.acknowledge(self.id, self.body)
+        self._arrived.wake()
+
+    # The request.
+
+    @property
+    def may_have_body(self) -> bool:
+        return True
+
+    async def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Buffer:
+        body = self.body
+        limit.check(body.declared or 0)
+        if self.expects_continue and not body.has_ended and not body.received:
+            self._owner.out.send_head(self.id, 100, ())
+        counted = 0
+        started = trio.current_time()
+        while True:
+            if body.received > counted:
+                share.take(body.received - counted)
+                counted = body.received
+                limit.check(counted)
+            self._owner.acknowledge(self.id, body)
+            if body.has_ended:
+                return body.whole()
+            deadline = pause_seconds + min(trio.current_time(), started + counted / MIN_BODY_RATE)
+            with trio.move_on_at(deadline) as waiting:
+                await self._arrived.wait()
+            if waiting.cancelled_caught:
+                raise body_timeout(counted, trio.current_time() - started)
+
+    async def run(self, handler: Handler, request: HttpRequest) -> Reply | None:
+        """The connection cancels everything when the client gives the stream up, and this with it."""
+        return await handler(request)
+
+    # The response.
+
+    async def reply(self, reply: Reply) -> None:
+        self.has_started = True
+        await self._owner.out.send_reply(self.id, reply, is_head=self.method == "HEAD")
+        self.is_complete = True
+
+    async def reply_early(self, reply: Reply, *, linger: float) -> None:
+        """The response is whole at once; the stream is reset once the client has had the time to see that."""
+        await self.reply(reply)
+        self.is_dropping = True
+        self.note_arrival()
+        with trio.move_on_after(linger):
+            while not self.body.has_ended:
+                await self._arrived.wait()
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.has_started = True
+        self._owner.out.send_head(self.id, status, headers)
+
+    async def send(self, data: bytes) -> None:
+        if data:
+            await self._owner.out.send_piece(self.id, (data,))
+
+    async def end(self) -> None:
+        await self._owner.out.send_piece(self.id, (), end_stream=True)
+        self.is_complete = True
+
+    @property
+    def reset_code(self) -> ErrorCodes | None:
+        """How the stream has to be reset after the exchange; None where it has ended by itself."""
+        if not self.is_complete:
+            return ErrorCodes.INTERNAL_ERROR
+        return None if self.body.has_ended else ErrorCodes.NO_ERROR

@@ -1,0 +1,133 @@
+"""What leaves on one connection of REST over HTTP/2: responses, beside what every HTTP/2 connection has to say
+(`http2.output`).
+
+Flow: http2_streams, http2_exchange -> [http2_output] -> http2.writer -> wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from h2.errors import ErrorCodes
+from h2.exceptions import StreamClosedError
+
+from protocol.http.exchange import ClientGone
+from protocol.http.http2.head import ResponseBlocks
+from protocol.http.reply import Headers, Reply
+from protocol.http2.connection import ServerConnection
+from protocol.http2.output import MAX_BACKLOG, FrameOutput
+from protocol.messages import Buffer
+from protocol.reactor.replies import Answers
+from protocol.reactor.transport import Wire
+
+# Responses without content; their length is that of what a GET would get (RFC 9110, 8.6).
+_BODILESS = (204, 304)
+
+
+class HttpOutput(FrameOutput):
+    """Of one connection. Who waits to send on a stream that is reset meanwhile gets ClientGone."""
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        blocks: ResponseBlocks,
+        wire: Wire,
+        count_refusal: Callable[[str], None],
+        *,
+        send_timeout: float,
+        connection_window: int,
+    ) -> None:
+        super().__init__(
+            connection, wire, count_refusal, send_timeout=send_timeout, connection_window=connection_window
+        )
+        self._blocks = blocks
+        # Called with the stream of a response that is whole, before that is written: what it adds leaves with it.
+        self.before_end: Callable[[int], None] | None = None
+
+    # Responses that need no task.
+
+    def send_reply_at_once(self, stream_id: int, reply: Reply, answers: Answers) -> bool:
+        """Send a whole response; it leaves when all answers that are there have been delivered. False, and nothing is
+        done, where that has to wait for the client."""
+        size = reply.length
+        try:
+            if size > self._h2.sendable(stream_id) or self._writer.backlog >= MAX_BACKLOG:
+                return False
+        except StreamClosedError:  # it is reset
+            return True
+        block = self._blocks.block(reply.status, reply.headers, size)
+        if size:
+            self._h2.send_plain_response(stream_id, block, (reply.body, *reply.tail), size)
+        else:
+            self._h2.send_header_block(stream_id, block, end_stream=True)
+        if self.before_end is not None:
+            self.before_end(stream_id)
+        self._write_soon(size, answers)
+        return True
+
+    def refuse(self, stream_id: int, reply: Reply, *, has_ended: bool, code: ErrorCodes) -> None:
+        """Answer a request that nobody handles. Where the client's window has no room for the body, the stream is reset
+        with the code, which is then the whole answer."""
+        size = reply.length
+        with suppress(StreamClosedError):  # it was reset in the same burst
+            if size > self._h2.sendable(stream_id):
+                self._h2.reset_stream(stream_id, code)
+                return
+            block = self._blocks.block(reply.status, reply.headers, size)
+            self._h2.send_plain_response(stream_id, block, (reply.body, *reply.tail), size)
+            if not has_ended:
+                self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+
+    # Responses of a task.
+
+    async def send_reply(self, stream_id: int, reply: Reply, *, is_head: bool) -> None:
+        """A whole response. No checkpoint where nothing has to be waited for."""
+        size = reply.length
+        parts = (reply.body, *reply.tail)
+        try:
+            sendable = self._h2.sendable(stream_id)
+            block = self._blocks.block(reply.status, reply.headers, size)
+            if is_head or not size or reply.status in _BODILESS:
+                self._h2.send_header_block(stream_id, block, end_stream=True)
+            elif size <= sendable and self._writer.backlog < MAX_BACKLOG:
+                self._h2.send_plain_response(stream_id, block, parts, size)
+            else:
+                self._h2.send_header_block(stream_id, block)
+                await self._send_in_frames(stream_id, parts, size, end_stream=True)
+        except StreamClosedError:
+            raise ClientGone from None
+        if self.before_end is not None:
+            self.before_end(stream_id)
+        self.write()
+
+    def send_head(self, stream_id: int, status: int, headers: Headers) -> None:
+        """That of a response of unknown length, or of an informational one."""
+        try:
+            self._h2.sendable(stream_id)  # what is encoded has to be sent
+            self._h2.send_header_block(stream_id, self._blocks.block(status, headers, None))
+        except StreamClosedError:
+            raise ClientGone from None
+        self.write()
+
+    async def send_piece(self, stream_id: int, parts: Sequence[Buffer], *, end_stream: bool = False) -> None:
+        """A piece of a response of unknown length; waits while the client reads slowly."""
+        size = sum(map(len, parts))
+        try:
+            if size <= self._h2.sendable(stream_id) and self._writer.backlog < MAX_BACKLOG:
+                self._h2.send_data(stream_id, parts, end_stream=end_stream)
+            elif size:
+                await self._send_in_frames(stream_id, parts, size, end_stream=end_stream)
+            else:
+                self._h2.send_data(stream_id, (), end_stream=end_stream)  # it takes nothing of any window
+        except StreamClosedError:
+            raise ClientGone from None
+        if end_stream and self.before_end is not None:
+            self.before_end(stream_id)
+        self.write()
+
+    def reset(self, stream_id: int, code: ErrorCodes) -> None:
+        """End a stream that may have ended already."""
+        with suppress(StreamClosedError):
+            self._h2.reset_stream(stream_id, code)
+        self.write()

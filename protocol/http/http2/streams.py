@@ -1,0 +1,415 @@
+"""The requests of one HTTP/2 connection: taken or refused, given what comes for them, and answered.
+
+    connection (events) -> [http2_streams] -> http2_exchange -> the application … http2_output
+                           [http2_streams] -> direct_infer … answers -> [http2_streams] -> http2_output
+
+Plain inference takes no task: its body is put together here, goes into its model's queue, and the answer comes by a
+call. Every other request runs in a task of its own, whose scope its RST_STREAM and the loss of the connection cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import trio
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+
+from protocol.access.control import NO_KEYS
+from protocol.errors import Internal
+from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
+from protocol.http.errors import LimitError, TooManyStreams, error_reply
+from protocol.http.exchange import App
+from protocol.http.http2.body import StreamBody
+from protocol.http.http2.exchange import Http2Exchange
+from protocol.http.http2.head import StreamHead, no_head, read_head
+from protocol.http.http2.output import HttpOutput
+from protocol.http.reply import Reply
+from protocol.http.settings import ConnectionLimits
+from protocol.http2 import events
+from protocol.http2.output import PORTIONS
+from protocol.http2.request_headers import Headers
+from protocol.messages import Buffer
+
+# What a client may send on one stream, and in all, before it is read.
+STREAM_WINDOW = 1 << 20
+CONNECTION_WINDOW = 1 << 24
+
+
+ExchangeHandler: TypeAlias = Callable[[Http2Exchange], Awaitable[None]]
+
+
+@dataclass(slots=True, eq=False)
+class RequestHead:
+    """What a header block means; `plain` where its requests may need no task, as long as the server has the same
+    keys."""
+
+    head: StreamHead
+    plain: DirectHead | None
+
+
+def no_request(reason: str) -> RequestHead:
+    """What a header block means that is no request's."""
+    return RequestHead(no_head(reason), None)
+
+
+class Owner(Protocol):
+    """The connection."""
+
+    def count_control_frame(self) -> None:
+        """One that carries nothing of a request, or a request too many. Raises ProtocolError if it is one too many."""
+
+    def count_reset(self) -> None:
+        """As `count_control_frame`, of a request that the client has given up."""
+
+    def note_request(self) -> None:
+        """One has been taken."""
+
+    def note_last_end(self) -> None:
+        """The last request has ended."""
+
+
+class PlainStream:
+    """A request that needs no task, up to now. Implements `direct_infer.Asking`."""
+
+    __slots__ = ("body", "head", "held", "id", "request", "streams", "was_seen")
+
+    def __init__(self, streams: Http2Streams, stream_id: int, head: RequestHead) -> None:
+        self.streams = streams
+        self.id = stream_id
+        self.head = head
+        self.body: StreamBody | None = None  # as long as it comes
+        self.request: DirectRequest | None = None  # once the core has it
+        self.held = 0  # bytes of the body that are counted
+        self.was_seen = False  # when the time was looked at
+
+    def answer(self, request: DirectRequest) -> None:
+        self.streams.answer(self, request)
+
+    def fail_answer(self, request: DirectRequest, error: Exception) -> None:
+        """Implements `direct_infer.Asking`."""
+        self.streams.fail_answer(self, request)
+
+
+class Http2Streams:
+    """Attributes:
+    refuses: no request is taken any more, and the client has had the time to hear of that.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        direct: DirectInference | None,
+        limits: ConnectionLimits,
+        out: HttpOutput,
+        owner: Owner,
+        on_limit: Callable[[str], None],
+    ) -> None:
+        self._app = app
+        self._direct = direct
+        self._keys = NO_KEYS if direct is None else direct.keys
+        self._limits = limits
+        self.out = out
+        self._owner = owner
+        self._on_limit = on_limit
+        self._portion = STREAM_WINDOW // PORTIONS
+        self._exchanges: dict[int, Http2Exchange] = {}
+        self._plain: dict[int, PlainStream] = {}
+        self._leaving = 0  # given up, and their tasks have not ended
+        self.refuses = False
+
+    def __len__(self) -> int:
+        return len(self._exchanges) + len(self._plain)
+
+    def is_last(self, stream_id: int) -> bool:
+        """Whether there is no other request."""
+        return len(self) == (stream_id in self._exchanges or stream_id in self._plain)
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Before the first event; the nursery is the connection's."""
+        self._nursery = nursery
+
+    def terminate(self) -> None:
+        """Nothing more can be sent."""
+        for stream_id in [*self._plain]:
+            self._drop(self._plain.pop(stream_id))
+        for exchange in self._exchanges.values():
+            exchange.scope.cancel()
+
+    def read_head(self, headers: Headers) -> RequestHead:
+        """What a header block means, the same for all requests that begin with it."""
+        head = read_head(headers, self._limits.max_header_size)
+        return RequestHead(head, self._plain_head(head))
+
+    def _plain_head(self, head: StreamHead) -> DirectHead | None:
+        if self._direct is None or not head.declared or head.refusal is not None or head.is_malformed:
+            return None
+        return self._direct.head(head.head, b"")
+
+    def room(self, stream_id: int, size: int) -> memoryview | None:
+        """Where the next data of a request belongs, at most `size` bytes, if that is known."""
+        plain = self._plain.get(stream_id)
+        if plain is not None:
+            return None if plain.body is None else plain.body.room(size)
+        exchange = self._exchanges.get(stream_id)
+        return None if exchange is None or exchange.is_dropping else exchange.body.room(size)
+
+    # What has come.
+
+    def on_request(self, event: events.RequestReceived) -> None:
+        request: RequestHead = event.request
+        if (
+            self.refuses
+            or len(self._exchanges) + len(self._plain) >= self._limits.max_concurrent_streams
+            or self._leaving >= 2 * self._limits.max_concurrent_streams
+            or request.head.refusal is not None
+            or request.head.is_malformed
+        ):
+            self._refuse(event, request)
+            self.out.taken += event.flow_controlled_length
+            return
+        self._owner.note_request()
+        plain = request.plain
+        if plain is not None and plain.keys is not self._keys.current:
+            plain = request.plain = self._plain_head(request.head)
+        if plain is not None:
+            stream = PlainStream(self, event.stream_id, request)
+            data = event.data
+            if data is not None and len(data) == plain.size and self._submit(stream, plain, data):
+                self.out.taken += event.flow_controlled_length
+                return
+            if data is None and not event.stream_ended:
+                stream.body = StreamBody(plain.size)
+                self._plain[event.stream_id] = stream
+                return
+        body = StreamBody(request.head.declared)
+        if event.data is not None:
+            body.feed(event.data, event.flow_controlled_length, has_ended=True)
+        body.has_ended = event.stream_ended
+        self._run_in_task(event.stream_id, request.head, body)
+
+    def _refuse(self, event: events.RequestReceived, request: RequestHead) -> None:
+        stream_id, head = event.stream_id, request.head
+        if self.refuses:
+            self.out.refuse_stream(stream_id)
+            return
+        if head.is_malformed:
+            self.out.reset(stream_id, ErrorCodes.PROTOCOL_ERROR)
+            return
+        error = head.refusal
+        code = ErrorCodes.CANCEL
+        if error is None:  # perhaps it was opened before the client knew how many there may be
+            self._owner.count_control_frame()
+            error, code = TooManyStreams(self._limits.max_concurrent_streams), ErrorCodes.REFUSED_STREAM
+        if isinstance(error, LimitError):
+            self._on_limit(error.limit)
+        reply = error_reply(error)
+        if request.plain is not None and self._direct is not None:
+            self._direct.note_refusal(request.plain, error, reply.status)
+        self.out.refuse(stream_id, reply, has_ended=event.stream_ended, code=code)
+
+    def on_data(self, event: events.DataReceived) -> None:
+        stream_id = event.stream_id
+        if not event.data and not event.stream_ended:
+            self._owner.count_control_frame()
+        plain = self._plain.get(stream_id)
+        exchange = self._exchanges.get(stream_id)
+        body = None if plain is None else plain.body
+        if exchange is not None:
+            body = exchange.body
+        if body is None:  # of one that was answered without waiting for it
+            self.out.taken += event.flow_controlled_length
+            self.out.acknowledge_stream(stream_id, event.flow_controlled_length)
+            return
+        body.feed(event.data, event.flow_controlled_length, has_ended=event.stream_ended)
+        self._note_arrival(plain, exchange, body)
+
+    def on_trailers(self, event: events.TrailersReceived) -> None:
+        plain = self._plain.get(event.stream_id)
+        exchange = self._exchanges.get(event.stream_id)
+        if exchange is not None:
+            exchange.body.has_ended = True
+            self._note_arrival(None, exchange, exchange.body)
+        elif plain is not None and plain.body is not None:
+            plain.body.has_ended = True
+            self._note_arrival(plain, None, plain.body)
+
+    def _note_arrival(self, plain: PlainStream | None, exchange: Http2Exchange | None, body: StreamBody) -> None:
+        if body.is_wrong:  # not as long as its head says (RFC 9113, 8.1.1)
+            stream_id = exchange.id if exchange is not None else plain.id if plain is not None else 0
+            self.out.taken += body.take_unacknowledged()
+            self.out.reset(stream_id, ErrorCodes.PROTOCOL_ERROR)
+            self._give_up(stream_id)
+        elif exchange is not None:
+            exchange.note_arrival()
+        elif plain is not None:
+            self._gather(plain, body)
+
+    def on_stream_reset(self, event: events.StreamReset) -> None:
+        if self._give_up(event.stream_id):
+            self._owner.count_reset()
+        else:
+            self._owner.count_control_frame()
+
+    def _give_up(self, stream_id: int) -> bool:
+        """Its client has reset it, or made an error for which it is reset; false where it has ended."""
+        plain = self._plain.pop(stream_id, None)
+        if plain is not None:
+            self._drop(plain)
+            self._note_end()
+            return True
+        exchange = self._exchanges.pop(stream_id, None)
+        if exchange is None:
+            return False
+        self._leaving += 1
+        self.out.taken += exchange.body.take_unacknowledged()
+        exchange.scope.cancel()
+        self._note_end()
+        return True
+
+    def fail(self, stream_id: int) -> None:
+        """A defect of ours has met what came for a request: it ends, in whatever state it is."""
+        exchange = self._exchanges.get(stream_id)
+        if exchange is not None and exchange.has_started:
+            self.out.reset(stream_id, ErrorCodes.INTERNAL_ERROR)
+            self._give_up(stream_id)
+            return
+        try:
+            self._give_up(stream_id)
+        finally:
+            reply = error_reply(Internal("internal error"))
+            try:
+                self.out.refuse(stream_id, reply, has_ended=False, code=ErrorCodes.INTERNAL_ERROR)
+                self.out.write()
+            except ProtocolError:  # some of a response has left
+                self.out.reset(stream_id, ErrorCodes.INTERNAL_ERROR)
+
+    def fail_all(self) -> None:
+        """As `fail`, of all that are under way: the connection has failed."""
+        for stream_id in [*self._plain, *self._exchanges]:
+            self.fail(stream_id)
+
+    def fail_answer(self, stream: PlainStream, request: DirectRequest) -> None:
+        """`answer` has raised."""
+        self.fail(stream.id)
+        if request.submitted is not None and self._direct is not None:
+            self._direct.close(request)
+
+    def acknowledge(self, stream_id: int, body: StreamBody) -> None:
+        """Implements `http2_exchange.StreamOwner`."""
+        if size := body.take_unacknowledged():
+            self.out.acknowledge(stream_id, size)
+
+    # Those without a task.
+
+    def _submit(self, stream: PlainStream, plain: DirectHead, data: Buffer) -> bool:
+        assert self._direct is not None
+        request = self._direct.begin(plain, memoryview(data), stream)
+        if request is None:
+            return False
+        stream.request = request
+        self._plain[stream.id] = stream
+        return True
+
+    def _gather(self, stream: PlainStream, body: StreamBody) -> None:
+        """More of a body has come."""
+        assert self._direct is not None
+        plain = stream.head.plain
+        assert plain is not None
+        if not body.has_ended:
+            if not self._direct.hold(body.received - stream.held):
+                self._hand_over(stream)  # a task says that there is no memory for it
+                return
+            stream.held = body.received
+            if body.unacknowledged > self._portion:
+                size = body.take_unacknowledged()
+                self.out.taken += size
+                self.out.acknowledge_stream(stream.id, size)
+            return
+        self.out.taken += body.take_unacknowledged()
+        data = body.whole()
+        self._direct.release(stream.held)
+        stream.held = 0
+        stream.body = None
+        if not self._submit(stream, plain, data):
+            del self._plain[stream.id]
+            whole = StreamBody(plain.size)
+            whole.feed(data, 0, has_ended=True)
+            self._run_in_task(stream.id, stream.head.head, whole)
+
+    def hand_over_slow(self) -> None:
+        """Bodies that were coming at the last call, too, get a task, which gives them their time."""
+        for stream in [each for each in self._plain.values() if each.body is not None]:
+            if stream.was_seen:
+                self._hand_over(stream)
+            stream.was_seen = True
+
+    def _hand_over(self, stream: PlainStream) -> None:
+        assert stream.body is not None
+        assert self._direct is not None
+        del self._plain[stream.id]
+        self._direct.release(stream.held)
+        self._run_in_task(stream.id, stream.head.head, stream.body)
+
+    def _drop(self, stream: PlainStream) -> None:
+        assert self._direct is not None
+        if stream.request is not None:
+            request, stream.request = stream.request, None
+            self._direct.give_up(request)
+        elif stream.body is not None:
+            self._direct.release(stream.held)
+            self.out.taken += stream.body.take_unacknowledged()
+
+    def answer(self, stream: PlainStream, request: DirectRequest) -> None:
+        """Its answer is there."""
+        direct = self._direct
+        assert direct is not None
+        if self._plain.get(stream.id) is not stream or stream.request is not request:  # given up
+            return
+        del self._plain[stream.id]
+        stream.request = None
+        reply = direct.reply(request)
+        if reply is not None and self.out.send_reply_at_once(stream.id, reply, direct.answers):
+            direct.close(request)  # while the answer is on its way
+            if not self._plain and not self._exchanges:
+                self._note_end()
+            return
+        direct.close(request)
+        body = StreamBody(None)
+        body.has_ended = True
+        self._run_in_task(stream.id, stream.head.head, body, lambda exchange: self._finish(exchange, request, reply))
+
+    async def _finish(self, exchange: Http2Exchange, request: DirectRequest, reply: Reply | None) -> None:
+        """What is left to do for a request that has its answer."""
+        assert self._direct is not None
+        await exchange.reply(await self._direct.encode(request) if reply is None else reply)
+
+    # Those with a task.
+
+    def _run_in_task(
+        self, stream_id: int, head: StreamHead, body: StreamBody, app: ExchangeHandler | None = None
+    ) -> None:
+        exchange = Http2Exchange(self, stream_id, head, body)
+        self._exchanges[stream_id] = exchange
+        self._nursery.start_soon(self._serve, exchange, app or self._app)
+
+    async def _serve(self, exchange: Http2Exchange, app: ExchangeHandler) -> None:
+        try:
+            with exchange.scope:
+                if exchange.id in self._exchanges:  # else given up in the burst that it came with
+                    await exchange.run_in(app)
+        finally:
+            is_given_up = self._exchanges.pop(exchange.id, None) is None
+            self._leaving -= is_given_up
+        if is_given_up:
+            return
+        self.acknowledge(exchange.id, exchange.body)
+        if (code := exchange.reset_code) is not None:
+            self.out.reset(exchange.id, code)
+        self._note_end()
+
+    def _note_end(self) -> None:
+        if not self._plain and not self._exchanges:
+            self._owner.note_last_end()

@@ -1,0 +1,1 @@
+"""Sockets and the event loop: the poller, listeners, TLS, transports, and replies that leave in one burst."""

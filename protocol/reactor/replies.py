@@ -1,0 +1,137 @@
+"""Answers that actors give to an edge by a call: those that are there are taken together, each by its connection.
+
+    actor -> [answers] -> connection -> client
+
+So the actors go on with the next batch before the answers of the last one are encoded and sent, and many answers of a
+connection leave in one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import trio
+
+from protocol.core import Submitted
+from protocol.errors import ServerError
+from protocol.failure_log import FailedRequest
+from protocol.failures import CallbackFailures
+from protocol.messages import InferenceResponse
+from protocol.sync.wakeup import Wakeup
+
+
+class Answered(Protocol):
+    def deliver(self) -> None:
+        """Send the answer; must not wait."""
+
+    def fail(self, error: Exception) -> None:
+        """`deliver` has raised this, a defect: end what waits for the answer, with an error where that can still be
+        sent."""
+
+
+class Answers:
+    """Of one edge. `run` is its one task, for what comes one by one; who gives many says where they begin and end, and
+    has them delivered by that. A defect in the delivery of one costs that one, and is counted in `failures`."""
+
+    __slots__ = ("_arrived", "_bursts", "_failures", "_last", "_ready", "left")
+
+    def __init__(self, failures: CallbackFailures | None = None) -> None:
+        self._failures = failures or CallbackFailures()
+        self._ready: list[Answered] = []
+        self._last: list[tuple[Callable[[], None], Callable[[Exception], None]]] = []
+        self._arrived = Wakeup()
+        self._bursts = 0  # in each other: what is delivered may bring more
+        self.left = 0  # to be delivered behind the one that is
+
+    def put(self, answered: Answered) -> None:
+        """Deliver it at the end of the burst, or else by the task."""
+        if not (self._ready or self._bursts):
+            self._arrived.wake()
+        self._ready.append(answered)
+
+    def begin_burst(self) -> None:
+        self._bursts += 1
+
+    def end_burst(self) -> None:
+        """All that is there is delivered, unless a burst around this one will do that."""
+        try:
+            if self._bursts == 1 and self._ready:
+                self._deliver()
+        finally:
+            self._bursts -= 1
+
+    def call_last(self, call: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        """To be used while an answer is delivered: call when all that are there have been. `failed` is told what that
+        raises, a defect."""
+        self._last.append((call, failed))
+
+    async def run(self) -> None:
+        while True:
+            while not self._ready:
+                await self._arrived.wait()
+            self.begin_burst()
+            self.end_burst()
+
+    def _deliver(self) -> None:
+        while self._ready or self._last:  # a last call may end what others wait for
+            while self._ready:
+                ready, self._ready = self._ready, []
+                self.left = len(ready)
+                for answered in ready:
+                    self.left -= 1
+                    try:
+                        answered.deliver()
+                    except Exception as error:
+                        self._fail(answered.fail, error)
+            last, self._last = self._last, []
+            for call, failed in last:
+                try:
+                    call()
+                except Exception as error:
+                    self._fail(failed, error)
+
+    def _fail(self, failed: Callable[[Exception], None], error: Exception) -> None:
+        self._failures.note("delivery", error, "an answer could not be sent, and its request or connection ends")
+        try:
+            failed(error)
+        except Exception as another:
+            self._failures.note("delivery", another, "what waits for an answer could not be ended")
+
+
+def describe_awaited(awaited: Awaited) -> FailedRequest:
+    """What the log says of a request that is answered with an error: by what was submitted as long as it is held, and
+    else by its response, which could not be sent."""
+    submitted, reply = awaited.submitted, awaited.reply
+    if submitted is not None:
+        return FailedRequest.of(submitted.request, trio.current_time() - submitted.arrival)
+    if isinstance(reply, InferenceResponse):
+        return FailedRequest(reply.model_name, str(reply.model_version), reply.id)
+    return FailedRequest()
+
+
+class Awaited(msgspec.Struct, eq=False):
+    """A request whose answer comes by a call. Implements `protocol.core.AnswerTo`; an edge says how it is delivered."""
+
+    answers: Answers
+    reply: InferenceResponse | ServerError | None = None
+    submitted: Submitted | None = None
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        if self.reply is None:
+            self.reply = value
+            self.answers.put(self)
+
+    def let_go(self) -> Submitted:
+        """What was submitted, to be ended or given up, once. The two know each other: a circle, which would keep all
+        tensors of the request until it is collected."""
+        assert self.submitted is not None
+        submitted, self.submitted = self.submitted, None
+        return submitted
+
+    def deliver(self) -> None:
+        raise NotImplementedError
+
+    def fail(self, error: Exception) -> None:
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Tensors in memory other than a message's: on devices, in shared memory, through DLPack."""

@@ -1,0 +1,245 @@
+"""Batches that a backend begins by a call, with a real scheduler and instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from actors.instance.instance import ModelInstance
+from actors.instance.slot import Place
+from actors.mail.messages import Abandon, Drain, Execute, InstanceReady, SchedulerAddress, SchedulerMessage, Submit
+from actors.metrics.statistics import FailureReason, VersionStatistics
+from actors.scheduling.batching.batcher import build_scheduler
+from actors.scheduling.batching.policy import DirectPolicy
+from actors.scheduling.scheduler import Scheduler
+from backends.interface import BatchResult, InstanceDied
+from protocol.errors import Internal, ServerError, Unavailable
+from protocol.messages import InferenceRequest, InferenceResponse
+from tests.actors.fakes import CONFIG, TIMING, Caller, FakeBackend, fake_backend, spec
+
+End = BatchResult | Exception
+
+
+class Begun:
+    """A batch that the backend has begun; the test ends it."""
+
+    def __init__(
+        self, requests: Sequence[InferenceRequest], done: Callable[[End], None], free: Callable[[], None] | None
+    ) -> None:
+        self.ids = [request.id for request in requests]
+        self.free = free
+        self._done = done
+
+    def end(self, error: Exception | None = None) -> None:
+        responses = [InferenceResponse("m", 1, [], id) for id in self.ids]
+        self._done(BatchResult(responses, TIMING) if error is None else error)
+
+
+class Beginning(FakeBackend):
+    """Begins by a call all but what is called "waits"."""
+
+    can_overlap = True
+    begun: list[Begun]
+    cancelled: list[str]
+
+    def begin(
+        self,
+        requests: Sequence[InferenceRequest],
+        done: Callable[[End], None],
+        free: Callable[[], None] | None = None,
+    ) -> bool:
+        if requests[0].id == "waits":
+            return False
+        self.begun.append(Begun(requests, done, free))
+        return True
+
+    def cancel(self, request: InferenceRequest) -> None:
+        self.cancelled.append(request.id)
+
+
+def beginning(*, seconds: float = 0.0) -> type[Beginning]:
+    attributes = dict(vars(fake_backend(seconds=seconds)))
+    return type("TestBackend", (Beginning,), {**attributes, "begun": [], "cancelled": []})
+
+
+async def start(
+    nursery: trio.Nursery, backend: type[Beginning], actor: Scheduler | None = None
+) -> tuple[Scheduler, SchedulerAddress]:
+    actor = Scheduler("m", DirectPolicy(), VersionStatistics()) if actor is None else actor
+    address: SchedulerAddress = await nursery.start(actor.run)
+    await nursery.start(ModelInstance("m_0", backend(spec()), address).run)
+    return actor, address
+
+
+async def submit(address: SchedulerAddress, *ids: str) -> list[Caller]:
+    callers = [Caller(id=id) for id in ids]
+    for caller in callers:
+        address.tell(Submit(caller.item))
+    await wait_all_tasks_blocked()
+    return callers
+
+
+def error(caller: Caller) -> ServerError:
+    answer = caller.answer()
+    assert isinstance(answer, ServerError)
+    return answer
+
+
+async def test_one_batch_is_begun_after_the_other(nursery: trio.Nursery) -> None:
+    backend = beginning()
+    actor, address = await start(nursery, backend)
+    callers = await submit(address, "a", "b", "c")
+    for number, caller in enumerate(callers):
+        assert [batch.ids for batch in backend.begun] == [["a"], ["b"], ["c"]][: number + 1]
+        assert caller.answer() is None
+        backend.begun[-1].end()
+        assert isinstance(caller.answer(), InferenceResponse)
+        assert actor.statistics.inference_count == number + 1
+    address.tell(Drain())
+
+
+async def test_what_cannot_be_begun_waits_for_a_task(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    backend = beginning(seconds=1)
+    _, address = await start(nursery, backend)
+    first, waits, last = await submit(address, "a", "waits", "b")
+    backend.begun[0].end()
+    assert isinstance(first.answer(), InferenceResponse)
+    await trio.sleep(0.5)
+    assert (backend.batches, len(backend.begun)) == ([["waits"]], 1)
+    await trio.sleep(1)
+    assert isinstance(waits.answer(), InferenceResponse)
+    assert [batch.ids for batch in backend.begun] == [["a"], ["b"]]
+    backend.begun[1].end()
+    assert isinstance(last.answer(), InferenceResponse)
+    address.tell(Drain())
+
+
+@pytest.mark.parametrize("name", ["b", "waits"])
+async def test_a_batch_that_is_given_early_waits_for_the_one_before(
+    autojump_clock: MockClock, nursery: trio.Nursery, name: str
+) -> None:
+    """As with `eager_batching`."""
+    backend = beginning()
+    to_inbox, inbox = trio.open_memory_channel[SchedulerMessage](9)
+    await nursery.start(
+        ModelInstance(
+            "m_0", backend(spec()), SchedulerAddress(to_inbox.send_nowait, lambda item: None, lambda: None)
+        ).run
+    )
+    ready = await inbox.receive()
+    assert isinstance(ready, InstanceReady)
+    place = ready.instance.inbox
+    place.send_nowait(Execute([Caller(id="a").item]))
+    place.send_nowait(Execute([Caller(id=name).item]))
+    await wait_all_tasks_blocked()
+    assert ([batch.ids for batch in backend.begun], backend.batches) == ([["a"]], [])
+    backend.begun[0].end()
+    await wait_all_tasks_blocked()
+    assert [batch.ids for batch in backend.begun[1:]] + backend.batches == [[name]]
+    place.close()
+
+
+async def test_a_freed_instance_takes_another_batch_beside(nursery: trio.Nursery) -> None:
+    backend = beginning()
+    actor, address = await start(nursery, backend)
+    first, second, third = await submit(address, "a", "b", "c")
+    free = backend.begun[0].free
+    assert free is not None
+    free()
+    await wait_all_tasks_blocked()
+    assert [batch.ids for batch in backend.begun] == [["a"], ["b"]]
+    backend.begun[0].end()
+    await wait_all_tasks_blocked()
+    assert isinstance(first.answer(), InferenceResponse)
+    assert (second.answer(), third.answer(), len(backend.begun), actor.live_count) == (None, None, 2, 1)
+    backend.begun[1].end()
+    assert [batch.ids for batch in backend.begun] == [["a"], ["b"], ["c"]]
+    backend.begun[2].end()
+    assert isinstance(third.answer(), InferenceResponse)
+    address.tell(Drain())
+
+
+async def test_a_batch_that_fails_fails_alone(nursery: trio.Nursery) -> None:
+    backend = beginning()
+    actor, address = await start(nursery, backend)
+    first, second = await submit(address, "a", "b")
+    backend.begun[0].end(Internal("no"))
+    assert error(first).message == "no"
+    assert actor.statistics.failures[FailureReason.BACKEND] == 1
+    backend.begun[1].end()
+    assert isinstance(second.answer(), InferenceResponse)
+    address.tell(Drain())
+
+
+async def test_a_death_ends_the_instance(nursery: trio.Nursery) -> None:
+    backend = beginning()
+    actor, address = await start(nursery, backend)
+    first, second = await submit(address, "a", "b")
+    backend.begun[0].end(InstanceDied("gone"))
+    await wait_all_tasks_blocked()
+    assert error(first).message == "gone"
+    assert isinstance(error(second), Unavailable)
+    assert (actor.live_count, len(backend.begun), backend.made[0].unloads) == (0, 1, 1)
+    address.tell(Drain())
+
+
+async def test_stopped_the_instance_answers_what_it_has_begun_and_hears_no_more_of_it() -> None:
+    backend = beginning()
+    actor = build_scheduler(CONFIG, VersionStatistics(), can_run_ahead=False)
+    async with trio.open_nursery() as outer:
+        address: SchedulerAddress = await outer.start(actor.run)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(ModelInstance("m_0", backend(spec()), address).run)
+            [caller] = await submit(address, "a")
+            nursery.cancel_scope.cancel()
+        assert error(caller).message == "model instance 'm_0' was stopped"
+        backend.begun[0].end()
+        assert caller.answer() is None
+        assert actor.statistics.inference_count == 0
+        address.tell(Drain())
+
+
+async def test_the_backend_is_told_of_callers_that_go(nursery: trio.Nursery) -> None:
+    backend = beginning()
+    actor, address = await start(nursery, backend)
+    [caller] = await submit(address, "a")
+    caller.item.cancel()
+    address.tell(Abandon(caller.item))
+    assert backend.cancelled == ["a"]
+    backend.begun[0].end()
+    assert caller.answer() is None
+    assert caller.item.watcher is None
+    assert actor.statistics.failures[FailureReason.CANCELED] == 1
+    address.tell(Drain())
+
+
+async def test_a_batch_that_is_over_when_it_has_begun_is_begun_once() -> None:
+    """Its end has the place go on before the beginning has returned."""
+    begun: list[Execute] = []
+
+    def begin(place: Place, message: Execute) -> bool:
+        begun.append(message)
+        place.go_on()
+        return True
+
+    place = Place("m_0", begin, lambda _: None, None)
+    place.is_busy = True
+    messages = [Execute([]), Execute([])]
+    for message in messages:
+        place.send_nowait(message)
+    place.go_on()
+    assert [id(message) for message in begun] == [id(message) for message in messages]
+    assert place.receive_nowait() is None
+
+
+async def test_a_batch_that_cannot_be_begun_stays_in_front() -> None:
+    place = Place("m_0", lambda *_: False, lambda _: None, None)
+    place.is_busy = True
+    messages = [Execute([]), Execute([])]
+    for message in messages:
+        place.send_nowait(message)
+    place.go_on()
+    assert [place.receive_nowait(), place.receive_nowait()] == messages

@@ -1,0 +1,54 @@
+"""gRPC's headers: what is no call, timeouts, trailers."""
+
+from __future__ import annotations
+
+import pytest
+from grpclib.const import Status
+
+from protocol.errors import InvalidArgument
+from protocol.grpc.call.headers import decode_timeout_seconds, refusal, trailers
+
+TIMEOUTS = [
+    (b"1H", 3600.0),
+    (b"2M", 120.0),
+    (b"3S", 3.0),
+    (b"4m", 0.004),
+    (b"5u", 0.000005),
+    (b"6n", 0.000000006),
+    (b"0S", 0.0),
+    (b"99999999H", 99999999 * 3600.0),
+]
+
+
+@pytest.mark.parametrize(("value", "seconds"), TIMEOUTS)
+def test_timeouts(value: bytes, seconds: float) -> None:
+    assert decode_timeout_seconds(value) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"S", b"1", b"1s", b"1.5S", b"-1S", b"+1S", b"123456789S", b"9" * 5000 + b"S", b"\xff", b"1 S"]
+)
+def test_what_is_no_timeout(value: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="grpc-timeout must be at most 8 digits and one of"):
+        decode_timeout_seconds(value)
+
+
+def test_trailers_carry_status_and_text() -> None:
+    assert [*trailers(Status.OK, "")] == [(b"grpc-status", b"0")]
+    assert trailers(Status.NOT_FOUND, "näh") == [(b"grpc-status", b"5"), (b"grpc-message", b"n%C3%A4h")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({b":method": b"GET", b"content-type": b"application/grpc"}, b"405"),
+        ({b":method": b"POST", b"content-type": b"application/grpc-web"}, b"415"),
+        ({b":method": b"POST", b"content-type": b"application/grpc+json"}, b"415"),
+        ({b":method": b"POST"}, b"415"),
+        ({b":method": b"POST", b"content-type": b"application/grpc"}, None),
+        ({b":method": b"POST", b"content-type": b"application/grpc+proto ; q=1"}, None),
+    ],
+)
+def test_what_is_no_call_gets_an_http_status(fields: dict[bytes, bytes], status: bytes | None) -> None:
+    response = refusal(fields)
+    assert (response and response[0]) == (None if status is None else (b":status", status))

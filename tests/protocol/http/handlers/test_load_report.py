@@ -1,0 +1,88 @@
+"""Load reports: the header alone, and on the responses of the generate extension, also over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+
+import httpx
+import pytest
+import trio
+
+from protocol.core import TensorMetadata
+from protocol.http.app import HttpApp
+from protocol.http.handlers.load_report import load_report_headers
+from protocol.http.server import serve_http
+from protocol.http.settings import HttpSettings
+from tests.protocol.http.asgi import call
+from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.fake_services import make_services
+
+REPORT = {"kv_cache_utilization": 0.25, "max_token_capacity": 4096}
+AS_TEXT = "TEXT named_metrics.kv_cache_utilization=0.25, named_metrics.max_token_capacity=4096"
+AS_JSON = 'JSON {"named_metrics":{"kv_cache_utilization":0.25,"max_token_capacity":4096}}'
+FORMAT = "endpoint-load-metrics-format"
+
+
+def report() -> Mapping[str, float]:
+    return REPORT
+
+
+@pytest.mark.parametrize(("wanted", "header"), [(b"text", AS_TEXT), (b"json", AS_JSON), (b"JSON", AS_JSON)])
+def test_both_forms(wanted: bytes, header: str) -> None:
+    assert load_report_headers({FORMAT.encode(): wanted}, report) == ((b"endpoint-load-metrics", header.encode()),)
+
+
+@pytest.mark.parametrize("figures", [{}, {"kv_cache_utilization": math.nan}, {"kv_cache_utilization": math.inf}])
+def test_no_header_where_there_is_nothing_to_tell(figures: Mapping[str, float]) -> None:
+    assert load_report_headers({FORMAT.encode(): b"json"}, lambda: figures) == ()
+    assert load_report_headers({FORMAT.encode(): b"json"}, None) == ()
+
+
+def test_only_who_asks_is_told() -> None:
+    def never() -> Mapping[str, float]:
+        raise AssertionError
+
+    assert load_report_headers({}, never) == ()
+    assert load_report_headers({FORMAT.encode(): b"xml"}, never) == ()
+
+
+def test_a_report_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Mapping[str, float]:
+        raise RuntimeError("no figures")
+
+    caplog.set_level(logging.ERROR)
+    assert load_report_headers({FORMAT.encode(): b"text"}, broken) == ()
+    assert "the load report failed" in caplog.text
+
+
+def make_core() -> FakeCore:
+    return FakeCore(inputs=(TensorMetadata("text", "BYTES", (-1, 1)),))
+
+
+@pytest.mark.parametrize("path", ["generate", "generate_stream"])
+@pytest.mark.parametrize(("wanted", "header"), [("text", AS_TEXT), ("json", AS_JSON), ("xml", None), (None, None)])
+async def test_generate_responses_carry_it(path: str, wanted: str | None, header: str | None) -> None:
+    async with trio.open_nursery() as nursery:
+        services = make_services(make_core(), load_report=report)
+        stop = trio.Event()
+        host, port = await nursery.start(serve_http, services, HttpSettings(host="127.0.0.1", port=0), stop)
+        async with httpx.AsyncClient() as client:
+            response = await client.post(
+                f"http://{host}:{port}/v2/models/echo/{path}",
+                json={"text": "hi"},
+                headers={} if wanted is None else {FORMAT: wanted},
+            )
+        assert response.status_code == 200
+        assert response.headers.get("endpoint-load-metrics") == header
+        stop.set()
+
+
+async def test_other_responses_do_not() -> None:
+    app = HttpApp(make_services(make_core(), load_report=report), HttpSettings())
+    body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["hi"]}]}
+    answer = await call(app, "POST", "/v2/models/echo/infer", json.dumps(body).encode(), {FORMAT: "text"})
+    assert answer.status == 200
+    assert "endpoint-load-metrics" not in answer.headers

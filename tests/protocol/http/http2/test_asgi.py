@@ -1,0 +1,61 @@
+"""An exchange over ASGI; its limits are tested through the application in `test_app`."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import trio
+from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPScope
+
+from protocol.errors import InvalidArgument, PayloadTooLarge
+from protocol.http.body import BodyLimit
+from protocol.http.http2.asgi import AsgiExchange
+from protocol.limits.request_memory import RequestMemory, RequestShare
+
+
+def too_long(size: int, limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"{size} > {limit}")
+
+
+async def read(chunks: list[bytes], limit: int = 100, *, declared: bytes | None = None) -> object:
+    messages: list[ASGIReceiveEvent] = [{"type": "http.request", "body": c, "more_body": True} for c in chunks]
+    messages.append({"type": "http.request", "body": b"", "more_body": False})
+    remaining = iter(messages)
+
+    async def receive() -> ASGIReceiveEvent:
+        await trio.lowlevel.checkpoint()
+        return next(remaining)
+
+    async def send(event: ASGISendEvent) -> None:
+        raise AssertionError(event)
+
+    scope = cast(
+        HTTPScope,
+        {"method": "POST", "raw_path": b"/", "headers": [] if declared is None else [(b"content-length", declared)]},
+    )
+    exchange = AsgiExchange(scope, receive, send)
+    share = RequestShare(RequestMemory(1 << 20))
+    return await exchange.read_body(BodyLimit(limit, too_long), share, pause_seconds=5)
+
+
+async def test_a_body_of_one_chunk_is_not_copied() -> None:
+    chunk = b"x" * 50
+    assert await read([chunk]) is chunk
+
+
+@pytest.mark.parametrize("chunks", [[], [b""], [b"ab", b"", b"c"], [b"x"] * 100])
+async def test_chunks_are_joined(chunks: list[bytes]) -> None:
+    assert await read(chunks) == b"".join(chunks)
+
+
+async def test_the_limit_is_the_last_size_that_passes() -> None:
+    assert await read([b"x" * 60, b"y" * 40]) == b"x" * 60 + b"y" * 40
+    with pytest.raises(PayloadTooLarge, match="101 > 100"):
+        await read([b"x" * 60, b"y" * 41])
+
+
+@pytest.mark.parametrize("declared", [b"0" * 5000, b"9" * 5000, b"0" * 21, b"-1", b"\xb2"])
+async def test_a_declared_length_that_is_none_is_refused(declared: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="Content-Length"):
+        await read([b"x"], declared=declared)

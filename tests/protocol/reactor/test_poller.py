@@ -1,0 +1,390 @@
+"""The poller: sockets that are called, while tasks, deadlines, threads and the idle go their way by Trio."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from protocol.reactor import poller
+from protocol.reactor.busy_polling import BusyPolling, Events
+from protocol.reactor.poller import the_poller
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """One end for the poller, one for whoever talks to it."""
+    watched, other = socket.socketpair()
+    with watched, other:
+        watched.setblocking(False)
+        yield watched, other
+
+
+def busy_polling(look: Callable[[float, int], Events]) -> BusyPolling:
+    """One that looks before it sleeps from the start."""
+    made = BusyPolling(look)
+    made.limit = 200e-6
+    made._usual = 0.0
+    return made
+
+
+@pytest.fixture(params=["in its place", "in its place, busily", "by Trio"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By Trio is how it waits where Trio does not show its own wait."""
+    if request.param == "by Trio":
+        monkeypatch.setattr(poller, "_descriptor_of_loop", lambda: None)
+    elif request.param == "in its place, busily":
+        monkeypatch.setattr(poller, "BusyPolling", busy_polling)
+    return str(request.param)
+
+
+class Turns(trio.abc.Instrument):
+    """How often Trio has waited itself."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+def echo(watched: socket.socket) -> Callable[[], None]:
+    return lambda: watched.sendall(watched.recv(100))
+
+
+def no_defect(error: Exception) -> None:
+    raise AssertionError("the call has failed") from error
+
+
+def ask(other: socket.socket, times: int) -> None:
+    for number in range(times):
+        other.sendall(bytes([number]))
+        assert other.recv(100) == bytes([number])
+
+
+@pytest.mark.usefixtures("way")
+async def test_sockets_are_called_beside_tasks(pair: Pair) -> None:
+    watched, other = pair
+    the_poller().add(watched, echo(watched), no_defect)
+    left, right = trio.socket.socketpair()
+    with left, right:
+
+        async def answer() -> None:
+            for _ in range(20):
+                await right.send(await right.recv(100))
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(answer)
+                nursery.start_soon(trio.to_thread.run_sync, ask, other, 200)
+                for _ in range(20):
+                    await left.send(b"x")
+                    assert await left.recv(100) == b"x"
+    the_poller().remove(watched)
+
+
+async def test_calls_cost_trio_no_turn(pair: Pair) -> None:
+    watched, other = pair
+    turns = Turns()
+    the_poller().add(watched, echo(watched), no_defect)
+    trio.lowlevel.add_instrument(turns)
+    await trio.to_thread.run_sync(ask, other, 200)
+    assert turns.count < 20
+    the_poller().remove(watched)
+
+
+@pytest.mark.usefixtures("way")
+async def test_deadlines_pass_while_sockets_are_called(pair: Pair) -> None:
+    watched, other = pair
+    the_poller().add(watched, echo(watched), no_defect)
+    is_over = threading.Event()
+
+    def talk() -> None:
+        while not is_over.is_set():
+            ask(other, 10)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, talk)
+            for _ in range(5):
+                with trio.move_on_after(0.02) as waiting:
+                    await trio.sleep_forever()
+                assert waiting.cancelled_caught
+            is_over.set()
+    the_poller().remove(watched)
+
+
+async def test_trio_does_not_sleep_on_behind_a_deadline(pair: Pair) -> None:
+    """It has told how long it will sleep before the poller did so in its place."""
+    the_poller().add(pair[0], echo(pair[0]), no_defect)
+    the_poller().before_io_wait(0.01)
+    assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 0
+    with trio.CancelScope(deadline=trio.current_time() + 0.01):
+        the_poller().before_io_wait(0.02)
+        assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 1
+        await trio.lowlevel.cancel_shielded_checkpoint()
+    the_poller().remove(pair[0])
+
+
+async def test_nor_behind_one_that_a_call_has_moved_away(pair: Pair) -> None:
+    """Nothing is due then any more, and all the sockets would go unheard."""
+    watched, other = pair
+
+    def call() -> None:
+        watched.recv(100)
+        moved.deadline = trio.current_time() + 3600
+
+    the_poller().add(watched, call, no_defect)
+    with trio.CancelScope(deadline=trio.current_time() + 0.01) as moved:
+        other.sendall(b"x")
+        the_poller().before_io_wait(0.02)
+        assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 1
+        await trio.lowlevel.cancel_shielded_checkpoint()
+    the_poller().remove(watched)
+
+
+async def test_trio_is_kept_awake_where_a_call_takes_away_what_was_there_for_it(pair: Pair) -> None:
+    """A socket that a task waits for can be written to, until the call closes it."""
+    watched, other = pair
+    waited, left = socket.socketpair()
+    waited.setblocking(False)
+    closed = trio.Event()
+
+    def call() -> None:
+        watched.recv(100)
+        trio.lowlevel.notify_closing(waited)
+        waited.close()
+
+    async def wait() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await trio.lowlevel.wait_readable(waited)
+        closed.set()
+
+    the_poller().add(watched, call, no_defect)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        left.sendall(b"x")
+        other.sendall(b"x")
+        the_poller().before_io_wait(3600)  # as Trio does, which then would sleep
+        assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 1
+    assert closed.is_set()
+    the_poller().remove(watched)
+    left.close()
+
+
+@pytest.mark.usefixtures("way")
+async def test_a_task_that_a_call_wakes_runs_at_once(pair: Pair) -> None:
+    watched, other = pair
+    heard = trio.Event()
+
+    def call() -> None:
+        watched.recv(100)
+        heard.set()
+
+    the_poller().add(watched, call, no_defect)
+    thread = threading.Timer(0.05, other.sendall, [b"x"])
+    thread.start()
+    with trio.fail_after(60):
+        await heard.wait()
+    thread.join()
+    the_poller().remove(watched)
+
+
+@pytest.mark.usefixtures("way")
+async def test_the_idle_are_told(pair: Pair) -> None:
+    the_poller().add(pair[0], echo(pair[0]), no_defect)
+    with trio.fail_after(60):
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    the_poller().remove(pair[0])
+
+
+@pytest.mark.usefixtures("way")
+async def test_who_looks_away_is_not_called_any_more() -> None:
+    """Not even where both have something: whichever is called first removes the other."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    called: list[int] = []
+
+    def call(number: int) -> Callable[[], None]:
+        def read() -> None:
+            pairs[number][0].recv(100)
+            called.append(number)
+            the_poller().remove(pairs[1 - number][0])
+
+        return read
+
+    for number, (watched, other) in enumerate(pairs):
+        other.sendall(b"x")
+        the_poller().add(watched, call(number), no_defect)
+    await trio.sleep(0.05)
+    assert len(called) == 1
+    the_poller().remove(pairs[called[0]][0])
+    for both in pairs:
+        for end in both:
+            end.close()
+
+
+@pytest.mark.usefixtures("way")
+async def test_one_that_is_closed_gives_its_number_to_another(pair: Pair) -> None:
+    first, _ = pair
+    number = first.fileno()
+    the_poller().add(first, echo(first), no_defect)
+    first.close()
+    second, other = socket.socketpair()
+    with second, other:
+        assert second.fileno() == number
+        the_poller().add(second, echo(second), no_defect, later=True)
+        the_poller().remove(first)
+        await trio.to_thread.run_sync(ask, other, 3)
+        the_poller().remove(second)
+
+
+@pytest.mark.usefixtures("way")
+async def test_workers_are_called_when_what_comes_meanwhile_has_been_read() -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    said: list[str] = []
+
+    def call(name: str, number: int, send: int) -> Callable[[], None]:
+        def read() -> None:
+            pairs[number][0].recv(1)
+            said.append(name)
+            if len(said) < 3:
+                pairs[send][1].sendall(b"x")
+
+        return read
+
+    the_poller().add(pairs[0][0], call("worker", 0, 0), no_defect, later=True)
+    the_poller().add(pairs[1][0], call("client", 1, 2), no_defect)
+    the_poller().add(pairs[2][0], call("other client", 2, 1), no_defect)
+    pairs[0][1].sendall(b"x")
+    pairs[1][1].sendall(b"x")
+    await trio.sleep(0.05)
+    assert said == ["client", "other client", "client", "worker"]
+    for watched, other in pairs:
+        the_poller().remove(watched)
+        watched.close()
+        other.close()
+
+
+@pytest.mark.usefixtures("way")
+async def test_bursts_have_an_end(pair: Pair) -> None:
+    """Once for all that had something, and only as long as asked. Who is to be told by several is told once."""
+    watched, other = pair
+    said: list[str] = []
+
+    def end() -> None:
+        said.append("end")
+
+    def call() -> None:
+        watched.recv(1)
+        said.append("read")
+
+    the_poller().add(watched, call, no_defect)
+    with the_poller().calling_last(end):
+        with the_poller().calling_last(end):
+            pass
+        other.sendall(b"x")
+        await trio.sleep(0.05)
+    assert said == ["read", "end"]
+    del said[:]
+    other.sendall(b"x")
+    await trio.sleep(0.05)
+    assert said == ["read"]
+    the_poller().remove(watched)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_defect_in_a_call_costs_its_socket(pair: Pair, later: bool) -> None:
+    """Its owner is told of it, once; the other sockets, and Trio's own waits, go on."""
+    told: list[Exception] = []
+
+    def call() -> None:
+        raise ZeroDivisionError
+
+    failing, its_other = socket.socketpair()
+    with failing, its_other:
+        the_poller().add(failing, call, told.append, later=later)
+        the_poller().add(pair[0], echo(pair[0]), no_defect)
+        its_other.sendall(b"x")
+        await trio.to_thread.run_sync(ask, pair[1], 20)
+        assert [type(error) for error in told] == [ZeroDivisionError]
+        the_poller().remove(failing)  # as an owner does that does not know that it was removed
+        the_poller().remove(pair[0])
+
+
+@pytest.mark.usefixtures("way")
+async def test_an_owner_that_cannot_be_told_of_a_defect_costs_no_other(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    def call() -> None:
+        raise ZeroDivisionError
+
+    def failed(error: Exception) -> None:
+        raise ValueError("cannot end it")
+
+    failing, its_other = socket.socketpair()
+    with failing, its_other:
+        the_poller().add(failing, call, failed)
+        the_poller().add(pair[0], echo(pair[0]), no_defect)
+        its_other.sendall(b"x")
+        await trio.to_thread.run_sync(ask, pair[1], 20)
+        the_poller().remove(pair[0])
+    assert "cannot end it" in caplog.text
+
+
+@pytest.mark.usefixtures("way")
+async def test_a_defect_at_the_end_of_a_burst_keeps_no_other_from_being_called(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends: list[int] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    the_poller().add(pair[0], echo(pair[0]), no_defect)
+    with the_poller().calling_last(fail), the_poller().calling_last(lambda: ends.append(1)):
+        await trio.to_thread.run_sync(ask, pair[1], 5)
+        await trio.sleep(0.01)
+    assert len(ends) >= 5
+    assert "ZeroDivisionError" in caplog.text
+    the_poller().remove(pair[0])
+
+
+async def test_a_defect_in_the_wait_itself_is_got_over(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It sleeps at once from then on; Trio would have removed the instrument."""
+    waited: list[float] = []
+
+    def wait(timeout: float, most: int) -> Events:
+        waited.append(timeout)
+        if len(waited) == 3:
+            raise ZeroDivisionError
+        return the_poller()._system.poll(timeout, most)
+
+    monkeypatch.setattr(the_poller().busy, "wait", wait)
+    the_poller().add(pair[0], echo(pair[0]), no_defect)
+    with the_poller().busy.limited_to(200e-6):
+        await trio.to_thread.run_sync(ask, pair[1], 20)
+        assert the_poller().busy.limit == 0
+    assert len(waited) > 3
+    assert "ZeroDivisionError" in caplog.text
+    the_poller().remove(pair[0])
+
+
+async def test_there_is_one_for_each_run() -> None:
+    assert the_poller() is the_poller()
+    others: list[poller.Poller] = []
+
+    async def main() -> None:
+        others.append(the_poller())
+
+    await trio.to_thread.run_sync(trio.run, main)
+    assert others[0] is not the_poller()
