@@ -229,13 +229,13 @@ class InferenceCore(Protocol):
     def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted | None:
         """As `infer`, without a task that waits: the answer is given to `answer_to`. Where the request needs more than
         a place in its model's queue nothing is done, and None says so: then `infer` does it. With `later` the request
-        waits for `give_out`, so that all of a burst share batches.
+        waits for `flush`, so that all of a burst share batches.
 
         Raises:
             ServerError: what is wrong with the request.
         """
 
-    def give_out(self) -> None:
+    def flush(self) -> None:
         """Have run what was submitted to wait for this. Who submits so calls it before it waits for anything."""
 
     def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:

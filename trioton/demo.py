@@ -120,7 +120,7 @@ async def _stop_on_signals(signals: AsyncIterator[int], show: trio.CancelScope) 
 
 
 async def _play(server: Server, serving: trio.Nursery, examples: Path) -> int:
-    """Build, serve, ask. Answers 0 if all answers were right; the server then runs in the nursery."""
+    """Build, serve, ask. Replies 0 if all answers were right; the server then runs in the nursery."""
     repository = server.settings.model_repository[0]
     if await _script(examples / "build_repository.py", str(repository)) != 0:
         raise DemoError("the model repository could not be built")

@@ -67,7 +67,7 @@ class ServerCore:
         self._settings = settings
         self._cache = cache
         self._in_flight = InFlight()
-        self._fed: list[Model] = []  # that have been submitted what `give_out` is for
+        self._fed: list[Model] = []  # that have been submitted what `flush` is for
         self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
@@ -236,15 +236,15 @@ class ServerCore:
             self._fed.append(model)
         return submission
 
-    def give_out(self) -> None:
+    def flush(self) -> None:
         fed, self._fed = self._fed, []
         for model in fed:
             try:
-                model.give_out()
+                model.flush()
             except Exception as error:
                 self._failures.note("scheduler", error, f"model '{model.name}' could not be given its requests")
                 with self._failures.noted("scheduler", f"model '{model.name}' could not be given its requests again"):
-                    model.give_out()  # else they would wait for whoever comes next
+                    model.flush()  # else they would wait for whoever comes next
 
     def answered(self, submission: Submission) -> None:
         """Implements `actors.model.submission.Acceptance`."""

@@ -17,7 +17,7 @@ import trio
 
 from actors.instance.rate_limiter import InstanceLimit
 from actors.instance.response_stream import ResponseStream
-from actors.instance.slot import Place, RunningBatch, running_batch
+from actors.instance.slot import BatchSlot, RunningBatch, running_batch
 from actors.instance.warmup import warm_up
 from actors.mail.messages import (
     BatchDone,
@@ -61,9 +61,9 @@ class ModelInstance:
     passive_until: trio.Event | None = None
     # Whether a batch has come to its end: a restart is then likely to help.
     has_worked: bool = field(default=False, init=False)
-    _places: set[Place] = field(default_factory=set, init=False)
+    _places: set[BatchSlot] = field(default_factory=set, init=False)
     # Those whose last batch runs: the instance has another one for the next.
-    _freed: set[Place] = field(default_factory=set, init=False)
+    _freed: set[BatchSlot] = field(default_factory=set, init=False)
     # Batches that no task waits for.
     _begun: set[RunningBatch] = field(default_factory=set, init=False)
     _streams: set[ResponseStream] = field(default_factory=set, init=False)
@@ -75,7 +75,7 @@ class ModelInstance:
     _is_stopping: bool = field(default=False, init=False)
     _is_reporting: bool = field(default=False, init=False)
     # What was given within the report of a batch that ran at once, and until when such a one may follow it.
-    _following: tuple[Place, Execute] | None = field(default=None, init=False)
+    _following: tuple[BatchSlot, Execute] | None = field(default=None, init=False)
     _follows_until: float = field(default=0.0, init=False)
     _now: Callable[[], float] = field(default=trio.current_time, init=False)  # as `scheduler_loop`'s
 
@@ -121,18 +121,18 @@ class ModelInstance:
             self._close_streams(self._streams, InstanceDied(f"model instance '{self.name}' was stopped"))
 
     def _open_place(self, hearing: trio.Nursery) -> None:
-        def take_ahead(place: Place) -> None:
+        def prefetch(place: BatchSlot) -> None:
             hearing.start_soon(self._take_ahead, place)
 
-        place = Place(self.name, self._begin, self._free, take_ahead if self.runs_ahead else None)
+        place = BatchSlot(self.name, self._begin, self._free, prefetch if self.runs_ahead else None)
         self._places.add(place)
-        self.scheduler.tell(InstanceReady(place.address))
+        self.scheduler.send_nowait(InstanceReady(place.address))
         if self.limit is None:
             hearing.start_soon(self._hear, place)
         else:
             hearing.start_soon(self._hear_in_turns, place, self.limit)
 
-    def _free(self, place: Place) -> None:
+    def _free(self, place: BatchSlot) -> None:
         """The instance can take a batch beside that of a place: in another one, and this one ends with its batch."""
         if place not in self._freed and self._hearing is not None:
             self._freed.add(place)
@@ -144,7 +144,7 @@ class ModelInstance:
                 self._note(error, "it has no place for another batch until its present one has ended")
                 self._freed.discard(place)
 
-    async def _hear(self, place: Place) -> None:
+    async def _hear(self, place: BatchSlot) -> None:
         """Run the batches that come to a place and that could not be begun by a call, until it is closed."""
         while (message := await place.receive()) is not None:
             if not (self.backend.runs_at_once and self._begin(place, message)):
@@ -152,7 +152,7 @@ class ModelInstance:
                 await self._run_batch(place, message, place.free)
             del message  # a place that waits for the next one keeps no tensors, and no client's shared memory
 
-    async def _hear_in_turns(self, place: Place, limit: InstanceLimit) -> None:
+    async def _hear_in_turns(self, place: BatchSlot, limit: InstanceLimit) -> None:
         """As `_hear`, each batch when it is the instance's turn; one that is there when a batch ends waits in line
         before what that one held goes to anybody else."""
         while (message := await place.receive()) is not None:
@@ -164,7 +164,7 @@ class ModelInstance:
                     if message is not None:
                         await limit.renew()
 
-    def _after_batch(self, place: Place) -> None:
+    def _after_batch(self, place: BatchSlot) -> None:
         if self._has_died and self._serving is not None:
             self._serving.cancel()
         if place in self._freed:
@@ -177,13 +177,13 @@ class ModelInstance:
             except Exception as error:  # the batch that has ended is to be reported all the same
                 self._note(error, "its next batch could not be begun, and is left to its task")
 
-    async def _run_batch(self, place: Place, message: Execute, free: Callable[[], None] | None) -> None:
+    async def _run_batch(self, place: BatchSlot, message: Execute, free: Callable[[], None] | None) -> None:
         if self.is_decoupled:
             await self._execute_decoupled(place, message)
         else:
             await self._execute(place, message, free)
 
-    async def _take_ahead(self, place: Place) -> None:
+    async def _take_ahead(self, place: BatchSlot) -> None:
         """Give the backend its next batch while it runs one."""
         await trio.lowlevel.checkpoint()  # until it has been given the one before, so that batches keep their order
         message = place.receive_nowait()
@@ -209,13 +209,13 @@ class ModelInstance:
     def _report(self, message: BatchDone | InstanceGone | StreamEnded) -> None:
         was_reporting, self._is_reporting = self._is_reporting, True
         try:
-            self.scheduler.tell(message)
+            self.scheduler.send_nowait(message)
         except Unavailable:  # it has ended, and answered for all that it had given out
             return
         finally:
             self._is_reporting = was_reporting
 
-    def _begin(self, place: Place, message: Execute) -> bool:
+    def _begin(self, place: BatchSlot, message: Execute) -> bool:
         """Have the backend begin a batch by a call, if that is possible."""
         if self.limit is not None or self.is_decoupled or self._is_stopping:
             return False
@@ -241,7 +241,7 @@ class ModelInstance:
                 self._tell_cancelled(running.batch, item)
         return True
 
-    def _run_at_once(self, place: Place, message: Execute) -> bool:
+    def _run_at_once(self, place: BatchSlot, message: Execute) -> bool:
         """With its end too, unless that comes later, and with those that follow. What is given within the report of
         another batch, whose callers would wait for this one's end, runs after it. What takes too long is left to the
         place's task, and so to a turn of its own, and so is what a scheduler of sequences gives, which must not be told
@@ -266,7 +266,7 @@ class ModelInstance:
             self._follows_until = 0.0
         return True
 
-    def _start_at_once(self, place: Place, message: Execute) -> bool:
+    def _start_at_once(self, place: BatchSlot, message: Execute) -> bool:
         running = running_batch(place, message, self._now())
         if not running.batch:
             return False
@@ -314,7 +314,7 @@ class ModelInstance:
             self._begun.remove(running)
             self._end(running, result)
 
-    async def _execute(self, place: Place, message: Execute, free: Callable[[], None] | None) -> None:
+    async def _execute(self, place: BatchSlot, message: Execute, free: Callable[[], None] | None) -> None:
         """Run a batch and report it on every path."""
         running = running_batch(place, message, self._now())
         batch, requests = running.batch, running.requests
@@ -379,7 +379,7 @@ class ModelInstance:
             return result
         return Internal(f"model instance '{self.name}' gave {len(result.responses)} responses to {size} requests")
 
-    async def _execute_decoupled(self, place: Place, message: Execute) -> None:
+    async def _execute_decoupled(self, place: BatchSlot, message: Execute) -> None:
         """Hand a batch over and report it on every path; its responses come by their streams, also later."""
         streams = [ResponseStream(item, self._end_stream, self.responses, self.is_iterative) for item in message.batch]
         self._streams.update(streams)

@@ -18,7 +18,7 @@ from protocol.messages import InferenceRequest
 from protocol.server_settings import Trace
 
 
-class Place(Inbox[Execute]):
+class BatchSlot(Inbox[Execute]):
     """Where an instance runs one batch at a time. What the backend cannot begin by a call is left for the place's task,
     as is what comes while a batch runs."""
 
@@ -27,14 +27,14 @@ class Place(Inbox[Execute]):
     def __init__(
         self,
         name: str,
-        begin: Callable[[Place, Execute], bool],
-        free: Callable[[Place], None],
-        take_ahead: Callable[[Place], None] | None,
+        begin: Callable[[BatchSlot, Execute], bool],
+        free: Callable[[BatchSlot], None],
+        prefetch: Callable[[BatchSlot], None] | None,
     ) -> None:
         super().__init__()
         self.is_busy = False
         self.free = partial(free, self)
-        self.address = InstanceAddress(name, self, None if take_ahead is None else partial(take_ahead, self))
+        self.address = InstanceAddress(name, self, None if prefetch is None else partial(prefetch, self))
         self._begin = begin
 
     def send_nowait(self, message: Execute) -> None:
@@ -71,7 +71,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     """A batch that the backend has. `batch` are those of the message that are run, `requests` what they ask, and
     `traces` those of them that are traced. `started` is in seconds of Trio's clock."""
 
-    place: Place
+    place: BatchSlot
     message: Execute
     batch: Sequence[QueuedRequest]
     requests: Sequence[InferenceRequest]
@@ -79,7 +79,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     started: float
 
 
-def running_batch(place: Place, message: Execute, now: float) -> RunningBatch:
+def running_batch(place: BatchSlot, message: Execute, now: float) -> RunningBatch:
     """What is run of a message."""
     batch: list[QueuedRequest] = []
     requests: list[InferenceRequest] = []

@@ -86,11 +86,11 @@ class BatchInbox(Protocol):
 
 class InstanceAddress(msgspec.Struct, frozen=True, eq=False):
     """A loaded model instance. An instance is given no more than the batch that it runs and the next, so its `inbox` is
-    never full. `take_ahead` makes it take the next one while it runs one; None where that waits in the inbox."""
+    never full. `prefetch` makes it take the next one while it runs one; None where that waits in the inbox."""
 
     name: str
     inbox: BatchInbox
-    take_ahead: Callable[[], None] | None = None
+    prefetch: Callable[[], None] | None = None
 
 
 class Submit(msgspec.Struct, frozen=True):
@@ -165,13 +165,13 @@ SchedulerMessage: TypeAlias = (
 
 
 class SchedulerAddress(msgspec.Struct, frozen=True):
-    """`tell` has the scheduler note a message before it returns, and never waits. It raises Unavailable if the
+    """`send_nowait` has the scheduler note a message before it returns, and never waits. It raises Unavailable if the
     scheduler has ended. Requests may be answered meanwhile (see `actors.scheduling.base`)."""
 
-    tell: Callable[[SchedulerMessage], None]
-    # As telling `Submit`, but what can run is given out only when `give_out` is called, which must follow soon.
+    send_nowait: Callable[[SchedulerMessage], None]
+    # As telling `Submit`, but what can run is given out only when `flush` is called, which must follow soon.
     submit: Callable[[QueuedRequest], None]
-    give_out: Callable[[], None]
+    flush: Callable[[], None]
 
 
 class StoppedAccepting(Unavailable):

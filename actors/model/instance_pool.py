@@ -146,7 +146,7 @@ class ModelInstances:
                 place.end()
                 if self._scheduler is not None:
                     with suppress(Unavailable):
-                        self._scheduler.tell(RemoveInstance(place.spec.name))
+                        self._scheduler.send_nowait(RemoveInstance(place.spec.name))
 
     async def _supervise(self, spec: InstanceSpec, *, task_status: trio.TaskStatus[None]) -> None:
         """Keep one instance running until the scheduler has drained, or it is removed. Only the first load's failure
@@ -172,7 +172,7 @@ class ModelInstances:
             place.is_coming for place in self._places if not place.spec.is_passive
         ):
             with suppress(Unavailable):  # the scheduler has ended
-                self._scheduler.tell(RestartDelayed())
+                self._scheduler.send_nowait(RestartDelayed())
 
     def _instance(self, limit: InstanceLimit | None, place: SupervisedInstance) -> ModelInstance:
         assert self._scheduler is not None  # it is started first

@@ -350,10 +350,10 @@ class Model:
         except StoppedAccepting:  # its successor may take it
             return None
 
-    def give_out(self) -> None:
+    def flush(self) -> None:
         """Have run what was submitted to be given out later."""
         if self._address is not None:
-            self._address.give_out()
+            self._address.flush()
 
     def _submitted(
         self,
@@ -385,7 +385,7 @@ class Model:
             if later:
                 self._address.submit(item)
             else:
-                self._address.tell(Submit(item))
+                self._address.send_nowait(Submit(item))
         except Exception:  # Unavailable, or a defect
             item.is_cancelled = True
             if item.turn is not None:
@@ -399,7 +399,7 @@ class Model:
         open sequences go on until they end."""
         if self._address is not None:
             with suppress(Unavailable):
-                self._address.tell(Drain(lets_sequences_end))
+                self._address.send_nowait(Drain(lets_sequences_end))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Started when all instances are loaded; a failed load is raised as one ServerError, after clean-up."""

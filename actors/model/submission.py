@@ -97,7 +97,7 @@ class Submission(msgspec.Struct, eq=False):
     def _abandon(self) -> None:
         self._item.cancel()
         with suppress(Unavailable):
-            self._address.tell(Abandon(self._item))
+            self._address.send_nowait(Abandon(self._item))
 
 
 def cancelled(model_name: str, request_id: str) -> Cancelled:

@@ -4,13 +4,13 @@ Flow: core → model → [scheduler] → model instance → [scheduler] → repl
 what can run, is the scheduler's own: `actors.scheduling.scheduler`, or `actors.scheduling.sequence.batcher` for
 sequences.
 
-A message is noted by a call, within `SchedulerAddress.tell`. The task wakes once for all that was told since it slept,
-so that requests of a burst share a batch; who knows where its burst ends says so (`SchedulerAddress.give_out`), and the
-task sleeps on. The end of a batch does not wait for it either: in that one call its instance is given the next one,
-then, while that computes, the scheduler answers, and counts the batch while answers are on their way. Nobody else
-answers a request that it holds, and whoever asks for what was counted finds it there: nothing else runs meanwhile. A
-caller that is answered may tell the scheduler something before `tell` returns, so answers come last in what changes its
-state.
+A message is noted by a call, within `SchedulerAddress.send_nowait`. The task wakes once for all that was sent since
+it slept, so that requests of a burst share a batch. Callers that batch call `SchedulerAddress.flush` at the end of a
+burst, and the task need not wake. The end of a batch does not wait for it either: in that one call its instance is
+given the next one, then, while that computes, the scheduler answers, and counts the batch while answers are on their
+way. Nobody else answers a request that it holds, and whoever asks for what was counted finds it there: nothing else
+runs meanwhile. A caller that is answered may send the scheduler something before that returns, so answers come last
+in what changes its state.
 
 A defect is never raised to whoever tells something, and never ends the task. One in noting a request is that request's.
 One in finding what can run has the policy made anew, with what waits; where that does not help, all that waits fails,
@@ -44,7 +44,7 @@ from actors.metrics.statistics import FailureReason, VersionStatistics
 from actors.scheduling.ordered_replies import OrderedReplies
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.failures import CallbackFailures
-from protocol.reactor.replies import Awaited
+from protocol.reactor.replies import PendingReply
 from protocol.sync.wakeup import Wakeup
 
 
@@ -78,7 +78,7 @@ class SchedulerLoop(abc.ABC):
     _held_until: float = field(default=-math.inf, init=False)
     # Since the task has last looked what can be given out.
     _has_news: bool = field(default=False, init=False)
-    # As `_give_out` has said last.
+    # As `_flush` has said last.
     _wake_at: float = field(default=math.inf, init=False)
     _news: Wakeup = field(default_factory=Wakeup, init=False)
     # The clock that Trio runs by, without the way to it, which costs two calls each time.
@@ -97,11 +97,11 @@ class SchedulerLoop(abc.ABC):
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
         try:
             self._now = trio.lowlevel.current_clock().current_time
-            task_status.started(SchedulerAddress(self._tell, self._submit_later, self._give_out_now))
+            task_status.started(SchedulerAddress(self._tell, self._submit_later, self._flush_now))
             while not (self._is_draining and not self.policy.waiting and not self._has_running()):
                 await self._wait()
                 try:
-                    self._wake_at = self._give_out(self._now())
+                    self._wake_at = self._flush(self._now())
                 except Exception as error:
                     self._wake_at = self._recover(error)
         finally:
@@ -125,7 +125,7 @@ class SchedulerLoop(abc.ABC):
             except Exception as error:
                 items, replies = self._finish_failed(message, error)
             try:
-                self._wake_at = self._give_out(now)
+                self._wake_at = self._flush(now)
             except Exception as error:
                 self._wake_at = self._recover(error)
             if self._is_draining or self._wake_at != math.inf:
@@ -152,9 +152,9 @@ class SchedulerLoop(abc.ABC):
         except Exception as error:
             self._refuse_defective(item, error)
 
-    def _give_out_now(self) -> None:
+    def _flush_now(self) -> None:
         try:
-            self._wake_at = self._give_out(self._now())
+            self._wake_at = self._flush(self._now())
         except Exception as error:
             self._wake_at = self._recover(error)
         if self._wake_at != math.inf or self._is_draining:
@@ -181,7 +181,7 @@ class SchedulerLoop(abc.ABC):
             self._answer_in_order(self.ordered, items, replies)
             return
         last = items[-1].reply if items else None
-        edge = last.answers if isinstance(last, Awaited) else None  # mostly that of all of them
+        edge = last.replies if isinstance(last, PendingReply) else None  # mostly that of all of them
         if edge is not None:
             edge.begin_burst()
         try:
@@ -254,11 +254,11 @@ class SchedulerLoop(abc.ABC):
         return [*done.batch], [self._defect()] * len(done.batch)
 
     def _recover(self, error: Exception) -> float:
-        """As `_give_out`, after that has raised."""
+        """As `_flush`, after that has raised."""
         self._note(error, "what can run was not found; trying again with what waits")
         try:
             self._renew()
-            return self._give_out(self._now())
+            return self._flush(self._now())
         except Exception as another:
             self._note(another, "what can run was not found again; all that waits fails")
         try:
@@ -284,7 +284,7 @@ class SchedulerLoop(abc.ABC):
         """Queue a request, or answer it."""
 
     @abc.abstractmethod
-    def _give_out(self, now: float) -> float:
+    def _flush(self, now: float) -> float:
         """Refuse what has waited too long, and give idle instances what can run. Returns when to look again though no
         message has come; `math.inf` for never."""
 

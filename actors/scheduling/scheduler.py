@@ -61,7 +61,7 @@ class Scheduler(SchedulerLoop):
     # What the policy has; known here too, so that nothing is lost when that fails.
     _queued: set[QueuedRequest] = field(default_factory=set)
 
-    def _give_out(self, now: float) -> float:
+    def _flush(self, now: float) -> float:
         policy = self.policy
         if not policy.waiting:
             return math.inf
@@ -229,8 +229,8 @@ class Scheduler(SchedulerLoop):
             if batch is None:
                 return
             self._hand_over(instance, batch, self._ahead)
-            if instance.take_ahead is not None:
-                instance.take_ahead()
+            if instance.prefetch is not None:
+                instance.prefetch()
 
     def _hand_over(self, instance: InstanceAddress, batch: Batch, running: dict[InstanceAddress, Execute]) -> None:
         reason = batch.reason

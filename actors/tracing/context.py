@@ -14,7 +14,7 @@ _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
-class SpanPlace:
+class SpanContext:
     """The trace, and the span of the request's computation; `trace_state` is the caller's."""
 
     trace_id: int
@@ -36,11 +36,11 @@ class SpanPlace:
         return json.dumps(found)
 
 
-def place_beneath(traceparent: str, tracestate: str) -> SpanPlace:
+def place_beneath(traceparent: str, tracestate: str) -> SpanContext:
     """A new place, in the caller's trace if it has given one that is valid."""
     found = _TRACEPARENT.fullmatch(traceparent)
     caller = 0 if found is None or not int(found.group(2), 16) else int(found.group(1), 16)
-    return SpanPlace(caller or _random(16), _random(8), tracestate if caller else "")
+    return SpanContext(caller or _random(16), _random(8), tracestate if caller else "")
 
 
 def _random(size: int) -> int:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.tracing.context import SpanPlace, place_beneath
+from actors.tracing.context import SpanContext, place_beneath
 from actors.tracing.sampling import TraceSampling
 from protocol.messages import LATEST_VERSION, Tensor
 from protocol.server_settings import TracedTensor
@@ -83,7 +83,7 @@ class RequestTrace:
         self.sampling = sampling
         self.parent_context = parent_context
         self.parent_id = parent_id
-        self.place: SpanPlace | None = None
+        self.place: SpanContext | None = None
         self.stamps: list[tuple[str, int]] = []
         self.tensors: list[RecordedTensor] = []
         self.tensor_bytes = 0

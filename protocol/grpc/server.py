@@ -12,7 +12,7 @@ import socket
 
 import trio
 
-from protocol.grpc.codec.request_templates import RequestForms
+from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.connection.calls import Shared
 from protocol.grpc.connection.connection import Connection
 from protocol.grpc.inference.direct_infer import DirectInfer
@@ -21,7 +21,7 @@ from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
 from protocol.reactor.poller import the_poller
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 from protocol.reactor.tls import agreed_protocol, server_stream
 from protocol.services import EdgeServices
 
@@ -64,18 +64,18 @@ class _Server:
     def __init__(self, services: EdgeServices, settings: GrpcSettings) -> None:
         self._settings = settings
         self._counts = services.limits
-        forms = RequestForms()
+        forms = RequestTemplates()
         self._failures = services.failures
-        self._answers = Answers(self._failures)
+        self._replies = Replies(self._failures)
         self._poller = the_poller()
         self._shared = Shared(
-            grpc_handlers(services, settings, forms, self._answers),
+            grpc_handlers(services, settings, forms, self._replies),
             settings.limits,
             services.limits,
             services.memory,
             threads=trio.CapacityLimiter(os.cpu_count() or 1),
-            direct=DirectInfer.of(services, settings, forms, self._answers),
-            give_out=services.core.give_out,
+            direct=DirectInfer.of(services, settings, forms, self._replies),
+            flush=services.core.flush,
             poller=self._poller,
             failures=self._failures,
             failure_log=services.failure_log,
@@ -86,8 +86,8 @@ class _Server:
 
     async def answer(self) -> None:
         """As long as connections are to be called."""
-        with self._poller.calling_last(self._shared.give_out):
-            await self._answers.run()
+        with self._poller.calling_last(self._shared.flush):
+            await self._replies.run()
 
     async def serve_connection(self, stream: trio.SocketStream) -> None:
         """One client. A defect here costs this connection only."""

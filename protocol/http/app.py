@@ -18,7 +18,7 @@ from protocol.errors import Internal, ServerError, text_of
 from protocol.http.body import BodyLimit
 from protocol.http.codec.compression import IDENTITY, content_encoding, inflate
 from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
-from protocol.http.codec.request_templates import RequestForms
+from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.errors import BodyTooLarge, LimitError, error_reply
 from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
 from protocol.http.handlers.failed_request import describe
@@ -40,7 +40,7 @@ class HttpApp:
     services: EdgeServices
     settings: HttpSettings
     routes: RouteTable = field(default_factory=RouteTable)
-    forms: RequestForms = field(default_factory=RequestForms)
+    forms: RequestTemplates = field(default_factory=RequestTemplates)
     _json_limit: BodyLimit = field(init=False)
     _binary_limit: BodyLimit = field(init=False)
     _count_overload: Callable[[], None] = field(init=False)

@@ -31,12 +31,12 @@ from protocol.http.head import Head
 from protocol.http.reply import Reply
 from protocol.messages import LATEST_VERSION, InferenceResponse
 from protocol.reactor.poller import the_poller
-from protocol.reactor.replies import Answers, Awaited, describe_awaited
+from protocol.reactor.replies import PendingReply, Replies, describe_pending
 
 logger = logging.getLogger(__name__)
 
 
-class Asking(Protocol):
+class ReplySink(Protocol):
     """Who asks: a connection with one request."""
 
     def answer(self, request: DirectRequest) -> None:
@@ -60,19 +60,19 @@ class DirectHead:
     keys: KeyRing | None
 
 
-class DirectRequest(Awaited, kw_only=True):
+class DirectRequest(PendingReply, kw_only=True):
     """One that is under way."""
 
-    asking: Asking
+    sink: ReplySink
     encoding: OutputEncoding
     accepts_coding: bytes | None
     size: int
 
     def deliver(self) -> None:
-        self.asking.answer(self)
+        self.sink.answer(self)
 
     def fail(self, error: Exception) -> None:
-        self.asking.fail_answer(self, error)
+        self.sink.fail_answer(self, error)
 
 
 class DirectInference:
@@ -84,13 +84,13 @@ class DirectInference:
         self.poller = the_poller()
         self.keys = app.services.access.keys
         self.failures = app.services.failures
-        self.answers: Answers = Answers(self.failures)
-        self.give_out = app.services.core.give_out
+        self.replies: Replies = Replies(self.failures)
+        self.flush = app.services.core.flush
 
     async def run(self) -> None:
         """As long as connections are to be called."""
-        with self.poller.calling_last(self.give_out):
-            await self.answers.run()
+        with self.poller.calling_last(self.flush):
+            await self.replies.run()
 
     def head(self, head: Head, data: bytes) -> DirectHead | None:
         """None where its requests are not plain inference."""
@@ -140,7 +140,7 @@ class DirectInference:
         """What `hold` has counted is let go, or counted by `begin` or by a task from now on."""
         self._services.memory.held -= size
 
-    def begin(self, head: DirectHead, body: memoryview, asking: Asking) -> DirectRequest | None:
+    def begin(self, head: DirectHead, body: memoryview, sink: ReplySink) -> DirectRequest | None:
         """Queue a request; None where it has to go the usual way, and nothing has been done."""
         services = self._services
         memory, size = services.memory, len(body)
@@ -155,7 +155,7 @@ class DirectInference:
             if decoded.placement is not None:
                 return None
             request = DirectRequest(
-                self.answers, asking=asking, encoding=decoded.encoding, accepts_coding=head.accepts_coding, size=size
+                self.replies, sink=sink, encoding=decoded.encoding, accepts_coding=head.accepts_coding, size=size
             )
             request.submitted = services.core.submit(decoded.request, request, later=True)
         except ServerError:
@@ -187,7 +187,7 @@ class DirectInference:
 
     def note_failure(self, request: DirectRequest, error: Exception, status: int) -> None:
         """Log that it is answered with an error."""
-        self._services.failure_log.note("HTTP infer", status, error, partial(describe_awaited, request))
+        self._services.failure_log.note("HTTP infer", status, error, partial(describe_pending, request))
 
     def note_refusal(self, head: DirectHead, error: ServerError, status: int) -> None:
         """Log that a request is answered with an error though only its head has come."""

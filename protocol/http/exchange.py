@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument
 from protocol.http.body import BodyLimit
-from protocol.http.codec.request_templates import RequestForms
+from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.reply import Headers, Reply
 from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import RequestShare
@@ -57,7 +57,7 @@ class HttpRequest:
     headers: Mapping[bytes, bytes]
     body: Buffer
     writer: BodyWriter
-    forms: RequestForms
+    forms: RequestTemplates
     sent_headers: Iterable[tuple[bytes, bytes]] = ()
     trace: Trace | None = None
     inference: InferenceRequest | None = None

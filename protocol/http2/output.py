@@ -17,7 +17,7 @@ from protocol.http2.connection import ServerConnection
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID
 from protocol.http2.writer import Writer
 from protocol.messages import Buffer
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 from protocol.reactor.transport import Wire, split
 from protocol.sync.wakeup import WaitingTasks
 
@@ -27,7 +27,7 @@ PORTIONS = 8
 PROGRESS = 65536
 # No more response data than this waits for the socket; whoever has more waits instead.
 MAX_BACKLOG = 1 << 20
-# Answers to the peer's own frames (PING, SETTINGS, refused streams); a peer that reads none of them is not read either.
+# Replies to the peer's own frames (PING, SETTINGS, refused streams); a peer that reads none of them is not read either.
 MAX_CONTROL_BACKLOG = 1 << 16
 # A larger response gains nothing by leaving together with others.
 _WRITTEN_ABOVE = 65536
@@ -84,11 +84,11 @@ class FrameOutput:
         if self._h2.output:
             self._writer.put(self._h2.data_to_send())
 
-    def write_after(self, answers: Answers) -> None:
+    def write_after(self, replies: Replies) -> None:
         """`write`, when all answers that are there have been delivered."""
         if not self._writes_soon:
             self._writes_soon = True
-            answers.call_last(self.write, self._writer.fail)
+            replies.call_last(self.write, self._writer.fail)
 
     def write(self) -> None:
         """As `flush`, at the end of a burst of work."""
@@ -133,13 +133,13 @@ class FrameOutput:
         with contextlib.suppress(StreamClosedError):  # it is reset as well, in the same burst
             self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
 
-    def _write_soon(self, size: int, answers: Answers) -> None:
+    def _write_soon(self, size: int, replies: Replies) -> None:
         """Frames with so many bytes of data have been made; they leave with those of other answers that are there."""
-        if size > _WRITTEN_ABOVE or not answers.left:
+        if size > _WRITTEN_ABOVE or not replies.left:
             self.write()
         elif not self._writes_soon:
             self._writes_soon = True
-            answers.call_last(self.write, self._writer.fail)
+            replies.call_last(self.write, self._writer.fail)
 
     async def _send_in_frames(
         self, stream_id: int, parts: Sequence[Buffer], left: int, *, end_stream: bool = False

@@ -44,7 +44,7 @@ class Reading(Protocol):
     def fail(self, error: Exception) -> None:
         """What the poller has called has raised this, a defect: the connection is over."""
 
-    def give_out(self) -> None:
+    def flush(self) -> None:
         """The burst is over: what it has brought may begin. The poller has that done itself."""
 
 
@@ -81,7 +81,7 @@ class WireReader:
                 self._size = MAX_RECEIVE_SIZE if len(data) == size else RECEIVE_SIZE
                 reading.take(data)
             reading.end_burst()
-            reading.give_out()
+            reading.flush()
 
     async def _be_in_sight(self, poller: Poller, plain: PlainWire) -> None:
         """Let the poller read, until there is something to wait for, or an end."""

@@ -1,4 +1,4 @@
-"""Answers that actors give to an edge by a call: those that are there are taken together, each by its connection.
+"""Replies that actors give to an edge by a call: those that are there are taken together, each by its connection.
 
     actor -> [answers] -> connection -> client
 
@@ -31,7 +31,7 @@ class Answered(Protocol):
         sent."""
 
 
-class Answers:
+class Replies:
     """Of one edge. `run` is its one task, for what comes one by one; who gives many says where they begin and end, and
     has them delivered by that. A defect in the delivery of one costs that one, and is counted in `failures`."""
 
@@ -100,10 +100,10 @@ class Answers:
             self._failures.note("delivery", another, "what waits for an answer could not be ended")
 
 
-def describe_awaited(awaited: Awaited) -> FailedRequest:
+def describe_pending(pending: PendingReply) -> FailedRequest:
     """What the log says of a request that is answered with an error: by what was submitted as long as it is held, and
     else by its response, which could not be sent."""
-    submitted, reply = awaited.submitted, awaited.reply
+    submitted, reply = pending.submitted, pending.reply
     if submitted is not None:
         return FailedRequest.of(submitted.request, trio.current_time() - submitted.arrival)
     if isinstance(reply, InferenceResponse):
@@ -111,17 +111,17 @@ def describe_awaited(awaited: Awaited) -> FailedRequest:
     return FailedRequest()
 
 
-class Awaited(msgspec.Struct, eq=False):
+class PendingReply(msgspec.Struct, eq=False):
     """A request whose answer comes by a call. Implements `protocol.core.AnswerTo`; an edge says how it is delivered."""
 
-    answers: Answers
+    replies: Replies
     reply: InferenceResponse | ServerError | None = None
     submitted: Submitted | None = None
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
         if self.reply is None:
             self.reply = value
-            self.answers.put(self)
+            self.replies.put(self)
 
     def let_go(self) -> Submitted:
         """What was submitted, to be ended or given up, once. The two know each other: a circle, which would keep all

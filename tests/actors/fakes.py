@@ -61,7 +61,7 @@ def spec(config: ModelConfig = CONFIG, *, name: str = "m_0") -> InstanceSpec:
 
 
 class FakeBackend(Backend):
-    """Answers OUT = IN after `seconds` of Trio's clock; what else it does is set on the class of the test."""
+    """Replies OUT = IN after `seconds` of Trio's clock; what else it does is set on the class of the test."""
 
     seconds: float = 0.0
     batches: list[list[str]]

@@ -25,7 +25,7 @@ DECOUPLED = replace(CONFIG, model_transaction_policy=ModelTransactionPolicy(deco
 
 
 class Counting(Backend):
-    """Answers a request called `<n>` or `<n>-<word>` with n responses, one a second, from a task of its own."""
+    """Replies a request called `<n>` or `<n>-<word>` with n responses, one a second, from a task of its own."""
 
     can_be_decoupled = True
     sent = 0

@@ -80,7 +80,7 @@ def at_once(on_execute: Callable[[FakeBackend, Sequence[InferenceRequest]], None
 def submit(address: SchedulerAddress, *ids: str) -> list[Caller]:
     callers = [Caller(id=id) for id in ids]
     for caller in callers:
-        address.tell(Submit(caller.item))
+        address.send_nowait(Submit(caller.item))
     return callers
 
 
@@ -247,8 +247,8 @@ async def test_drained_it_finishes_and_unloads(autojump_clock: MockClock) -> Non
     async with trio.open_nursery() as nursery:
         address = await start(nursery, scheduler(), backend)
         callers = submit(address, "0", "1", "2", "3", "late")
-        address.tell(Abandon(submit(address, "gone")[0].item))
-        address.tell(Drain())
+        address.send_nowait(Abandon(submit(address, "gone")[0].item))
+        address.send_nowait(Drain())
     assert ids_of(callers) == ["0", "1", "2", "3", "late"]
     assert backend.made[0].unloads == 1
 

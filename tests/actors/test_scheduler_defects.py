@@ -77,13 +77,13 @@ def once(patch: pytest.MonkeyPatch, name: str, *, is_behind: bool) -> None:
 async def start(nursery: trio.Nursery, actor: Scheduler, *instances: Given) -> SchedulerAddress:
     address: SchedulerAddress = await nursery.start(actor.run)
     for instance in instances:
-        address.tell(InstanceReady(instance.address))
+        address.send_nowait(InstanceReady(instance.address))
     return address
 
 
 async def ask(address: SchedulerAddress) -> Caller:
     caller = Caller()
-    address.tell(Submit(caller.item))
+    address.send_nowait(Submit(caller.item))
     await wait_all_tasks_blocked()
     return caller
 
@@ -97,7 +97,7 @@ async def test_a_batch_that_could_not_be_given_is_answered_in_its_turn(nursery: 
     assert broken.batches
     assert broken.is_closed
     assert second.answer() is None  # it is not its turn
-    address.tell(good.done())
+    address.send_nowait(good.done())
     assert isinstance(first.answer(), InferenceResponse)
     assert isinstance(second.answer(), ServerError)
 
@@ -110,11 +110,11 @@ async def test_what_a_given_up_instance_reports_is_not_heard(is_ordered: bool, n
     address = await start(nursery, actor, broken)
     first = await ask(address)
     assert isinstance(first.answer(), ServerError)
-    address.tell(broken.done())
+    address.send_nowait(broken.done())
     assert first.answer() is None
-    address.tell(InstanceReady(good.address))
+    address.send_nowait(InstanceReady(good.address))
     second = await ask(address)  # nothing is given to the one that has gone
-    address.tell(good.done())
+    address.send_nowait(good.done())
     assert isinstance(second.answer(), InferenceResponse)
     assert actor.failures.counts() == {"scheduler": 1}
 
@@ -127,8 +127,8 @@ async def test_an_instance_whose_batch_was_given_before_the_defect_gets_no_secon
     once(monkeypatch, "_hand_over", is_behind=True)
     first, second = await ask(address), await ask(address)
     assert len(instance.batches) == 1
-    address.tell(instance.done(is_alive=False))
-    address.tell(InstanceGone(instance.address))
+    address.send_nowait(instance.done(is_alive=False))
+    address.send_nowait(InstanceGone(instance.address))
     assert isinstance(first.answer(), InferenceResponse)
     assert isinstance(second.answer(), ServerError)
 
@@ -142,11 +142,11 @@ async def test_the_end_of_a_batch_that_is_not_noted_costs_the_next_one_no_answer
     first, second = await ask(address), await ask(address)
     assert len(instance.batches) == 2
     once(monkeypatch, "_finish", is_behind=is_behind)
-    address.tell(instance.done(0))
+    address.send_nowait(instance.done(0))
     assert isinstance(first.answer(), ServerError)
     assert isinstance(second.answer(), ServerError)
-    address.tell(instance.done(1))
-    address.tell(InstanceGone(instance.address))
+    address.send_nowait(instance.done(1))
+    address.send_nowait(InstanceGone(instance.address))
     assert (first.answer(), second.answer()) == (None, None)
 
 
@@ -158,6 +158,6 @@ async def test_the_end_of_an_instance_that_is_not_noted_leaves_nobody_waiting(
     address = await start(nursery, scheduler(), instance)
     caller = await ask(address)
     once(monkeypatch, "_lose", is_behind=is_behind)
-    address.tell(InstanceGone(instance.address))
+    address.send_nowait(InstanceGone(instance.address))
     assert isinstance(caller.answer(), ServerError)
     assert caller.answer() is None

@@ -299,12 +299,12 @@ async def test_the_batch_ahead_may_end_before_the_running_one(autojump_clock: Mo
     running, ahead = Caller(4, id="running"), Caller(4, id="ahead")
     async with trio.open_nursery() as nursery:
         address: SchedulerAddress = await nursery.start(scheduler.run)
-        address.tell(InstanceReady(instance))
-        address.tell(Submit(running.item))
-        address.tell(Submit(ahead.item))
+        address.send_nowait(InstanceReady(instance))
+        address.send_nowait(Submit(running.item))
+        address.send_nowait(Submit(ahead.item))
         given = [await inbox.receive(), await inbox.receive()]
         for message in reversed(given):
-            address.tell(BatchDone(instance, message, message.batch, [Internal("stopped")], 0.0, None))
+            address.send_nowait(BatchDone(instance, message, message.batch, [Internal("stopped")], 0.0, None))
             await wait_all_tasks_blocked()
             assert (ahead.answer() is not None, running.answer() is not None) == (
                 message is given[1],
@@ -320,12 +320,12 @@ async def test_stopped_after_the_batch_ahead_has_ended_the_running_one_is_answer
     running, ahead = Caller(4, id="running"), Caller(4, id="ahead")
     async with trio.open_nursery() as nursery:
         address: SchedulerAddress = await nursery.start(scheduler.run)
-        address.tell(InstanceReady(instance))
-        address.tell(Submit(running.item))
-        address.tell(Submit(ahead.item))
+        address.send_nowait(InstanceReady(instance))
+        address.send_nowait(Submit(running.item))
+        address.send_nowait(Submit(ahead.item))
         await inbox.receive()
         last = await inbox.receive()
-        address.tell(BatchDone(instance, last, last.batch, [Internal("stopped")], 0.0, None))
+        address.send_nowait(BatchDone(instance, last, last.batch, [Internal("stopped")], 0.0, None))
         nursery.cancel_scope.cancel()
     assert isinstance(ahead.answer(), Internal)
     assert isinstance(running.answer(), Unavailable)

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from actors.core.server_core import ServerCore
 from protocol.errors import Cancelled, InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.messages import InferenceResponse
-from protocol.reactor.replies import Answers, Awaited
+from protocol.reactor.replies import PendingReply, Replies
 from tests.actors.core.test_server_core import PBTXT, add_model, running
 from tests.actors.fakes import fake_backend, request
 
@@ -21,17 +21,17 @@ DECOUPLED = PBTXT + "model_transaction_policy { decoupled: true }"
 
 
 class Box:
-    """Takes answers, in the order in which they come."""
+    """Takes replies, in the order in which they come."""
 
     def __init__(self) -> None:
-        self.answers: list[InferenceResponse | ServerError] = []
+        self.replies: list[InferenceResponse | ServerError] = []
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
-        self.answers.append(value)
+        self.replies.append(value)
 
     @property
     def ids(self) -> list[str]:
-        return [each.id if isinstance(each, InferenceResponse) else type(each).__name__ for each in self.answers]
+        return [each.id if isinstance(each, InferenceResponse) else type(each).__name__ for each in self.replies]
 
 
 async def until_answered(core: ServerCore) -> None:
@@ -55,7 +55,7 @@ async def test_an_answer_comes_by_a_call(tmp_path: Path) -> None:
         assert statistics.inference_count == 1
 
 
-class Edge(Awaited):
+class Edge(PendingReply):
     """One request of an edge, which keeps nothing of it."""
 
     def deliver(self) -> None:
@@ -66,17 +66,17 @@ class Edge(Awaited):
 async def test_requests_leave_no_circles(tmp_path: Path, is_given_up: bool) -> None:
     """Their tensors are free with the answer, and not when garbage is looked for."""
     add_model(tmp_path, "m", config=PBTXT)
-    answers = Answers()
+    replies = Replies()
     async with running(tmp_path, backend=fake_backend()) as core:
         gc.collect()
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
             for _ in range(3):
-                asked = Edge(answers)
+                asked = Edge(replies)
                 asked.submitted = core.submit(request(1), asked, later=True)
                 if is_given_up:
                     asked.let_go().give_up()
-                core.give_out()
+                core.flush()
                 await wait_all_tasks_blocked()
                 assert (asked.reply is None) == is_given_up
                 assert asked.submitted is None
@@ -90,15 +90,15 @@ async def test_requests_leave_no_circles(tmp_path: Path, is_given_up: bool) -> N
 
 
 async def test_a_burst_shares_a_batch(tmp_path: Path) -> None:
-    """Nothing of it runs before `give_out`; what is submitted otherwise does."""
+    """Nothing of it runs before `flush`; what is submitted otherwise does."""
     add_model(tmp_path, "m", config=PBTXT)
     backend, box = fake_backend(), Box()
     async with running(tmp_path, backend=backend) as core:
         taken = [core.submit(request(1, id=id), box, later=True) for id in ("a", "b", "c")]
         await wait_all_tasks_blocked()
         assert backend.batches == []
-        core.give_out()
-        core.give_out()  # there is nothing more
+        core.flush()
+        core.flush()  # there is nothing more
         await wait_all_tasks_blocked()
         assert backend.batches == [["a", "b", "c"]]
         assert box.ids == ["a", "b", "c"]
@@ -113,10 +113,10 @@ async def test_a_delay_holds_for_bursts(tmp_path: Path, autojump_clock: MockCloc
     async with running(tmp_path, backend=backend) as core:
         began = trio.current_time()
         first = core.submit(request(1, id="a"), box, later=True)
-        core.give_out()
+        core.flush()
         await trio.sleep(1)
         second = core.submit(request(1, id="b"), box, later=True)
-        core.give_out()
+        core.flush()
         assert backend.batches == []
         await trio.sleep_until(began + 1.9)
         assert backend.batches == []
@@ -136,7 +136,7 @@ async def test_what_is_given_up_before_its_burst_is_over_does_not_run(tmp_path: 
         assert gone is not None
         assert kept is not None
         gone.give_up()
-        core.give_out()
+        core.flush()
         await wait_all_tasks_blocked()
         assert backend.batches == [["kept"]]
         assert box.ids == ["kept"]
@@ -152,12 +152,12 @@ async def test_cancelling_by_id(tmp_path: Path, autojump_clock: MockClock) -> No
         await wait_all_tasks_blocked()
         assert core.cancel("m", "a", 1) == 2
         assert core.cancel("m", "a") == 0
-        assert [type(each) for each in box.answers] == [Cancelled, Cancelled]
+        assert [type(each) for each in box.replies] == [Cancelled, Cancelled]
         for each in taken:
             assert each is not None
             each.end()
         await trio.sleep(10)
-        assert len(box.answers) == 2
+        assert len(box.replies) == 2
         (snapshot,) = core.snapshots()
         assert snapshot.failures["CANCELED"] == 2
 
@@ -170,7 +170,7 @@ async def test_a_decoupled_model_is_left_to_infer(tmp_path: Path) -> None:
     async with running(tmp_path, backend=backend) as core:
         assert core.submit(request(1), box) is None
         assert not core.accepted()
-    assert not box.answers
+    assert not box.replies
 
 
 async def test_wrong_requests_and_a_server_that_stops(tmp_path: Path) -> None:
@@ -190,4 +190,4 @@ async def test_wrong_requests_and_a_server_that_stops(tmp_path: Path) -> None:
         assert core.submit(request(1), box) is None
         with pytest.raises(Unavailable):
             await core.infer(request(1))
-    assert not box.answers
+    assert not box.replies

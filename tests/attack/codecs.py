@@ -12,11 +12,11 @@ from h2.exceptions import ProtocolError
 
 from protocol.core import ModelMetadata, TensorMetadata
 from protocol.errors import ServerError
-from protocol.grpc.codec.request_templates import RequestForms as GrpcForms
+from protocol.grpc.codec.request_templates import RequestTemplates as GrpcForms
 from protocol.http.codec.generate import decode_generate_request
 from protocol.http.codec.infer import DecodedRequest, decode_infer_request
 from protocol.http.codec.raw_request import decode_raw_request
-from protocol.http.codec.request_templates import RequestForms
+from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.head import END_OF_HEAD, parse_head
 from protocol.http.http1.chunks import ChunkDecoder, LineTooLong
 from protocol.http2.connection import ServerConnection
@@ -63,7 +63,7 @@ class HttpInfer:
     """Bodies of inference requests over HTTP."""
 
     def __init__(self) -> None:
-        self._forms = RequestForms()
+        self._forms = RequestTemplates()
 
     def __call__(self, chance: Chance) -> None:
         body, length = infer_body(chance, chance.choice(MODELS))

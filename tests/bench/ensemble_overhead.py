@@ -54,7 +54,7 @@ STEP_MODEL = ModelConfig(
 
 
 class AtOnce(Backend):
-    """Answers OUT = IN without a thread, a process or a wait."""
+    """Replies OUT = IN without a thread, a process or a wait."""
 
     async def load(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -67,7 +67,7 @@ class Echo:
         self._to_model.send_nowait((request, answer_to))
         return _Taken(request)
 
-    def give_out(self) -> None:
+    def flush(self) -> None:
         pass
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:

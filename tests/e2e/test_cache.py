@@ -14,7 +14,7 @@ from tests.e2e.client import Client
 from tests.e2e.server_process import ServerProcess
 from tests.e2e.test_metrics import values
 
-# Answers with its input, and how often it has run.
+# Replies with its input, and how often it has run.
 COUNTS = """
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -61,7 +61,7 @@ import os, time
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
-    '''Answers again and again, until the file that the request names is there, or its caller has gone.'''
+    '''Replies again and again, until the file that the request names is there, or its caller has gone.'''
 
     def execute(self, requests):
         for request in requests:

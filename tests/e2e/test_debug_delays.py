@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 from tests.e2e.client import Client
 from tests.e2e.server_process import ServerProcess
 
-# Answers with how many requests its batch has.
+# Replies with how many requests its batch has.
 BATCH_SIZE = """
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -52,7 +52,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    \"\"\"Answers with the parameters of its request.\"\"\"
+    \"\"\"Replies with the parameters of its request.\"\"\"
 
     def execute(self, requests):
         return [

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 from tests.e2e.client import Client
 from tests.e2e.server_process import ServerProcess
 
-# Answers with when it has run, on the clock that all processes of the machine share.
+# Replies with when it has run, on the clock that all processes of the machine share.
 STAMPS = """
 import time
 import numpy as np

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 from tests.e2e.client import Client
 from tests.e2e.server_process import ServerProcess
 
-# Answers with what the executions before this one were given: rows and sum of each.
+# Replies with what the executions before this one were given: rows and sum of each.
 REMEMBERS = """
 import json
 import numpy as np

@@ -125,7 +125,7 @@ def test_without_a_server_both_addresses_are_named(capsys: pytest.CaptureFixture
 
 
 class BrokenServer:
-    """Answers no request."""
+    """Replies no request."""
 
     def infer(self, *_: object) -> None:
         raise tour.InferenceServerException("Request for unknown model: 'add_sub' is not found")

@@ -13,9 +13,9 @@ from tritonclient.grpc import service_pb2
 
 from protocol.access.forwarding import HeaderForwarding
 from protocol.errors import ServerError
-from protocol.grpc.codec.request_templates import RequestForms as GrpcForms
+from protocol.grpc.codec.request_templates import RequestTemplates as GrpcForms
 from protocol.http.codec.infer import parse_header_length
-from protocol.http.codec.request_templates import RequestForms as HttpForms
+from protocol.http.codec.request_templates import RequestTemplates as HttpForms
 from protocol.http.head import is_worth_keeping, parse_head
 from protocol.http.routes import RouteTable
 

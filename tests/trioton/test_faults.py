@@ -529,7 +529,7 @@ class Site:
         return self.function.rpartition(":")[2]
 
 
-_REST = "protocol.http.http1.fast_path:Rest."
+_REST = "protocol.http.http1.fast_path:FastPath."
 _SCHEDULER = "actors.scheduling.scheduler:Scheduler."
 _DYNAMIC = "actors.scheduling.batching.dynamic:DynamicBatchingPolicy."
 _SEQUENCES = "actors.scheduling.sequence.policy:SequencePolicy."
@@ -549,8 +549,8 @@ SITES = (
     Site("protocol.http2.connection:ServerConnection.receive_data", "poller"),
     Site("backends.python.wire.channel:Channel._read", "worker", _BATCH),
     # What it calls at the end of a burst.
-    Site("actors.core.server_core:ServerCore.give_out", "", 0),
-    Site("actors.model.model:Model.give_out", "scheduler", 0),
+    Site("actors.core.server_core:ServerCore.flush", "", 0),
+    Site("actors.model.model:Model.flush", "scheduler", 0),
     # Deliveries of answers.
     Site(_REST + "answer", "delivery"),
     Site(_REST + "_send", "delivery"),
@@ -561,7 +561,7 @@ SITES = (
     Site("protocol.grpc.inference.stream_infer:StreamInfer.take", "delivery"),
     # Schedulers and their policies.
     Site(_SCHEDULER + "_submit", "scheduler"),
-    Site(_SCHEDULER + "_give_out", "scheduler", 0),
+    Site(_SCHEDULER + "_flush", "scheduler", 0),
     Site(_SCHEDULER + "_assign", "scheduler", 0),
     Site(_SCHEDULER + "_hand_over", "scheduler", _BATCH),
     Site(_SCHEDULER + "_finish", "scheduler", _BATCH),
@@ -591,7 +591,7 @@ SITES = (
     Site("actors.cache.local:LocalCache.look_up", "", 0),
     Site("actors.ensemble.state:EnsembleState.complete"),
     # Instances and backends.
-    Site("actors.instance.slot:Place.send_nowait", "scheduler", _BATCH),
+    Site("actors.instance.slot:BatchSlot.send_nowait", "scheduler", _BATCH),
     Site("actors.instance.instance:ModelInstance._begin", "scheduler", _BATCH),
     Site("backends.python.backend:PythonBackend.begin", "backend", _BATCH),
     Site("backends.python.batches.batches:Batches._send", "", _BATCH),  # counted where no task waits for the batch

@@ -109,7 +109,7 @@ class SequenceBatcher(SchedulerLoop):
     # Instances that run a batch of before the policy failed, and are none of the new one's yet.
     _outdated: set[InstanceAddress] = field(default_factory=set)
 
-    def _give_out(self, now: float) -> float:
+    def _flush(self, now: float) -> float:
         self._give_up_expired(now)
         self._assign(now)
         if self._live or not self.policy.waiting:

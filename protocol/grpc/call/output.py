@@ -10,7 +10,7 @@ from typing import Protocol
 
 from protocol.grpc.call.headers import Header
 from protocol.messages import Buffer
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 
 
 class Output(Protocol):
@@ -31,7 +31,7 @@ class Output(Protocol):
         """Returns when all of it is on its way to the writer; waits while the peer reads slowly."""
 
     def send_at_once(
-        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], answers: Answers
+        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], replies: Replies
     ) -> bool:
         """Send data, behind headers if there are any; it leaves when all answers that are there have been delivered.
         False, and nothing is done, where that has to wait."""

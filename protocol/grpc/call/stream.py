@@ -24,7 +24,7 @@ from protocol.grpc.call.receiving import ReceiveMemory
 from protocol.grpc.codec.messages import Codec
 from protocol.grpc.settings import ConnectionLimits
 from protocol.messages import Buffer
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 from protocol.sync.wakeup import WaitingTasks
 
 SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
@@ -168,13 +168,13 @@ class Stream(StreamIterator[Any]):
         if self._is_server_streaming:  # a unary response leaves with its trailers
             self._output.flush()
 
-    def send_at_once(self, message: Message, answers: Answers) -> bool:
+    def send_at_once(self, message: Message, replies: Replies) -> bool:
         """As `send_message` of an encoded one, but that it leaves when all answers that are there have been delivered.
         False, and nothing is done, where that takes more, or the client has gone."""
         if self._response_encoding is not None or self.is_closed:
             return False
         headers = () if self.has_sent_headers else RESPONSE_HEADERS
-        if not self._output.send_at_once(self.id, headers, frame(message), answers):
+        if not self._output.send_at_once(self.id, headers, frame(message), replies):
             return False
         self.has_sent_headers = True
         return True

@@ -41,7 +41,7 @@ _LEARN_EVERY = 64
 class FormedRequest(msgspec.Struct, eq=False):
     """A request of a known form, with what is its own."""
 
-    form: RequestForm
+    form: RequestTemplate
     id: str
     raw: Sequence[Buffer]
 
@@ -57,7 +57,7 @@ class FormedRequest(msgspec.Struct, eq=False):
 ReadRequest: TypeAlias = WireRequest | FormedRequest
 
 
-class RequestForm:
+class RequestTemplate:
     """Made of a request that is right."""
 
     __slots__ = ("_decoded", "_gaps", "_has_id", "_head", "_inputs", "_raw", "_raw_size", "_tail", "names")
@@ -141,19 +141,19 @@ class RequestForm:
         return [b"" if position in placed else next(data_of) for position in range(len(self._inputs))]
 
 
-class _ModelForms:
+class _ModelTemplates:
     __slots__ = ("forms", "misses")
 
     def __init__(self) -> None:
-        self.forms: list[RequestForm] = []  # the one used last is first
+        self.forms: list[RequestTemplate] = []  # the one used last is first
         self.misses = 0
 
 
-class RequestForms:
+class RequestTemplates:
     """The forms that a server's clients use, by the first bytes of a request, which name the model."""
 
     def __init__(self) -> None:
-        self._by_model: dict[bytes, _ModelForms] = {}
+        self._by_model: dict[bytes, _ModelTemplates] = {}
 
     def read(self, data: bytes | memoryview) -> ReadRequest:
         """A request in serialized form, as far as its names.
@@ -194,7 +194,7 @@ class RequestForms:
             return
         if len(self._by_model) >= _MAX_FORMS // _MAX_FORMS_PER_MODEL and key not in self._by_model:
             self._by_model.clear()
-        known = self._by_model.setdefault(key, _ModelForms())
+        known = self._by_model.setdefault(key, _ModelTemplates())
         known.misses += 1
         if known.misses > _PATIENCE and known.misses % _LEARN_EVERY:
             return
@@ -211,7 +211,7 @@ def _model_key(data: Buffer) -> bytes:
     return bytes(data[: 2 + data[1]])
 
 
-def _form_of(data: bytes | memoryview, request: WireRequest) -> RequestForm | None:
+def _form_of(data: bytes | memoryview, request: WireRequest) -> RequestTemplate | None:
     """None where the data is not at the end, or in other fields, or where there is more than one id."""
     fields = top_level_fields(data)
     if fields is None:
@@ -236,4 +236,4 @@ def _form_of(data: bytes | memoryview, request: WireRequest) -> RequestForm | No
             return None
         head, tail = bytes(data[: its.start + 1]), bytes(data[its.end : end])
     layout = [(bytes(data[field.start : field.value]), field.end - field.value) for field in raw]
-    return RequestForm(decoded, request.names, head, tail, layout)
+    return RequestTemplate(decoded, request.names, head, tail, layout)

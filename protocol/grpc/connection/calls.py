@@ -48,7 +48,7 @@ _UPDATES_PER_CALL = 4
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
     """What all connections of a server have in common. `threads` bounds compression and decompression. Without `direct`
-    every unary call takes a task. `give_out` is the core's; the poller calls it itself. Without one each connection's
+    every unary call takes a task. `flush` is the core's; the poller calls it itself. Without one each connection's
     task waits for its bytes."""
 
     handlers: Mapping[str, Handler]
@@ -58,7 +58,7 @@ class Shared:
     codec: Codec = field(default_factory=Codec)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(4))
     direct: DirectInfer | None = None
-    give_out: Callable[[], None] = lambda: None
+    flush: Callable[[], None] = lambda: None
     poller: Poller | None = None
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)

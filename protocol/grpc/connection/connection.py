@@ -165,7 +165,7 @@ class Connection:
                     self._size = MAX_RECEIVE_SIZE if len(data) == size else RECEIVE_SIZE
                     self._take(data)
                 self._end_burst()
-                self._shared.give_out()
+                self._shared.flush()
             else:
                 await self._be_in_sight(self._poller, self._plain)
             if self._is_lost or self._has_failed:

@@ -27,7 +27,7 @@ from protocol.grpc.inference.direct_infer import DirectCall, DirectInfer
 from protocol.grpc.settings import ConnectionLimits
 from protocol.http2 import events
 from protocol.messages import Buffer
-from protocol.reactor.replies import describe_awaited
+from protocol.reactor.replies import describe_pending
 
 TOO_LATE = "the call's deadline has passed"
 
@@ -156,7 +156,7 @@ class DirectCalls:
         self._owner.run_in_task(incoming)
 
     def answer(self, call: DirectCall) -> None:
-        """Implements `direct_infer.Asking`."""
+        """Implements `direct_infer.ReplySink`."""
         infer = self._infer
         assert infer is not None
         if self.begun.pop(call.id, None) is None:  # given up
@@ -166,14 +166,14 @@ class DirectCalls:
         except Exception as error:
             self._note_failure(call, error)
             self._out.end_stream(call.id, error_response(error, call.head.method), peer_has_ended=True)
-            self._out.write_after(infer.answers)
+            self._out.write_after(infer.replies)
         else:
             if message is None:
                 call.let_go().end()
                 stream = self._finish_in_task(call, partial(infer.send, call))
                 stream.on_close = partial(infer.close, call)
                 return
-            if not self._out.send_response(call.id, message, infer.answers):  # its client has to make room first
+            if not self._out.send_response(call.id, message, infer.replies):  # its client has to make room first
                 infer.close(call)
                 self._finish_in_task(call, partial(_send, message))
                 return
@@ -182,7 +182,7 @@ class DirectCalls:
             self._owner.note_end()
 
     def fail_answer(self, call: DirectCall, error: Exception) -> None:
-        """Implements `direct_infer.Asking`."""
+        """Implements `direct_infer.ReplySink`."""
         self.begun.pop(call.id, None)
         self._note_failure(call, error)
         try:
@@ -199,7 +199,7 @@ class DirectCalls:
         incoming.has_ended = True
         stream = self._owner.run_in_task(incoming)
         stream.handle = handle
-        stream.describe = partial(describe_awaited, call)
+        stream.describe = partial(describe_pending, call)
         return stream
 
     def _note_failure(self, call: DirectCall, error: Exception) -> None:

@@ -20,7 +20,7 @@ from protocol.http2.connection import ServerConnection
 from protocol.http2.output import MAX_BACKLOG, FrameOutput
 from protocol.limits.counter import LimitCounter
 from protocol.messages import Buffer
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 from protocol.reactor.transport import Wire
 
 # How many WINDOW_UPDATE frames a message is worth: two when it is read, two for each frame of it.
@@ -78,7 +78,7 @@ class Outgoing(FrameOutput):
             raise StreamTerminatedError(str(error)) from None
 
     def send_at_once(
-        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], answers: Answers
+        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], replies: Replies
     ) -> bool:
         """Send data, behind headers if there are any; it leaves when all answers that are there have been delivered.
         False, and nothing is done, where that has to wait for the client, or it has gone."""
@@ -90,11 +90,11 @@ class Outgoing(FrameOutput):
             return False
         self.has_sent_data = True
         self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
-        self._write_soon(size, answers)
+        self._write_soon(size, replies)
         return True
 
-    def send_response(self, stream_id: int, message: Sequence[Buffer], answers: Answers) -> bool:
-        """Send all of a good response, of one message, to a call that its client has ended; it leaves when all answers
+    def send_response(self, stream_id: int, message: Sequence[Buffer], replies: Replies) -> bool:
+        """Send all of a good response, of one message, to a call that its client has ended; it leaves when all replies
         that are there have been delivered. False, and nothing is done, where that has to wait for the client."""
         size = sum(map(len, message))
         parts = (b"\0" + size.to_bytes(4, "big"), *message)
@@ -108,7 +108,7 @@ class Outgoing(FrameOutput):
             return True
         self.has_sent_data = True
         self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
-        self._write_soon(size, answers)
+        self._write_soon(size, replies)
         return True
 
     def _note_data_sent(self) -> None:

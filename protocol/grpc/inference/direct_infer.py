@@ -16,17 +16,17 @@ from protocol.grpc.call.receiving import ReceiveMemory
 from protocol.grpc.call.request_head import RequestHead
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import encode_response
-from protocol.grpc.codec.request_templates import RequestForms
+from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.inference.failed_calls import MODEL_INFER, note_failure
 from protocol.grpc.settings import GrpcSettings
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
-from protocol.reactor.replies import Answers, Awaited, describe_awaited
+from protocol.reactor.replies import PendingReply, Replies, describe_pending
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease
 from protocol.shared_memory.placement import PlacedRequest, Placement
 
 
-class Asking(Protocol):
+class ReplySink(Protocol):
     """Who asks: the calls of a connection. `memory` is what counts their messages."""
 
     @property
@@ -39,12 +39,12 @@ class Asking(Protocol):
         """`answer` has raised this: nobody knows how far it has come."""
 
 
-class DirectCall(Awaited, kw_only=True):
+class DirectCall(PendingReply, kw_only=True):
     """One that is under way; its client has sent all. `id` is its stream's, `deadline` in seconds of Trio's clock;
     `size`, in bytes, is what its message counts for. `lease` and `placed` are there if it uses shared memory, or wants
     classes."""
 
-    asking: Asking
+    sink: ReplySink
     id: int
     head: RequestHead
     size: int
@@ -53,38 +53,38 @@ class DirectCall(Awaited, kw_only=True):
     placed: PlacedRequest | None = None
 
     def deliver(self) -> None:
-        self.asking.answer(self)
+        self.sink.answer(self)
 
     def fail(self, error: Exception) -> None:
-        self.asking.fail_answer(self, error)
+        self.sink.fail_answer(self, error)
 
 
 class DirectInfer:
-    """Of one edge, whose `answers` run as long as it serves."""
+    """Of one edge, whose `replies` run as long as it serves."""
 
-    def __init__(self, services: EdgeServices, forms: RequestForms, answers: Answers) -> None:
+    def __init__(self, services: EdgeServices, forms: RequestTemplates, replies: Replies) -> None:
         self._services = services
         self._forms = forms
-        self.answers = answers
+        self.replies = replies
 
     @classmethod
     def of(
-        cls, services: EdgeServices, settings: GrpcSettings, forms: RequestForms, answers: Answers
+        cls, services: EdgeServices, settings: GrpcSettings, forms: RequestTemplates, replies: Replies
     ) -> DirectInfer | None:
         """None where every call takes more than this."""
         if not services.access.is_open or not services.forwarding.is_empty or settings.compression_level:
             return None
-        return cls(services, forms, answers)
+        return cls(services, forms, replies)
 
     def begin(
-        self, asking: Asking, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float
+        self, sink: ReplySink, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float
     ) -> DirectCall | None:
         """Queue the request of a call, whose `size` bytes are counted. None where it has to go the usual way, and
         nothing has been done."""
         services = self._services
         if services.trace.is_sampling:
             return None
-        call = DirectCall(self.answers, asking=asking, id=stream_id, head=head, size=size, deadline=deadline)
+        call = DirectCall(self.replies, sink=sink, id=stream_id, head=head, size=size, deadline=deadline)
         try:
             decoded = self._forms.decode(self._forms.read(message), message)
             request, placement = decoded.request, decoded.placement
@@ -123,7 +123,7 @@ class DirectInfer:
 
     def note_failure(self, call: DirectCall, error: Exception) -> None:
         """Log that it is answered with an error, as long as it is not closed."""
-        note_failure(self._services.failure_log, MODEL_INFER, error, partial(describe_awaited, call))
+        note_failure(self._services.failure_log, MODEL_INFER, error, partial(describe_pending, call))
 
     def give_up(self, call: DirectCall) -> None:
         """Nobody wants its answer any more."""
@@ -133,7 +133,7 @@ class DirectInfer:
     def close(self, call: DirectCall) -> None:
         """Let go what it holds: it is answered, or given up. Called again, it does nothing."""
         size, call.size = call.size, 0
-        call.asking.memory.give(size)
+        call.sink.memory.give(size)
         lease, call.lease = call.lease, None
         if lease is not None:
             lease.__exit__(None, None, None)

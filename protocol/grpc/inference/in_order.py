@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class AnswerOrder(Generic[T]):
-    """Answers leave in the order in which they are expected. Whoever has the one whose turn it is hands all that are
+    """Replies leave in the order in which they are expected. Whoever has the one whose turn it is hands all that are
     ready to `send`, one after the other; the others leave theirs behind and go. `send_at_once` says whether it could.
     """
 

@@ -15,7 +15,7 @@ from protocol.failure_log import FailedRequest
 from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import DecodedRequest, encode_response
-from protocol.grpc.codec.request_templates import ReadRequest, RequestForms
+from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.placement import PlacedRequest
@@ -28,7 +28,7 @@ class InferCall:
 
     __slots__ = ("_forms", "_forwarded", "_services", "_stream")
 
-    def __init__(self, services: EdgeServices, forms: RequestForms, stream: Stream) -> None:
+    def __init__(self, services: EdgeServices, forms: RequestTemplates, stream: Stream) -> None:
         self._services = services
         self._forms = forms
         self._stream = stream
@@ -69,7 +69,7 @@ class InferCall:
         return decoded
 
 
-async def model_infer(services: EdgeServices, forms: RequestForms, stream: Stream) -> None:
+async def model_infer(services: EdgeServices, forms: RequestTemplates, stream: Stream) -> None:
     """One request, one response.
 
     Raises:

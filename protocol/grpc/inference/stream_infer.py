@@ -26,7 +26,7 @@ from protocol.grpc.codec.infer import (
     encode_stream_error,
     encode_stream_response,
 )
-from protocol.grpc.codec.request_templates import ReadRequest, RequestForms
+from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
 from protocol.grpc.inference.failed_calls import note_failure
 from protocol.grpc.inference.in_order import AnswerOrder
 from protocol.grpc.inference.infer import InferCall, describe, send_traced
@@ -34,7 +34,7 @@ from protocol.grpc.inference.request_tasks import RequestTasks
 from protocol.grpc.status import status_of
 from protocol.limits.response_memory import ResponseMemory
 from protocol.messages import InferenceResponse
-from protocol.reactor.replies import Answers, Awaited
+from protocol.reactor.replies import PendingReply, Replies
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease
@@ -42,7 +42,7 @@ from protocol.shared_memory.placement import PlacedRequest
 from protocol.sync.wakeup import Wakeup
 
 
-class _Request(Awaited, kw_only=True):
+class _Request(PendingReply, kw_only=True):
     """A request that was read.
 
     `failure` is what was wrong with it before the core saw it. `lease` and `placed` are there if it uses shared memory
@@ -90,8 +90,8 @@ class StreamInfer:
     def __init__(
         self,
         services: EdgeServices,
-        forms: RequestForms,
-        answers: Answers | None,
+        forms: RequestTemplates,
+        replies: Replies | None,
         stream: Stream,
         max_in_flight: int,
     ) -> None:
@@ -102,8 +102,8 @@ class StreamInfer:
         self._call = InferCall(services, forms, stream)
         self._left = max_in_flight  # how many more requests may be read
         self._has_left = Wakeup()
-        self._submits = answers is not None
-        self._delivered = Answers() if answers is None else answers
+        self._submits = replies is not None
+        self._delivered = Replies() if replies is None else replies
         self._answers = AnswerOrder(self._send_answer, self._send_answer_at_once)
         self._is_answered = Wakeup()
         self._sending = trio.Lock()
@@ -137,7 +137,7 @@ class StreamInfer:
                     self._stream.offer = None
                     tasks.end()
         finally:
-            for request in self._answers:  # their tasks have gone, and nobody takes the answers
+            for request in self._answers:  # their tasks have gone, and nobody takes the replies
                 request.close()
         if self._ending is not None:
             raise self._ending

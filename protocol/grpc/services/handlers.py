@@ -5,11 +5,11 @@ from __future__ import annotations
 from grpclib.const import Handler
 
 from protocol.grpc.access import guarded
-from protocol.grpc.codec.request_templates import RequestForms
+from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.services import health, reflection, repository_control, request_control
 from protocol.grpc.services.inference import InferenceService
 from protocol.grpc.settings import GrpcSettings
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 from protocol.services import EdgeServices
 
 SERVICES = (
@@ -22,12 +22,15 @@ SERVICES = (
 
 
 def grpc_handlers(
-    services: EdgeServices, settings: GrpcSettings, forms: RequestForms | None = None, answers: Answers | None = None
+    services: EdgeServices,
+    settings: GrpcSettings,
+    forms: RequestTemplates | None = None,
+    replies: Replies | None = None,
 ) -> dict[str, Handler]:
-    """The handlers, behind the access check. `forms` are those that requests are known to have. Without `answers` every
+    """The handlers, behind the access check. `forms` are those that requests are known to have. Without `replies` every
     request of a stream takes a task."""
     handlers = {
-        **InferenceService(services, settings, RequestForms() if forms is None else forms, answers).__mapping__(),
+        **InferenceService(services, settings, RequestTemplates() if forms is None else forms, replies).__mapping__(),
         **request_control.RequestControlService(services.core).__mapping__(),
         **repository_control.RepositoryControlService(services.core).__mapping__(),
         **health.HealthService(services.core, SERVICES).__mapping__(),

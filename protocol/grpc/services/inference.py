@@ -16,7 +16,7 @@ from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import decode_version
-from protocol.grpc.codec.request_templates import RequestForms
+from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.generated import inference as pb
 from protocol.grpc.inference.infer import model_infer
 from protocol.grpc.inference.stream_infer import StreamInfer
@@ -24,7 +24,7 @@ from protocol.grpc.services.settings import SettingsCalls
 from protocol.grpc.services.shared_memory import SharedMemoryCalls
 from protocol.grpc.settings import GrpcSettings
 from protocol.proto import message_class
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 from protocol.services import EdgeServices
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -34,13 +34,13 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
     """Handlers of all its calls, by the settings about inference."""
 
     def __init__(
-        self, services: EdgeServices, settings: GrpcSettings, forms: RequestForms, answers: Answers | None
+        self, services: EdgeServices, settings: GrpcSettings, forms: RequestTemplates, replies: Replies | None
     ) -> None:
         self._services = services
         self._core = services.core
         self._settings = settings
         self._forms = forms
-        self._answers = answers
+        self._answers = replies
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping = dict(super().__mapping__())

@@ -19,7 +19,7 @@ MAX_FORMS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RequestForm:
+class RequestTemplate:
     """What the JSON says. Each input has its size in bytes; all of them lie behind the JSON in this order."""
 
     inputs: tuple[tuple[str, DataType, tuple[int, ...], int], ...]
@@ -51,13 +51,13 @@ class RequestForm:
         return DecodedRequest(request, self.encoding)
 
 
-class RequestForms:
+class RequestTemplates:
     """Those of one server. When there are too many, none is of much use, and all are forgotten."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[bytes, RequestForm] = {}
+        self._known: dict[bytes, RequestTemplate] = {}
 
     def find(
         self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int
@@ -92,7 +92,7 @@ class RequestForms:
             return  # some are in shared memory, or in the JSON itself
         if len(self._known) >= MAX_FORMS:
             self._known.clear()
-        self._known[text] = RequestForm(
+        self._known[text] = RequestTemplate(
             inputs,
             data_size,
             decoded.encoding,

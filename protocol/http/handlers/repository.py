@@ -50,7 +50,7 @@ async def repository_index(request: HttpRequest) -> Reply:
 
 
 async def load_model(request: HttpRequest) -> Reply:
-    """Answers when the load has ended. A client that leaves earlier does not stop it."""
+    """Replies when the load has ended. A client that leaves earlier does not stop it."""
     _refuse_repository_name(request)
     config: str | None = None
     files: dict[str, bytes] = {}

@@ -7,7 +7,7 @@ from protocol.http.reply import Reply, json_reply
 
 
 async def cancel_request(request: HttpRequest) -> Reply:
-    """Answers with how many were stopped; 0 where none of this id is under way.
+    """Replies with how many were stopped; 0 where none of this id is under way.
 
     Raises:
         NotFound: no such model or version.

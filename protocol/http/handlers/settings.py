@@ -48,7 +48,7 @@ async def trace_settings(request: HttpRequest) -> Reply:
 
 
 async def update_trace_settings(request: HttpRequest) -> Reply:
-    """Answers with the settings as they are then."""
+    """Replies with the settings as they are then."""
     body = _TRACE_READER.read(request.body)
     if body.trace_file is not msgspec.UNSET:
         raise Unsupported("trace file location can not be updated through network protocol")
@@ -65,7 +65,7 @@ async def log_settings(request: HttpRequest) -> Reply:
 
 
 async def update_log_settings(request: HttpRequest) -> Reply:
-    """Answers with the settings as they are then. Where one of them is refused, all stay as they were."""
+    """Replies with the settings as they are then. Where one of them is refused, all stay as they were."""
     body = _LOG_READER.read(request.body)
     if body.log_file is not None:
         raise Unsupported("log file location can not be updated through network protocol")

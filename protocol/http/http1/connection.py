@@ -26,7 +26,7 @@ from protocol.http.head import END_OF_HEAD, HTTP2_PREFACE, Head, is_worth_keepin
 from protocol.http.http1.body import IncomingBody
 from protocol.http.http1.chunks import LineTooLong
 from protocol.http.http1.exchange import Http1Exchange, response_head
-from protocol.http.http1.fast_path import RECEIVE_SIZE, Rest, Unfinished
+from protocol.http.http1.fast_path import RECEIVE_SIZE, FastPath, Unfinished
 from protocol.http.settings import GOODBYE_SECONDS, LEAVE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
@@ -66,8 +66,8 @@ class Http1:
     ) -> None:
         self._app = app
         self._direct = direct
-        self._rest = Rest(wire, direct, limits, date)
-        self._half_close = self._rest.half_close
+        self._fast_path = FastPath(wire, direct, limits, date)
+        self._half_close = self._fast_path.half_close
         self.wire = wire
         self.limits = limits
         self.on_limit = on_limit
@@ -77,7 +77,7 @@ class Http1:
         self._last_head = b""
         self._parsed: Head | None = None
         self._exchange: Http1Exchange | None = None
-        self._most_served = self._rest.most = limits.max_requests_per_connection or math.inf
+        self._most_served = self._fast_path.most = limits.max_requests_per_connection or math.inf
         self._reading = trio.CancelScope()  # around all exchanges, cancelled between two of them
         self._running: trio.CancelScope | None = None  # all
         self._deadline = math.inf  # of the wait for a request, or for its head
@@ -119,16 +119,16 @@ class Http1:
 
     def check_time(self, now: float) -> None:
         """Called every now and then: a scope with a deadline, or a watcher, for each request would cost more."""
-        is_new = self._seen != self._rest.served
-        self._seen = self._rest.served
-        if self._rest.is_busy:
+        is_new = self._seen != self._fast_path.served
+        self._seen = self._fast_path.served
+        if self._fast_path.is_busy:
             self._deadline = math.inf
             if not is_new:
-                self._rest.take_long(now)
+                self._fast_path.take_long(now)
         elif self._exchange is None:
             if is_new or self._deadline == math.inf:
                 self._deadline = now + self._idle_timeout
-            elif now >= self._deadline and not self._rest.has_begun():
+            elif now >= self._deadline and not self._fast_path.has_begun():
                 self._stop_reading()
         else:
             self._deadline = math.inf
@@ -140,7 +140,7 @@ class Http1:
         request has come for `LEAVE_SECONDS`."""
         if self._is_leaving:
             return
-        self._is_leaving = self._rest.closes = True
+        self._is_leaving = self._fast_path.closes = True
         self._deadline = min(self._deadline, trio.current_time() + LEAVE_SECONDS)
 
     @property
@@ -154,7 +154,7 @@ class Http1:
     @property
     def closes(self) -> bool:
         """Whether the connection ends with the present exchange, whatever its client wants."""
-        return self._is_leaving or self._half_close.has_begun or self._rest.served >= self._most_served
+        return self._is_leaving or self._half_close.has_begun or self._fast_path.served >= self._most_served
 
     @property
     def has_more(self) -> bool:
@@ -168,8 +168,8 @@ class Http1:
             head = await self._head()
             if head is None:
                 return None
-            self._rest.served += 1
-            if self._rest.served == self._most_served:
+            self._fast_path.served += 1
+            if self._fast_path.served == self._most_served:
                 self.on_limit("max_requests_per_connection")
             self._is_timing_head = False
             self._exchange = exchange = Http1Exchange(self, head)
@@ -219,7 +219,7 @@ class Http1:
                     return None
                 if searched and not self._is_timing_head:
                     self._is_timing_head = True
-                    self._seen = self._rest.served
+                    self._seen = self._fast_path.served
                     self._deadline = trio.current_time() + self.limits.header_timeout
             if self._buffer or self._ahead or self._is_watched:
                 self._buffer += await self.receive()
@@ -229,16 +229,16 @@ class Http1:
     async def _has_begun(self) -> bool:
         """Rest until a request comes that takes this task; whether the connection goes on."""
         while not self._buffer:
-            self._buffer = await self._rest.wait()
-            if self._rest.has_failed:
+            self._buffer = await self._fast_path.wait()
+            if self._fast_path.has_failed:
                 await self._end_failed()
                 return False
-            if self._rest.unfinished is not None:
-                await self._finish(self._rest.unfinished)
-                self._rest.unfinished = None
-            if self._rest.is_cut:
+            if self._fast_path.unfinished is not None:
+                await self._finish(self._fast_path.unfinished)
+                self._fast_path.unfinished = None
+            if self._fast_path.is_cut:
                 return True  # though no other may follow
-            if self._rest.has_said_close or self._is_gone:
+            if self._fast_path.has_said_close or self._is_gone:
                 self._has_ended = True
                 self._has_unread = self._has_unread or self.has_more
                 return False
@@ -250,7 +250,7 @@ class Http1:
     async def _end_failed(self) -> None:
         """A defect of ours, which is told where no answer has begun."""
         self._has_ended = True
-        if not self._rest.has_begun_answer:
+        if not self._fast_path.has_begun_answer:
             await self._refuse(Internal("internal error"))
 
     async def _finish(self, unfinished: Unfinished) -> None:
@@ -259,7 +259,7 @@ class Http1:
             await self.send_parts(unfinished.parts)
         elif self._direct is not None:
             reply = await self._direct.encode(unfinished.request)
-            closes = self._rest.has_said_close = self.closes
+            closes = self._fast_path.has_said_close = self.closes
             head = response_head(reply.status, reply.headers, self.date, length=reply.length, closes=closes)
             await self.send_parts((head, reply.body, *reply.tail))
 

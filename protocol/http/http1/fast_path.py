@@ -36,7 +36,7 @@ class Unfinished:
     parts: Sequence[Buffer] = ()
 
 
-class Rest:
+class FastPath:
     """Of one connection. Without `direct` every request takes the task."""
 
     def __init__(self, wire: Wire, direct: DirectInference | None, limits: ConnectionLimits, date: DateHeader) -> None:
@@ -118,7 +118,7 @@ class Rest:
         return self._wire.is_lost
 
     def answer(self, request: DirectRequest) -> None:
-        """Implements `direct_infer.Asking`."""
+        """Implements `direct_infer.ReplySink`."""
         if request is not self._request or self._direct is None:
             if request.submitted is not None and self._direct is not None:  # its begin has failed behind its submission
                 self._direct.close(request)
@@ -135,7 +135,7 @@ class Rest:
             self._wake()
 
     def fail_answer(self, request: DirectRequest, error: Exception) -> None:
-        """Implements `direct_infer.Asking`."""
+        """Implements `direct_infer.ReplySink`."""
         self._fail()
         if request.submitted is not None and self._direct is not None:
             self._direct.close(request)

@@ -78,7 +78,7 @@ class Http2Connection:
         )
         self._streams = Http2Streams(app, direct, limits, self._out, self, on_limit)
         self._reader = WireReader(wire, None if direct is None else direct.poller, self._out, self._h2, self)
-        self._give_out = None if direct is None else direct.give_out
+        self._flush = None if direct is None else direct.flush
         self._goodbye = Goodbye()
         self._served = 0
         self._most_served = limits.max_requests_per_connection or math.inf
@@ -200,10 +200,10 @@ class Http2Connection:
         """Implements `reader.Reading`."""
         return None if self._has_failed else self._streams.room(stream_id, size)
 
-    def give_out(self) -> None:
+    def flush(self) -> None:
         """Implements `reader.Reading`."""
-        if self._give_out is not None:
-            self._give_out()
+        if self._flush is not None:
+            self._flush()
 
     def _on_window_updated(self, event: events.WindowUpdated) -> None:
         self._out.on_windows_changed()

@@ -18,7 +18,7 @@ from protocol.http.reply import Headers, Reply
 from protocol.http2.connection import ServerConnection
 from protocol.http2.output import MAX_BACKLOG, FrameOutput
 from protocol.messages import Buffer
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 from protocol.reactor.transport import Wire
 
 # Responses without content; their length is that of what a GET would get (RFC 9110, 8.6).
@@ -47,7 +47,7 @@ class HttpOutput(FrameOutput):
 
     # Responses that need no task.
 
-    def send_reply_at_once(self, stream_id: int, reply: Reply, answers: Answers) -> bool:
+    def send_reply_at_once(self, stream_id: int, reply: Reply, replies: Replies) -> bool:
         """Send a whole response; it leaves when all answers that are there have been delivered. False, and nothing is
         done, where that has to wait for the client."""
         size = reply.length
@@ -63,7 +63,7 @@ class HttpOutput(FrameOutput):
             self._h2.send_header_block(stream_id, block, end_stream=True)
         if self.before_end is not None:
             self.before_end(stream_id)
-        self._write_soon(size, answers)
+        self._write_soon(size, replies)
         return True
 
     def refuse(self, stream_id: int, reply: Reply, *, has_ended: bool, code: ErrorCodes) -> None:

@@ -72,7 +72,7 @@ class Owner(Protocol):
 
 
 class PlainStream:
-    """A request that needs no task, up to now. Implements `direct_infer.Asking`."""
+    """A request that needs no task, up to now. Implements `direct_infer.ReplySink`."""
 
     __slots__ = ("body", "head", "held", "id", "request", "streams", "was_seen")
 
@@ -89,7 +89,7 @@ class PlainStream:
         self.streams.answer(self, request)
 
     def fail_answer(self, request: DirectRequest, error: Exception) -> None:
-        """Implements `direct_infer.Asking`."""
+        """Implements `direct_infer.ReplySink`."""
         self.streams.fail_answer(self, request)
 
 
@@ -371,7 +371,7 @@ class Http2Streams:
         del self._plain[stream.id]
         stream.request = None
         reply = direct.reply(request)
-        if reply is not None and self.out.send_reply_at_once(stream.id, reply, direct.answers):
+        if reply is not None and self.out.send_reply_at_once(stream.id, reply, direct.replies):
             direct.close(request)  # while the answer is on its way
             if not self._plain and not self._exchanges:
                 self._note_end()

@@ -102,12 +102,12 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "POST /v2/repository/index": Operation(takes="IndexRequest", gives="IndexResponse", failures=(503,)),
     "POST /v2/repository/models/{model_name}/load": Operation(
-        "Answers when the load has ended. A named repository is not supported.",
+        "Replies when the load has ended. A named repository is not supported.",
         takes="LoadRequest",
         failures=(500, 503),
     ),
     "POST /v2/repository/models/{model_name}/unload": Operation(
-        "Answers when the unload has begun. A named repository is not supported.",
+        "Replies when the unload has begun. A named repository is not supported.",
         takes="UnloadRequest",
         failures=(500, 503),
     ),
@@ -137,10 +137,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /v2/trace/setting": Operation(gives="TraceSettings"),
     f"GET {_MODEL}/trace/setting": Operation(gives="TraceSettings", failures=(503,)),
     "POST /v2/trace/setting": Operation(
-        "Answers with all settings.", takes="TraceSettingsUpdate", needs_body=True, gives="TraceSettings"
+        "Replies with all settings.", takes="TraceSettingsUpdate", needs_body=True, gives="TraceSettings"
     ),
     f"POST {_MODEL}/trace/setting": Operation(
-        "Answers with all settings.",
+        "Replies with all settings.",
         takes="TraceSettingsUpdate",
         needs_body=True,
         gives="TraceSettings",
@@ -148,7 +148,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "GET /v2/logging": Operation(gives="LogSettings"),
     "POST /v2/logging": Operation(
-        "Answers with all settings.",
+        "Replies with all settings.",
         takes="LogSettingsUpdate",
         needs_body=True,
         gives="LogSettings",

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.instance.instance import ModelInstance
-from actors.instance.slot import Place
+from actors.instance.slot import BatchSlot
 from actors.mail.messages import Abandon, Drain, Execute, InstanceReady, SchedulerAddress, SchedulerMessage, Submit
 from actors.metrics.statistics import FailureReason, VersionStatistics
 from actors.scheduling.batching.batcher import build_scheduler
@@ -77,7 +77,7 @@ async def start(
 async def submit(address: SchedulerAddress, *ids: str) -> list[Caller]:
     callers = [Caller(id=id) for id in ids]
     for caller in callers:
-        address.tell(Submit(caller.item))
+        address.send_nowait(Submit(caller.item))
     await wait_all_tasks_blocked()
     return callers
 
@@ -98,7 +98,7 @@ async def test_one_batch_is_begun_after_the_other(nursery: trio.Nursery) -> None
         backend.begun[-1].end()
         assert isinstance(caller.answer(), InferenceResponse)
         assert actor.statistics.inference_count == number + 1
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 async def test_what_cannot_be_begun_waits_for_a_task(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
@@ -114,7 +114,7 @@ async def test_what_cannot_be_begun_waits_for_a_task(autojump_clock: MockClock, 
     assert [batch.ids for batch in backend.begun] == [["a"], ["b"]]
     backend.begun[1].end()
     assert isinstance(last.answer(), InferenceResponse)
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 @pytest.mark.parametrize("name", ["b", "waits"])
@@ -159,7 +159,7 @@ async def test_a_freed_instance_takes_another_batch_beside(nursery: trio.Nursery
     assert [batch.ids for batch in backend.begun] == [["a"], ["b"], ["c"]]
     backend.begun[2].end()
     assert isinstance(third.answer(), InferenceResponse)
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 async def test_a_batch_that_fails_fails_alone(nursery: trio.Nursery) -> None:
@@ -171,7 +171,7 @@ async def test_a_batch_that_fails_fails_alone(nursery: trio.Nursery) -> None:
     assert actor.statistics.failures[FailureReason.BACKEND] == 1
     backend.begun[1].end()
     assert isinstance(second.answer(), InferenceResponse)
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 async def test_a_death_ends_the_instance(nursery: trio.Nursery) -> None:
@@ -183,7 +183,7 @@ async def test_a_death_ends_the_instance(nursery: trio.Nursery) -> None:
     assert error(first).message == "gone"
     assert isinstance(error(second), Unavailable)
     assert (actor.live_count, len(backend.begun), backend.made[0].unloads) == (0, 1, 1)
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 async def test_stopped_the_instance_answers_what_it_has_begun_and_hears_no_more_of_it() -> None:
@@ -199,7 +199,7 @@ async def test_stopped_the_instance_answers_what_it_has_begun_and_hears_no_more_
         backend.begun[0].end()
         assert caller.answer() is None
         assert actor.statistics.inference_count == 0
-        address.tell(Drain())
+        address.send_nowait(Drain())
 
 
 async def test_the_backend_is_told_of_callers_that_go(nursery: trio.Nursery) -> None:
@@ -207,25 +207,25 @@ async def test_the_backend_is_told_of_callers_that_go(nursery: trio.Nursery) -> 
     actor, address = await start(nursery, backend)
     [caller] = await submit(address, "a")
     caller.item.cancel()
-    address.tell(Abandon(caller.item))
+    address.send_nowait(Abandon(caller.item))
     assert backend.cancelled == ["a"]
     backend.begun[0].end()
     assert caller.answer() is None
     assert caller.item.watcher is None
     assert actor.statistics.failures[FailureReason.CANCELED] == 1
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 async def test_a_batch_that_is_over_when_it_has_begun_is_begun_once() -> None:
     """Its end has the place go on before the beginning has returned."""
     begun: list[Execute] = []
 
-    def begin(place: Place, message: Execute) -> bool:
+    def begin(place: BatchSlot, message: Execute) -> bool:
         begun.append(message)
         place.go_on()
         return True
 
-    place = Place("m_0", begin, lambda _: None, None)
+    place = BatchSlot("m_0", begin, lambda _: None, None)
     place.is_busy = True
     messages = [Execute([]), Execute([])]
     for message in messages:
@@ -236,7 +236,7 @@ async def test_a_batch_that_is_over_when_it_has_begun_is_begun_once() -> None:
 
 
 async def test_a_batch_that_cannot_be_begun_stays_in_front() -> None:
-    place = Place("m_0", lambda *_: False, lambda _: None, None)
+    place = BatchSlot("m_0", lambda *_: False, lambda _: None, None)
     place.is_busy = True
     messages = [Execute([]), Execute([])]
     for message in messages:

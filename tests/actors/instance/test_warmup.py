@@ -85,7 +85,7 @@ async def test_an_instance_that_is_started_again_warms_up_again(autojump_clock: 
 
 
 class Decoupled(FakeBackend):
-    """Answers twice, the last time after a while; or ends as its class says."""
+    """Replies twice, the last time after a while; or ends as its class says."""
 
     can_be_decoupled = True
     error: Internal | None = None

@@ -31,7 +31,7 @@ ORDERED = replace(
 
 
 class Telling(Backend):
-    """Answers a request called `<n>-<seconds>` with n responses, one in each `seconds`; one called `fail` with an
+    """Replies a request called `<n>-<seconds>` with n responses, one in each `seconds`; one called `fail` with an
     error."""
 
     can_be_decoupled = True

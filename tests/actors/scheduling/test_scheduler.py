@@ -57,7 +57,7 @@ async def test_a_burst_that_finds_the_instance_idle_becomes_one_batch(
     address = await start(nursery, actor, backend)
     callers = [Caller(id=str(n)) for n in range(6)]
     for caller in callers:
-        address.tell(Submit(caller.item))
+        address.send_nowait(Submit(caller.item))
     await trio.sleep(1.5)
     assert backend.batches == [["0", "1", "2", "3"], ["4", "5"]]
     assert [isinstance(c.answer(), InferenceResponse) for c in callers] == [True] * 4 + [False] * 2
@@ -70,10 +70,10 @@ async def test_without_a_delay_an_idle_instance_never_waits(autojump_clock: Mock
     backend = fake_backend(seconds=1)
     address = await start(nursery, scheduler(), backend, instances=2)
     for n in range(2):
-        address.tell(Submit(Caller(id=str(n)).item))
+        address.send_nowait(Submit(Caller(id=str(n)).item))
         await wait_all_tasks_blocked()
     assert backend.batches == [["0"], ["1"]]
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 class Watching(ReplySlot):
@@ -96,20 +96,20 @@ async def test_the_instance_has_its_next_batch_before_callers_are_answered(
     address: SchedulerAddress = await nursery.start(actor.run)
     to_instance, given = trio.open_memory_channel[Execute](2)
     instance = InstanceAddress("m_0", to_instance)
-    address.tell(InstanceReady(instance))
+    address.send_nowait(InstanceReady(instance))
     seen: list[int] = []
     again = Caller(1, id="again")
 
     def on_answer() -> None:
         seen.append(given.statistics().current_buffer_used)
-        address.tell(Submit(again.item))
+        address.send_nowait(Submit(again.item))
 
     first = QueuedRequest(request(4, id="first"), 4, None, trio.current_time(), Watching(on_answer))
-    address.tell(Submit(first))
-    address.tell(Submit(Caller(4, id="second").item))
+    address.send_nowait(Submit(first))
+    address.send_nowait(Submit(Caller(4, id="second").item))
     running = await given.receive()
     answer = InferenceResponse("m", 1, [])
-    address.tell(BatchDone(instance, running, running.batch, [answer], 0.0, TIMING))
+    address.send_nowait(BatchDone(instance, running, running.batch, [answer], 0.0, TIMING))
     assert seen == [1]
     assert actor.statistics.inference_count == 4, "as soon as anybody else can look"
     assert [item.request.id for item in (await given.receive()).batch] == ["second"]
@@ -122,13 +122,13 @@ async def test_with_a_delay_a_batch_waits_for_company_and_no_longer(
 ) -> None:
     backend = fake_backend()
     address = await start(nursery, scheduler(delay_us=1_000_000), backend)
-    address.tell(Submit(Caller(id="a", arrival=trio.current_time()).item))
+    address.send_nowait(Submit(Caller(id="a", arrival=trio.current_time()).item))
     await trio.sleep(0.9)
     assert backend.batches == []
-    address.tell(Submit(Caller(id="b", arrival=trio.current_time()).item))
+    address.send_nowait(Submit(Caller(id="b", arrival=trio.current_time()).item))
     await trio.sleep(0.2)
     assert backend.batches == [["a", "b"]]
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 async def test_a_full_queue_is_answered_at_once(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
@@ -136,13 +136,13 @@ async def test_a_full_queue_is_answered_at_once(autojump_clock: MockClock, nurse
     address = await start(nursery, actor, fake_backend(seconds=1))
     running, queued, refused = Caller(4), Caller(), Caller(id="r3")
     for caller in (running, queued, refused):
-        address.tell(Submit(caller.item))
+        address.send_nowait(Submit(caller.item))
         await wait_all_tasks_blocked()
     answer = refused.answer()
     assert isinstance(answer, Unavailable)
     assert answer.message == "[request id: r3] Exceeds maximum queue size"
     assert actor.statistics.failures[FailureReason.REJECTED] == 1
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 async def test_draining_finishes_what_is_queued_refuses_what_comes_and_unloads(autojump_clock: MockClock) -> None:
@@ -150,24 +150,24 @@ async def test_draining_finishes_what_is_queued_refuses_what_comes_and_unloads(a
     async with trio.open_nursery() as nursery:
         address = await start(nursery, scheduler(delay_us=500_000), backend)
         queued, late = Caller(arrival=trio.current_time()), Caller()
-        address.tell(Submit(queued.item))
-        address.tell(Drain())
-        address.tell(Submit(late.item))
+        address.send_nowait(Submit(queued.item))
+        address.send_nowait(Drain())
+        address.send_nowait(Submit(late.item))
     assert isinstance(queued.answer(), InferenceResponse)
     assert isinstance(late.answer(), Unavailable)
     assert [made.is_loaded for made in backend.made] == [False]
     with pytest.raises(Unavailable, match="has stopped accepting"):
-        address.tell(Drain())
+        address.send_nowait(Drain())
 
 
 async def test_stopped_now_it_fails_the_running_and_the_queued(autojump_clock: MockClock) -> None:
     running, queued, unseen = Caller(4), Caller(), Caller()
     async with trio.open_nursery() as nursery:
         address = await start(nursery, scheduler(), fake_backend(seconds=10))
-        address.tell(Submit(running.item))
-        address.tell(Submit(queued.item))
+        address.send_nowait(Submit(running.item))
+        address.send_nowait(Submit(queued.item))
         await wait_all_tasks_blocked()
-        address.tell(Submit(unseen.item))
+        address.send_nowait(Submit(unseen.item))
         nursery.cancel_scope.cancel()
     for caller in (running, queued, unseen):
         assert isinstance(caller.answer(), Unavailable)
@@ -178,17 +178,17 @@ async def test_an_abandoned_request_is_dropped_and_counted(autojump_clock: MockC
     actor = scheduler()
     address = await start(nursery, actor, backend)
     running, gone = Caller(4, id="running"), Caller(id="gone")
-    address.tell(Submit(running.item))
-    address.tell(Submit(gone.item))
+    address.send_nowait(Submit(running.item))
+    address.send_nowait(Submit(gone.item))
     await wait_all_tasks_blocked()
     gone.item.is_cancelled = True
-    address.tell(Abandon(gone.item))
+    address.send_nowait(Abandon(gone.item))
     await wait_all_tasks_blocked()
     assert actor.pending_count == 0
     await trio.sleep(2)
     assert backend.batches == [["running"]]
     assert actor.statistics.failures[FailureReason.CANCELED] == 1
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 async def test_preserved_order_over_two_instances(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
@@ -204,10 +204,10 @@ async def test_preserved_order_over_two_instances(autojump_clock: MockClock, nur
     address = await start(nursery, scheduler(is_ordered=True), Slow, instances=2)
     slow, quick = Caller(4, id="slow"), Caller(4, id="quick")
     for caller in (slow, quick):
-        address.tell(Submit(caller.item))
+        address.send_nowait(Submit(caller.item))
     await trio.sleep(1.5)
     assert (slow.answer(), quick.answer()) == (None, None)
     await trio.sleep(1)
     assert isinstance(slow.answer(), InferenceResponse)
     assert isinstance(quick.answer(), InferenceResponse)
-    address.tell(Drain())
+    address.send_nowait(Drain())

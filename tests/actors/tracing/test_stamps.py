@@ -100,7 +100,7 @@ async def test_only_the_traced_of_a_batch_are_stamped(nursery: trio.Nursery, aut
 
 
 class Twice(Backend):
-    """Answers a request with two responses, long after it has taken it."""
+    """Replies a request with two responses, long after it has taken it."""
 
     can_be_decoupled = True
 

@@ -22,7 +22,7 @@ from protocol.messages import InferenceRequest, Tensor
 from repository.model_config import ModelConfig, ModelOutput
 from tests.backends.python.models import CONFIG, infer, output, parameters, request, running
 
-# Answers with what its model's folder says; completes its outputs.
+# Replies with what its model's folder says; completes its outputs.
 SERVES_ALL = """
 import json, os, sys
 import numpy as np

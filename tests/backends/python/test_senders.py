@@ -17,7 +17,7 @@ from tests.backends.python import models
 from tests.backends.python.models import CONFIG, MakeBackend, executing, infer, output, parameters, request, running
 from tests.backends.python.processes import children
 
-# Answers by sender where the request says so.
+# Replies by sender where the request says so.
 MIXED = """
     responses = []
     for index, r in enumerate(requests):

@@ -331,7 +331,7 @@ async def test_a_run_that_fails_says_why_and_concerns_its_request_alone(tmp_path
 
 
 class Odd(torch.nn.Module):
-    """Answers of kinds that no output can have."""
+    """Replies of kinds that no output can have."""
 
     def forward(self, X: torch.Tensor) -> Any:  # noqa: N803
         kind = int(X[0].item())

@@ -10,13 +10,13 @@ import trio
 import trio.testing
 from tritonclient.grpc import service_pb2
 
-from protocol.grpc.codec.request_templates import RequestForms
+from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.connection.calls import Shared
 from protocol.grpc.connection.connection import Connection
 from protocol.grpc.inference.direct_infer import DirectInfer
 from protocol.grpc.services.handlers import grpc_handlers
 from protocol.grpc.settings import GrpcSettings
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 from protocol.services import EdgeServices
 from tests.protocol.grpc.client import Client, Response
 from tests.protocol.grpc.edge_services import edge_services
@@ -65,12 +65,12 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
     client_end, server_end = trio.testing.memory_stream_pair()
     services = services or edge_services()
     settings = settings or GrpcSettings()
-    forms = RequestForms()
-    answers = Answers()
-    direct = DirectInfer.of(services, settings, forms, answers)
-    handlers = grpc_handlers(services, settings, forms, answers)
+    forms = RequestTemplates()
+    replies = Replies()
+    direct = DirectInfer.of(services, settings, forms, replies)
+    handlers = grpc_handlers(services, settings, forms, replies)
     shared = Shared(
-        handlers, settings.limits, services.limits, services.memory, direct=direct, give_out=services.core.give_out
+        handlers, settings.limits, services.limits, services.memory, direct=direct, flush=services.core.flush
     )
     connection = Connection(server_end, shared)
     client = Client(client_end)
@@ -78,7 +78,7 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
     peers = Caller(client, services.core, connection)
     async with trio.open_nursery() as answering:
         services.core.tasks = answering
-        answering.start_soon(answers.run)
+        answering.start_soon(replies.run)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(peers.run)
             await client.start()

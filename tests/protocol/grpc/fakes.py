@@ -45,7 +45,7 @@ CONFIG: dict[str, Any] = {
 
 @dataclass(slots=True, eq=False)
 class FakeCore:
-    """Answers `infer` by the model's name.
+    """Replies `infer` by the model's name.
 
     `echo` gives its inputs back, `wait` does so once `gate` is set, `forever` never answers, `unavailable` and
     `unknown` and `defect` fail. With the parameter `size` the output is so many bytes. `requests` are those that came,
@@ -159,7 +159,7 @@ class FakeCore:
         self.submitted.append(submitted)
         return submitted
 
-    def give_out(self) -> None:
+    def flush(self) -> None:
         pass
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:

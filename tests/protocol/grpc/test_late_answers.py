@@ -1,4 +1,4 @@
-"""Answers that come while their call ends, at every step of its end: they are dropped or sent, and nothing fails."""
+"""Replies that come while their call ends, at every step of its end: they are dropped or sent, and nothing fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.errors import ServerError, Unavailable
 from protocol.grpc.settings import GrpcSettings
 from protocol.limits.request_memory import RequestMemory
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from protocol.reactor.replies import Awaited
+from protocol.reactor.replies import PendingReply
 from tests.protocol.grpc.caller import SERVICE, Caller, serving
 from tests.protocol.grpc.client import framed
 from tests.protocol.grpc.edge_services import edge_services
@@ -28,7 +28,7 @@ LARGE = bytes(1 << 18)  # more than a client's window
 
 @dataclass(slots=True, eq=False)
 class HoldingCore(FakeCore):
-    """Answers what was submitted when the test says so."""
+    """Replies what was submitted when the test says so."""
 
     held: list[tuple[InferenceRequest, AnswerTo]] = field(default_factory=list)
 
@@ -42,10 +42,10 @@ class HoldingCore(FakeCore):
     def answer_one(self, number: int, reply: Callable[[InferenceRequest], InferenceResponse | ServerError]) -> None:
         """In a burst, as a model's instance does."""
         request, answer_to = self.held[number]
-        assert isinstance(answer_to, Awaited)
-        answer_to.answers.begin_burst()
+        assert isinstance(answer_to, PendingReply)
+        answer_to.replies.begin_burst()
         answer_to.send_nowait(reply(request))
-        answer_to.answers.end_burst()
+        answer_to.replies.end_burst()
 
 
 def echo(request: InferenceRequest) -> InferenceResponse:

@@ -156,7 +156,7 @@ class FakeCore:
         self.submitted.append(submitted)
         return submitted
 
-    def give_out(self) -> None:
+    def flush(self) -> None:
         pass
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:

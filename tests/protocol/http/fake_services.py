@@ -10,7 +10,7 @@ from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument, NotFound
-from protocol.http.codec.request_templates import RequestForms
+from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.exchange import HttpRequest
 from protocol.http.reply import Headers
 from protocol.http.settings import HttpSettings
@@ -142,5 +142,5 @@ def make_request(
     services: EdgeServices | None = None, *, path_parameters: Mapping[str, str], body: bytes = b""
 ) -> HttpRequest:
     return HttpRequest(
-        services or make_services(), HttpSettings(), path_parameters, {}, body, FakeWriter(), RequestForms()
+        services or make_services(), HttpSettings(), path_parameters, {}, body, FakeWriter(), RequestTemplates()
     )

@@ -207,7 +207,7 @@ async def test_an_error_of_the_model(serve: Serve) -> None:
 
 
 class Answering(FakeCore):
-    """Answers everything with one response, by a call."""
+    """Replies everything with one response, by a call."""
 
     def __init__(self, response: InferenceResponse) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Answers that are delivered together: none is left behind."""
+"""Replies that are delivered together: none is left behind."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from protocol.reactor.replies import Answers
+from protocol.reactor.replies import Replies
 
 
 class Answered:
@@ -21,9 +21,9 @@ class Answered:
 class Flushed(Answered):
     """The last call of its burst brings another answer."""
 
-    def __init__(self, answers: Answers, brings: Answered) -> None:
+    def __init__(self, replies: Replies, brings: Answered) -> None:
         super().__init__()
-        self._answers = answers
+        self._answers = replies
         self._brings = brings
 
     def deliver(self) -> None:
@@ -32,9 +32,9 @@ class Flushed(Answered):
 
 
 async def test_an_answer_that_a_last_call_brings_is_delivered_in_the_same_burst() -> None:
-    answers, brought = Answers(), Answered()
-    flushed = Flushed(answers, brought)
-    answers.begin_burst()
-    answers.put(flushed)
-    answers.end_burst()
+    replies, brought = Replies(), Answered()
+    flushed = Flushed(replies, brought)
+    replies.begin_burst()
+    replies.put(flushed)
+    replies.end_burst()
     assert (flushed.delivered, brought.delivered) == (1, 1)

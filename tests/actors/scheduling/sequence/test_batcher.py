@@ -139,13 +139,13 @@ async def start(
 async def submit(address: SchedulerAddress, *callers: Caller) -> None:
     for caller in callers:
         caller.item.arrival = trio.current_time()
-        address.tell(Submit(caller.item))
+        address.send_nowait(Submit(caller.item))
     await wait_all_tasks_blocked()
 
 
 async def abandon(address: SchedulerAddress, caller: Caller) -> None:
     caller.item.is_cancelled = True
-    address.tell(Abandon(caller.item))
+    address.send_nowait(Abandon(caller.item))
     await wait_all_tasks_blocked()
 
 
@@ -419,7 +419,7 @@ async def test_draining_lets_a_sequence_go_on_while_something_runs(autojump_cloc
         _, address = await start(nursery, config(state=(SUM,), idle_us=60_000_000), adder(seconds=1))
         first, more, new = Caller(1, start=START, value=1), Caller(1, value=2), Caller(2, start=START)
         await submit(address, first)
-        address.tell(Drain())
+        address.send_nowait(Drain())
         await submit(address, more, new)
         assert "has stopped accepting new inference requests" in error(new, StoppedAccepting)
     assert [total(first), total(more)] == [1, 3]
@@ -456,7 +456,7 @@ async def test_a_decoupled_model_has_sequences_too(autojump_clock: MockClock, nu
     await trio.sleep(2)
     assert [len(batch) for batch in backend.batches] == [2, 2]
     assert actor.statistics.frozen("m", 1).inference_stats.success.count == 3
-    address.tell(Drain())
+    address.send_nowait(Drain())
 
 
 async def test_a_decoupled_iterative_request_answers_in_every_round(
@@ -476,7 +476,7 @@ async def test_a_decoupled_iterative_request_answers_in_every_round(
     assert statistics.inference_stats.success.count == 1
     assert statistics.inference_stats.queue.ns == 0
     assert (statistics.inference_count, statistics.execution_count) == (1, 3)
-    address.tell(Drain())  # and nothing is left that would hold it up
+    address.send_nowait(Drain())  # and nothing is left that would hold it up
 
 
 async def test_a_decoupled_iterative_request_that_waits_for_its_next_round_is_failed_with_its_instance(
@@ -498,4 +498,4 @@ async def test_a_decoupled_iterative_request_that_waits_for_its_next_round_is_fa
     assert await collect(one) == ["between"]
     assert isinstance(one.item.failure, Unavailable)
     assert not isinstance(one.item.failure, Internal)
-    address.tell(Drain())
+    address.send_nowait(Drain())

@@ -24,7 +24,7 @@ from protocol.errors import Internal
 from tests.backends.python.models import CONFIG, executing, infer, model_source, output, parameters, request, running
 from tests.backends.python.processes import children, is_alive, open_descriptors, until
 
-# Answers with a number that the test asks for by its expression.
+# Replies with a number that the test asks for by its expression.
 EVALUATES = executing("return [answer(np.array([float(eval(r.request_id()))])) for r in requests]")
 
 

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from protocol.errors import InvalidArgument
 from protocol.grpc.codec import request_templates as request_forms
 from protocol.grpc.codec.infer import DecodedRequest, decode_request, parse_request
-from protocol.grpc.codec.request_templates import FormedRequest, RequestForms
+from protocol.grpc.codec.request_templates import FormedRequest, RequestTemplates
 
 
 def request_of(data: bytes = bytes(8), request_id: str = "", **fields: Any) -> Any:
@@ -25,7 +25,7 @@ def request_of(data: bytes = bytes(8), request_id: str = "", **fields: Any) -> A
     return request
 
 
-def read(forms: RequestForms, data: bytes) -> tuple[DecodedRequest, bool]:
+def read(forms: RequestTemplates, data: bytes) -> tuple[DecodedRequest, bool]:
     """The request, and whether its form was known."""
     found = forms.read(data)
     return forms.decode(found, data), isinstance(found, FormedRequest)
@@ -43,7 +43,7 @@ def usual(data: bytes) -> Any:
 
 
 def test_only_data_and_id_may_differ() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     first = request_of(bytes(8), "1").SerializeToString()
     assert not read(forms, first)[1]
     for data, request_id in ((b"12345678", "1"), (b"abcdefgh", "a longer one"), (bytes(8), "ü")):
@@ -64,7 +64,7 @@ def test_only_data_and_id_may_differ() -> None:
     ],
 )
 def test_anything_else_is_another_form(other: Any) -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     read(forms, request_of(bytes(8), "1").SerializeToString())
     sent = other.SerializeToString()
     decoded, is_known = read(forms, sent)
@@ -73,7 +73,7 @@ def test_anything_else_is_another_form(other: Any) -> None:
 
 
 def test_what_each_request_is_given_is_its_own() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     sent = request_of().SerializeToString()
     read(forms, sent)
     decoded, _ = read(forms, sent)
@@ -85,7 +85,7 @@ def test_what_each_request_is_given_is_its_own() -> None:
 
 
 def test_an_id_that_is_no_text_is_refused_as_always() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     sent = request_of(request_id="abc").SerializeToString()
     read(forms, sent)
     with pytest.raises(InvalidArgument):
@@ -93,7 +93,7 @@ def test_an_id_that_is_no_text_is_refused_as_always() -> None:
 
 
 def test_requests_that_are_wrong_are_no_form() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     sent = request_of(bytes(8)).SerializeToString().replace(b"FP32", b"FP31")
     for _ in range(2):
         with pytest.raises(InvalidArgument):
@@ -101,7 +101,7 @@ def test_requests_that_are_wrong_are_no_form() -> None:
 
 
 def test_shared_memory_inputs_have_no_data() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     request = request_of(request_id="1")
     for name, value in (("shared_memory_region", "r"), ("shared_memory_byte_size", 8)):
         parameter = request.inputs[0].parameters[name]
@@ -119,7 +119,7 @@ def test_shared_memory_inputs_have_no_data() -> None:
 
 def test_typed_contents_are_no_form() -> None:
     """They are data, and not where a form expects it."""
-    forms = RequestForms()
+    forms = RequestTemplates()
     request = service_pb2.ModelInferRequest(model_name="m")
     request.inputs.add(name="x", datatype="INT32", shape=[2]).contents.int_contents.extend([1, 2])
     sent = request.SerializeToString()
@@ -130,7 +130,7 @@ def test_typed_contents_are_no_form() -> None:
 
 
 def test_large_data_stays_a_view() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     sent = request_of(bytes(400_000)).SerializeToString()
     for _ in range(2):
         found = forms.read(memoryview(sent))
@@ -141,7 +141,7 @@ def test_large_data_stays_a_view() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     for model in range(200):
         for shape in range(20):
             read(forms, request_of(bytes(4 * shape + 4), model_name=f"m{model}").SerializeToString())
@@ -151,7 +151,7 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 def test_requests_that_never_come_twice_are_hardly_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     learned = 0
     original = request_forms._form_of
 
@@ -192,7 +192,7 @@ BASE = request_of(b"12345678", "77").SerializeToString()
 )
 def test_whatever_comes_means_what_it_means_by_the_usual_way(sent: list[bytes]) -> None:
     """Requests with a byte changed, cut off or with more behind them, among good ones."""
-    forms = RequestForms()
+    forms = RequestTemplates()
     read(forms, BASE)
     for data in sent:
         assert outcome(lambda data=data: said(read(forms, data)[0])) == outcome(lambda data=data: usual(data))

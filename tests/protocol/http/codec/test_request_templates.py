@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.http.codec.infer import DecodedRequest, decode_infer_request
-from protocol.http.codec.request_templates import MAX_FORMS, RequestForms
+from protocol.http.codec.request_templates import MAX_FORMS, RequestTemplates
 
 
 def sized(**members: Any) -> dict[str, Any]:
     return {"name": "A", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}, **members}
 
 
-def read(forms: RequestForms, members: dict[str, Any], data: bytes, *, version: int = -1) -> DecodedRequest:
+def read(forms: RequestTemplates, members: dict[str, Any], data: bytes, *, version: int = -1) -> DecodedRequest:
     text = json.dumps(members).encode()
     body = text + data
     known = forms.find(body, len(text), model_name="m", model_version=version)
@@ -62,7 +62,7 @@ MEMBERS = st.fixed_dictionaries(
 
 @given(MEMBERS, st.lists(st.binary(min_size=16, max_size=16), min_size=2, max_size=4))
 def test_a_form_means_what_its_request_meant(members: dict[str, Any], datas: list[bytes]) -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     text = json.dumps(members).encode()
     size = 8 * sum(tensor["parameters"] is not None for tensor in members["inputs"])
     for data in datas:
@@ -73,14 +73,14 @@ def test_a_form_means_what_its_request_meant(members: dict[str, Any], datas: lis
 
 
 def test_the_same_form_for_another_model_and_version() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     for version in (-1, 3):
         request = read(forms, {"inputs": [sized()]}, b"\0" * 8, version=version).request
         assert (request.model_name, request.model_version) == ("m", version)
 
 
 def test_requests_of_one_form_share_nothing_that_changes() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     members = {"inputs": [sized()], "parameters": {"mine": 1}}
     first, second = (read(forms, members, b"\0" * 8).request for _ in range(2))
     first.parameters["more"] = 2
@@ -91,7 +91,7 @@ def test_requests_of_one_form_share_nothing_that_changes() -> None:
 
 
 def test_data_is_a_view_that_nobody_writes_to() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     for _ in range(2):
         (tensor,) = read(forms, {"inputs": [sized()]}, np.array([1, 2], np.float32).tobytes()).request.inputs
         assert tensor.datatype is DataType.FP32
@@ -102,14 +102,14 @@ def test_data_is_a_view_that_nobody_writes_to() -> None:
 
 @pytest.mark.parametrize("size", [0, 7, 9])
 def test_data_of_another_size_is_refused_as_ever(size: int) -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     read(forms, {"inputs": [sized()]}, b"\0" * 8)
     with pytest.raises(InvalidArgument, match=r"unexpected (size for input|additional input data)"):
         read(forms, {"inputs": [sized()]}, b"\0" * size)
 
 
 def test_more_forms_than_are_kept() -> None:
-    forms = RequestForms()
+    forms = RequestTemplates()
     for count in range(2 * MAX_FORMS + 1):
         members = {"inputs": [sized()], "parameters": {"mine": count}}
         assert read(forms, members, b"\0" * 8).request.parameters == {"mine": count}

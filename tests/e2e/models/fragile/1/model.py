@@ -1,4 +1,4 @@
-"""Answers with its process id, unless it is told to die."""
+"""Replies with its process id, unless it is told to die."""
 
 import os
 import signal

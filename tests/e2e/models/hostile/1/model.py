@@ -1,4 +1,4 @@
-"""Answers with its process id, or does the worst that model code can do, as it is told."""
+"""Replies with its process id, or does the worst that model code can do, as it is told."""
 
 import ctypes
 import os
