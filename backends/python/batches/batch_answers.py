@@ -126,7 +126,7 @@ class BatchAnswers:
         return decode_responses(
             found,
             batch.requests,
-            forms=self._link.forms,
+            schemas=self._link.schemas,
             model_name=source.name,
             model_version=source.version,
             outputs=None if batch.outputs is None or not found.shared else arena.outputs.show(batch.outputs),
@@ -187,7 +187,7 @@ class BatchAnswers:
             frame,
             head,
             request,
-            forms=self._link.forms,
+            schemas=self._link.schemas,
             model_name=source.name,
             model_version=source.version,
             is_final=head.end == FINAL,

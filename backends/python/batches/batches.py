@@ -100,7 +100,7 @@ class Batches:
         """
         started = time.perf_counter_ns()
         try:
-            inputs = column_of(map(_inputs_of, requests), self._link.forms)
+            inputs = column_of(map(_inputs_of, requests), self._link.schemas)
         except Internal:
             return False
         size = inputs.size
@@ -190,7 +190,7 @@ class Batches:
     ) -> RunningBatch:
         """A batch that the worker has, once there is room for it. Cancelled, it has not, or it is abandoned."""
         started = time.perf_counter_ns()
-        inputs = column_of(map(_inputs_of, requests), self._link.forms)
+        inputs = column_of(map(_inputs_of, requests), self._link.schemas)
         if not self._room.enter(inputs.size):
             await self._room.wait(inputs.size)
         batch = RunningBatch(next(self._numbers), requests, inputs.size, started=started, free=free)

@@ -14,7 +14,7 @@ import msgspec
 from backends.interface import Rescheduled
 from backends.python.wire.frames import BrokenFrame, Frame, decode_head
 from backends.python.wire.heads import ExecutedHead, ResponseHead
-from backends.python.wire.templates import Forms
+from backends.python.wire.schemas import Schemas
 from backends.python.wire.tensor_columns import EncodedFrame, SharedMemory, TensorColumn, TensorReader, frame_tensors
 from backends.python.worker.trioton_worker.frames import (
     ERROR,
@@ -123,7 +123,7 @@ def decode_responses(
     executed: Executed,
     requests: Sequence[InferenceRequest],
     *,
-    forms: Forms,
+    schemas: Schemas,
     model_name: str,
     model_version: int,
     outputs: SharedMemory | None,
@@ -154,7 +154,7 @@ def decode_responses(
         if named and not all(0 <= index < len(requests) for index in named):
             raise BrokenFrame(f"it answers more than {len(requests)} requests")
     numbers = executed.numbers
-    reader = TensorReader(numbers, executed.frame.forms, forms, memory, executed.runs_at, is_shared, is_lent)
+    reader = TensorReader(numbers, executed.frame.schemas, schemas, memory, executed.runs_at, is_shared, is_lent)
     if executed.placed and not executed.is_kept:
         reader.note_placed(executed.placed, inputs)
     answers: list[Outcome | None] = []
@@ -187,7 +187,7 @@ def decode_response(
     head: ResponseHead,
     request: InferenceRequest,
     *,
-    forms: Forms,
+    schemas: Schemas,
     model_name: str,
     model_version: int,
     is_final: bool,
@@ -195,7 +195,7 @@ def decode_response(
     """The response of a RESPONSE frame, a view of it; None where it has none. Raises BrokenFrame."""
     if head.error is not None:
         return error_of(head.error)
-    outputs = frame_tensors(frame, forms)
+    outputs = frame_tensors(frame, schemas)
     if outputs is None:
         return None
     return InferenceResponse(model_name, model_version, outputs, request.id, head.parameters, is_final)

@@ -93,7 +93,7 @@ class BlsCalls:
             raise BrokenFrame(f"it makes a call for request {head.index} of {len(batch.requests)}")
         request = InferenceRequest(
             head.model,
-            frame_tensors(frame, self._link.forms) or [],
+            frame_tensors(frame, self._link.schemas) or [],
             head.version,
             head.id,
             tuple(head.outputs),
@@ -220,7 +220,7 @@ class BlsCalls:
         number = call.head.call
         try:
             if isinstance(outcome, InferenceResponse):
-                column = column_of((outcome.outputs,), self._link.forms)
+                column = column_of((outcome.outputs,), self._link.schemas)
                 if column.size > self._byte_limit:
                     text = beyond_limit(f"the answer of model '{call.head.model}' takes", column.size, self._byte_limit)
                     await self._link.channel.send(encode(kind, _error(call, InvalidArgument(text))))

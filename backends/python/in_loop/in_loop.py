@@ -111,14 +111,14 @@ class _LoopConnection(Connection):
         kind: int,
         head: Head,
         column: Sequence[int] = (),
-        forms: bytes = b"",
+        schemas: bytes = b"",
         body: Sequence[Buffer] = (),
         body_size: int = 0,
     ) -> None:
         if self._hand_over.is_here:
-            self._hand_over.take(_frame(kind, head, column, forms, body, body_size))
+            self._hand_over.take(_frame(kind, head, column, schemas, body, body_size))
         else:
-            super().send(kind, head, column, forms, body, body_size)
+            super().send(kind, head, column, schemas, body, body_size)
 
     def send_from_anywhere(self, kind: int, head: Head) -> None:
         if not self._hand_over.is_here:
@@ -133,12 +133,12 @@ def _frame(
     kind: int,
     head: Head,
     column: Sequence[int] = (),
-    forms: bytes = b"",
+    schemas: bytes = b"",
     body: Sequence[Buffer] = (),
     body_size: int = 0,
 ) -> Frame:
     """As the server would have it of a socket."""
-    start = pack(kind, encode_json(head) if head else b"", array.array("q", column).tobytes(), forms, body_size)
+    start = pack(kind, encode_json(head) if head else b"", array.array("q", column).tobytes(), schemas, body_size)
     frame = FrameReader().next_frame(b"".join((start, *body)))
     assert frame is not None
     return frame

@@ -21,15 +21,15 @@ from backends.python.in_loop.loop_tensors import LargeOutput, inputs_of, settle
 from backends.python.wire.channel import WorkerGone
 from backends.python.wire.frames import BrokenFrame
 from backends.python.wire.heads import FailedHead
-from backends.python.wire.templates import DATATYPES, TensorKey
+from backends.python.wire.schemas import DATATYPES, TensorKey
 from backends.python.worker.trioton_worker.batch import answered_otherwise, describe_request, received_request
 from backends.python.worker.trioton_worker.connection import encode_json
 from backends.python.worker.trioton_worker.errors import crossing
-from backends.python.worker.trioton_worker.forms import Form
-from backends.python.worker.trioton_worker.frames import LATER, MOST_FORMS
+from backends.python.worker.trioton_worker.frames import LATER, MOST_SCHEMAS
 from backends.python.worker.trioton_worker.instance import fail
 from backends.python.worker.trioton_worker.requests import InferenceRequest as ModelRequest
 from backends.python.worker.trioton_worker.responses import InferenceResponse as ModelResponse
+from backends.python.worker.trioton_worker.schemas import Schema
 from backends.python.worker.trioton_worker.session import LiveBatch
 from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
 from backends.python.workers.link import WorkerLink
@@ -55,7 +55,7 @@ class LoopBatches(Batches):
         super().__init__(link, spec, outputs, concurrency=1, byte_limit=0)
         self._worker = worker
         self._hand_over = worker.hand_over
-        self._known_forms: dict[tuple[object, ...], Form] = {}
+        self._known_schemas: dict[tuple[object, ...], Schema] = {}
         self._gone: list[InferenceRequest] = []  # whose callers went before their batch began
         self._is_slow = False
         worker.hand_over.begin(link, questions)
@@ -155,22 +155,22 @@ class LoopBatches(Batches):
     def _receive(
         self, run: Sequence[InferenceRequest], key: list[TensorKey], live: LiveBatch, received: list[ModelRequest]
     ) -> None:
-        """Add requests of one form."""
+        """Add requests of one schema."""
         names, first = self._outputs, len(received)
-        for inputs in inputs_of(run, self._form(key)):
+        for inputs in inputs_of(run, self._schema(key)):
             received.append(received_request(inputs, live, len(received), names))
         for index, about in about_requests(run, names):
             describe_request(received[first + index], about)
 
-    def _form(self, key: list[TensorKey]) -> Form:
+    def _schema(self, key: list[TensorKey]) -> Schema:
         known = tuple(key)
-        form = self._known_forms.get(known)
-        if form is None:
-            form = Form(b"", tuple((name, datatype.number, shape) for name, datatype, shape in key))
-            if len(self._known_forms) >= MOST_FORMS:
-                self._known_forms.clear()
-            self._known_forms[known] = form
-        return form
+        schema = self._known_schemas.get(known)
+        if schema is None:
+            schema = Schema(b"", tuple((name, datatype.number, shape) for name, datatype, shape in key))
+            if len(self._known_schemas) >= MOST_SCHEMAS:
+                self._known_schemas.clear()
+            self._known_schemas[known] = schema
+        return schema
 
     # What it answers
 

@@ -13,8 +13,8 @@ from weakref import getweakrefcount
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.python.worker.trioton_worker.forms import Form, FormTensor
 from backends.python.worker.trioton_worker.frames import DATATYPE_BYTES
+from backends.python.worker.trioton_worker.schemas import Schema, SchemaTensor
 from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
 from backends.python.worker.trioton_worker.tensors import encoded_tensor, viewed_tensor
 from protocol.errors import Internal
@@ -28,17 +28,17 @@ _SMALL = 1 << 16
 LargeOutput: TypeAlias = tuple[Tensor, NDArray[Any]]
 
 
-def inputs_of(run: Sequence[InferenceRequest], form: Form) -> Iterable[list[ModelTensor]]:
+def inputs_of(run: Sequence[InferenceRequest], schema: Schema) -> Iterable[list[ModelTensor]]:
     """Those of each request, in memory of their own: a model may write to them, and keep them."""
     if len(run) == 1:
-        return [[_alone(tensor, given) for tensor, given in zip(form.tensors, run[0].inputs, strict=True)]]
-    if not form.tensors:
+        return [[_alone(tensor, given) for tensor, given in zip(schema.tensors, run[0].inputs, strict=True)]]
+    if not schema.tensors:
         return [[] for _ in run]
-    columns = ([request.inputs[place] for request in run] for place in range(len(form.tensors)))
-    return map(list, zip(*map(_column, form.tensors, columns), strict=True))
+    columns = ([request.inputs[place] for request in run] for place in range(len(schema.tensors)))
+    return map(list, zip(*map(_column, schema.tensors, columns), strict=True))
 
 
-def _column(tensor: FormTensor, given: Sequence[Tensor]) -> list[ModelTensor]:
+def _column(tensor: SchemaTensor, given: Sequence[Tensor]) -> list[ModelTensor]:
     """One input of several requests."""
     if tensor.number == DATATYPE_BYTES or tensor.size > _SMALL:
         return [_alone(tensor, each) for each in given]
@@ -49,7 +49,7 @@ def _column(tensor: FormTensor, given: Sequence[Tensor]) -> list[ModelTensor]:
     return [viewed_tensor(name, number, shape, array) for array in arrays]
 
 
-def _alone(tensor: FormTensor, given: Tensor) -> ModelTensor:
+def _alone(tensor: SchemaTensor, given: Tensor) -> ModelTensor:
     if tensor.number == DATATYPE_BYTES:
         return encoded_tensor(tensor.name, tensor.shape, flat(given.data))
     memory: bytearray | NDArray[np.uint8]
@@ -62,7 +62,7 @@ def _alone(tensor: FormTensor, given: Tensor) -> ModelTensor:
     return viewed_tensor(tensor.name, tensor.number, tensor.shape, tensor.array(memory))
 
 
-def _check_size(tensor: FormTensor, memory: bytearray | NDArray[np.uint8], count: int) -> None:
+def _check_size(tensor: SchemaTensor, memory: bytearray | NDArray[np.uint8], count: int) -> None:
     if len(memory) != tensor.size * count:
         raise Internal("a tensor has not as many bytes as its datatype and shape need")
 

@@ -1,7 +1,7 @@
 """The frames of a worker, as the server reads them: a pure codec, which trusts nothing that a worker sends.
 
 The format is described in `worker.trioton_worker.frames`. Whatever is not as described there is `BrokenFrame`.
-`heads` says what heads have, `tensor_columns`, `forms` and `batch` what stands in the rest.
+`heads` says what heads have, `tensor_columns`, `schemas` and `batch` what stands in the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Frame(msgspec.Struct, eq=False):
 
     kind: int
     column: memoryview
-    forms: memoryview
+    schemas: memoryview
     head: memoryview
     body: memoryview
 
@@ -70,15 +70,15 @@ class FrameReader:
             self._position = 0
             self._later = []
         data, start = self._data, self._position
-        magic, kind, column_size, forms_size, head_size, body_size = _read_prefix(data, start)
+        magic, kind, column_size, schemas_size, head_size, body_size = _read_prefix(data, start)
         if magic != MAGIC or kind not in _KINDS or column_size % 8:
             raise BrokenFrame(f"its frame begins with {data[start : start + _PREFIX_SIZE]!r}")
-        meta_size = column_size + forms_size + head_size
+        meta_size = column_size + schemas_size + head_size
         if meta_size > _MOST_META_BYTES or body_size > MOST_BODY_BYTES:
-            raise BrokenFrame(f"its frame claims {column_size} + {forms_size} + {head_size} + {body_size} bytes")
+            raise BrokenFrame(f"its frame claims {column_size} + {schemas_size} + {head_size} + {body_size} bytes")
         column_start = start + _PREFIX_SIZE
-        forms_start = column_start + column_size
-        head_start = forms_start + forms_size
+        schemas_start = column_start + column_size
+        head_start = schemas_start + schemas_size
         head_end = column_start + meta_size
         body_start = head_end + -meta_size % 16
         end = body_start + body_size
@@ -91,20 +91,20 @@ class FrameReader:
         view = memoryview(data)
         return Frame(
             kind,
-            view[column_start:forms_start],
-            view[forms_start:head_start],
+            view[column_start:schemas_start],
+            view[schemas_start:head_start],
             view[head_start:head_end],
             view[body_start:end],
         )
 
 
-def decode_head(frame: Frame, form: type[T]) -> T:
+def decode_head(frame: Frame, head_type: type[T]) -> T:
     """The head, typed.
 
     Raises:
-        BrokenFrame: it does not have this form.
+        BrokenFrame: it does not have these fields.
     """
     try:
-        return msgspec.json.decode(frame.head if len(frame.head) else b"{}", type=form)
+        return msgspec.json.decode(frame.head if len(frame.head) else b"{}", type=head_type)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BrokenFrame(f"its frame of kind {frame.kind} has the head {bytes(frame.head[:200])!r}: {error}") from None

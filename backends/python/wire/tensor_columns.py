@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from backends.python.wire.frames import BrokenFrame, Frame
-from backends.python.wire.templates import Form, Forms, FormTensor, TensorKey, padding_of
+from backends.python.wire.schemas import Schema, Schemas, SchemaTensor, TensorKey, padding_of
 from backends.python.worker.trioton_worker.frames import aligned, pack
 from protocol.datatypes import DataType
 from protocol.errors import Internal
@@ -36,20 +36,20 @@ class EncodedFrame(msgspec.Struct, eq=False):
 class TensorColumn(msgspec.Struct, eq=False):
     """The tensors of one frame to a worker, their bytes still where they are; `size` bytes when they are together.
 
-    `runs` are its column, `forms` the texts of its forms, and `parts` follow each other there, each something whose
+    `runs` are its column, `schemas` the texts of its schemas, and `parts` follow each other there, each something whose
     length is its size in bytes; tensors among them, if it `has_shared`, are still to be read.
     """
 
     size: int = 0
     runs: list[int] = []
-    forms: list[bytes] = []
+    schemas: list[bytes] = []
     parts: list[Buffer | SharedTensor] = []
     has_shared: bool = False
 
-    def add_padded(self, tensors: Sequence[Tensor], form: Form) -> None:
-        """Add tensors between which there is something, or whose sizes the form does not say."""
-        self.size += form.size
-        for tensor, found in zip(tensors, form.tensors, strict=True):
+    def add_padded(self, tensors: Sequence[Tensor], schema: Schema) -> None:
+        """Add tensors between which there is something, or whose sizes the schema does not say."""
+        self.size += schema.size
+        for tensor, found in zip(tensors, schema.tensors, strict=True):
             padding = found.padding
             if found.datatype is DataType.BYTES:
                 size = tensor.byte_size
@@ -61,7 +61,7 @@ class TensorColumn(msgspec.Struct, eq=False):
                 self.parts.append(padding)
 
     def flatten(self) -> None:
-        """Have parts whose length is their size, also where something is a view of another form. Raises Internal."""
+        """Have parts whose length is their size, also where one is a view with another item size. Raises Internal."""
         self.parts = [part if isinstance(part, SharedTensor) else _flat(part) for part in self.parts]
         if sum(map(len, self.parts)) != self.size:
             raise Internal("a tensor has not as many bytes as its datatype and shape need")
@@ -83,17 +83,17 @@ class TensorColumn(msgspec.Struct, eq=False):
     ) -> EncodedFrame:
         """The frame; without a body if the bytes are elsewhere. `before` stands in front of the runs."""
         column = array("q", (*before, *self.runs)).tobytes()
-        forms = self.forms[0] if len(self.forms) == 1 else b"".join(self.forms)
+        schemas = self.schemas[0] if len(self.schemas) == 1 else b"".join(self.schemas)
         text = msgspec.json.encode(head) if head else b""
         if is_elsewhere:
-            return EncodedFrame(pack(kind, text, column, forms), (), 0)
+            return EncodedFrame(pack(kind, text, column, schemas), (), 0)
         parts: Sequence[Any] = self.parts
         if self.has_shared:
             parts = [part.data if isinstance(part, SharedTensor) else part for part in parts]
-        return EncodedFrame(pack(kind, text, column, forms, self.size), parts, self.size)
+        return EncodedFrame(pack(kind, text, column, schemas, self.size), parts, self.size)
 
 
-def column_of(groups: Iterable[Sequence[Tensor]], known: Forms) -> TensorColumn:
+def column_of(groups: Iterable[Sequence[Tensor]], known: Schemas) -> TensorColumn:
     """The tensors of requests or responses that follow each other.
 
     Raises:
@@ -114,17 +114,17 @@ def column_of(groups: Iterable[Sequence[Tensor]], known: Forms) -> TensorColumn:
             else:
                 own.append(tensor.data)
         if key != last:
-            form = known.by_key[tuple(key)]
-            column.forms.append(form.data)
+            schema = known.by_key[tuple(key)]
+            column.schemas.append(schema.data)
             count_at = len(runs) + 1
-            runs += (len(form.data), 0)
+            runs += (len(schema.data), 0)
             last = key
         runs[count_at] += 1
-        if form.is_fixed and not form.is_padded:
+        if schema.is_fixed and not schema.is_padded:
             parts += own
-            column.size += form.size
+            column.size += schema.size
         else:
-            column.add_padded(tensors, form)
+            column.add_padded(tensors, schema)
     try:
         is_flat = sum(map(len, parts)) == column.size
     except TypeError:  # a view without dimensions has no length
@@ -135,13 +135,13 @@ def column_of(groups: Iterable[Sequence[Tensor]], known: Forms) -> TensorColumn:
 
 
 def _flat(data: Buffer) -> Buffer:
-    """The same bytes in a form whose length is their number."""
+    """The same bytes as a view whose length is their number."""
     if isinstance(data, memoryview) and (data.format != "B" or data.ndim != 1):
         return data.cast("B") if data.nbytes else b""
     return data
 
 
-def frame_tensors(frame: Frame, forms: Forms) -> list[Tensor] | None:
+def frame_tensors(frame: Frame, schemas: Schemas) -> list[Tensor] | None:
     """The tensors of a frame that has one request or response, views of it; None where it has none.
 
     Raises:
@@ -150,10 +150,10 @@ def frame_tensors(frame: Frame, forms: Forms) -> list[Tensor] | None:
     numbers: list[int] = frame.column.cast("q").tolist()
     if not numbers:
         return None
-    reader = TensorReader(numbers, frame.forms, forms, frame.body)
+    reader = TensorReader(numbers, frame.schemas, schemas, frame.body)
     length, count = reader.next_run()
     if count != 1 or length < 0:
-        raise BrokenFrame(f"its frame of kind {frame.kind} has a run of {count} with a form of {length} bytes")
+        raise BrokenFrame(f"its frame of kind {frame.kind} has a run of {count} with a schema of {length} bytes")
     [tensors] = reader.read(length, 1)
     if reader.position != len(numbers):
         raise BrokenFrame(f"its frame of kind {frame.kind} has more than one run")
@@ -169,7 +169,7 @@ class SharedMemory(msgspec.Struct, eq=False, frozen=True):
 
 class TensorReader(msgspec.Struct, eq=False):
     """The tensors of a frame of a worker, one run after the other, in `memory`: `numbers` is its column, which is read
-    up to `position`, and `forms` the texts of its forms. They are views, but those of BYTES from where `is_shared`,
+    up to `position`, and `schemas` the texts of its schemas. They are views, but those of BYTES from where `is_shared`,
     and all from what is not lent, are copies.
 
     Raises:
@@ -177,8 +177,8 @@ class TensorReader(msgspec.Struct, eq=False):
     """
 
     numbers: Sequence[int]
-    forms: memoryview
-    known: Forms
+    schemas: memoryview
+    known: Schemas
     memory: memoryview
     position: int = 0
     is_shared: bool = False
@@ -196,7 +196,7 @@ class TensorReader(msgspec.Struct, eq=False):
         self.inputs = inputs
 
     def next_run(self) -> tuple[int, int]:
-        """The length of its form, or what stands there, and its count."""
+        """The length of its schema, or what stands there, and its count."""
         start = self.position
         self.position += 2
         if self.position > len(self.numbers):
@@ -204,28 +204,28 @@ class TensorReader(msgspec.Struct, eq=False):
         return self.numbers[start], self.numbers[start + 1]
 
     def read(self, length: int, count: int) -> list[list[Tensor]]:
-        """The tensors of each request or response of a run, whose form has a text of that length."""
+        """The tensors of each request or response of a run, whose schema has a text of that length."""
         text_end = self.text_at + length
-        if length < 0 or text_end > len(self.forms):
-            raise BrokenFrame(f"its answer has forms of {len(self.forms)} bytes, too few for what it announces")
-        form = self.known.by_text[bytes(self.forms[self.text_at : text_end])]
+        if length < 0 or text_end > len(self.schemas):
+            raise BrokenFrame(f"its answer has schemas of {len(self.schemas)} bytes, too few for what it announces")
+        schema = self.known.by_text[bytes(self.schemas[self.text_at : text_end])]
         self.text_at = text_end
-        if self.placed or not (self.is_lent and form.is_fixed):
-            return [[self._read_tensor(found) for found in form.tensors] for _ in range(count)]
-        memory, start, size = self.memory, self.offset, form.size
+        if self.placed or not (self.is_lent and schema.is_fixed):
+            return [[self._read_tensor(found) for found in schema.tensors] for _ in range(count)]
+        memory, start, size = self.memory, self.offset, schema.size
         self.offset = start + count * size
         if self.offset > len(memory):
-            raise self._beyond(form.tensors[0], start, count * size)
+            raise self._beyond(schema.tensors[0], start, count * size)
         run = []
         for _ in range(count):
             tensors = []
-            for name, datatype, shape, begin, end, _padding in form.tensors:
+            for name, datatype, shape, begin, end, _padding in schema.tensors:
                 tensors.append(Tensor(name, datatype, shape, memory[start + begin : start + end]))
             run.append(tensors)
             start += size
         return run
 
-    def _read_tensor(self, found: FormTensor) -> Tensor:
+    def _read_tensor(self, found: SchemaTensor) -> Tensor:
         name, datatype, shape, begin, end, _padding = found
         is_text = datatype is DataType.BYTES
         start = self.offset
@@ -252,7 +252,7 @@ class TensorReader(msgspec.Struct, eq=False):
             raise BrokenFrame(f"its output '{name}' of datatype BYTES and shape {list(shape)} has {size} bytes")
         return Tensor(name, datatype, shape, data)
 
-    def _next_size(self, found: FormTensor) -> int:
+    def _next_size(self, found: SchemaTensor) -> int:
         if self.position == len(self.numbers):
             raise BrokenFrame(f"its output '{found.name}' has no size")
         size = self.numbers[self.position]
@@ -261,7 +261,7 @@ class TensorReader(msgspec.Struct, eq=False):
             raise BrokenFrame(f"its output '{found.name}' has {size} bytes")
         return size
 
-    def _beyond(self, found: FormTensor, start: int, size: int) -> BrokenFrame:
+    def _beyond(self, found: SchemaTensor, start: int, size: int) -> BrokenFrame:
         return BrokenFrame(
             f"its output '{found.name}' of shape {list(found.shape)} is at {start}, {size} bytes long, in a memory of "
             f"{len(self.memory)} bytes"

@@ -19,7 +19,7 @@ from backends.python.wire.arena import Arena
 from backends.python.wire.channel import Channel, Handlers, WorkerGone
 from backends.python.wire.frames import BrokenFrame, Frame, decode_head, encode
 from backends.python.wire.heads import DoneHead, FailedHead, LogHead, log_level_name
-from backends.python.wire.templates import Forms
+from backends.python.wire.schemas import Schemas
 from backends.python.worker.trioton_worker.frames import DONE, FAILED, FINALIZE, LOG
 from backends.python.workers.idle_memory import IdleMemory
 from backends.python.workers.runner import Runner
@@ -64,7 +64,7 @@ class WorkerLink:
         self.handlers = Handlers({LOG: self._log_message, DONE: self._take_answer, FAILED: self._take_answer})
         self.at_end: list[Callable[[], None]] = []
         self.arena = Arena(settings)
-        self.forms = Forms()
+        self.schemas = Schemas()
         self.idle_memory: IdleMemory | None = None
         self._log = log
         self.logs = log.isEnabledFor  # whether the model's messages of a level are shown

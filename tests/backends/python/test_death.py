@@ -154,8 +154,8 @@ async def test_a_worker_that_sends_nonsense_is_killed(tmp_path: Path, lie: str) 
         import array, gc, socket
         from trioton_worker import frames
         control = next(o for o in gc.get_objects() if type(o) is socket.socket and o.family == socket.AF_UNIX)
-        def send(kind, head, column=(), forms=b""):
-            control.sendall(frames.pack(kind, head, array.array("q", column).tobytes(), forms))
+        def send(kind, head, column=(), schemas=b""):
+            control.sendall(frames.pack(kind, head, array.array("q", column).tobytes(), schemas))
         {LIES[lie]}
         time.sleep(1000)
     """)

@@ -12,11 +12,11 @@ import numpy as np
 
 from .connection import Buffer, Connection, Frame, Head, encode_json
 from .errors import crossing
-from .forms import Forms
 from .frames import BESIDE, ERROR, EXECUTED, INLINE_BYTE_SIZE, LATER, NO_SLOT, PREFIX, RESCHEDULED, pack
 from .packing import Packing, read_tensors
 from .requests import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
 from .responses import InferenceResponse
+from .schemas import Schemas
 from .session import LiveBatch
 from .tensors import Raw, Tensor
 
@@ -72,7 +72,7 @@ def received_requests(
         memory = segments.input_memory(batch)
         batch.memory = weakref.ref(memory)
     requests: list[InferenceRequest] = []
-    for inputs in read_tensors(frame, batch.session.forms, memory, skipped=3):
+    for inputs in read_tensors(frame, batch.session.schemas, memory, skipped=3):
         requests.append(received_request(inputs, batch, len(requests), all_outputs))
     if head:
         batch.cancelled.update(head.get("cancelled", ()))
@@ -171,7 +171,7 @@ class Answer:
         self,
         responses: Sequence[InferenceResponse | None],
         requests: Sequence[InferenceRequest],
-        known: Forms,
+        known: Schemas,
     ) -> None:
         head: Head = {}
         packing = Packing(known)
@@ -206,12 +206,12 @@ class Answer:
                 batch.placed = packing.copy_to(
                     memory, None if batch.memory is None else partial(segments.place_of, batch)
                 )
-                runs, forms, _, batch.shared = packing.parts()
+                runs, schemas, _, batch.shared = packing.parts()
                 is_copied = sum([size for _, _, size in batch.placed]) < batch.shared
-                return executed(batch, self.head, batch.shared if is_copied else 0, runs, forms)
+                return executed(batch, self.head, batch.shared if is_copied else 0, runs, schemas)
             self.head["wanted"] = packing.size
-        runs, forms, body, size = packing.parts()
-        return executed(batch, self.head, 0, runs, forms, body, size)
+        runs, schemas, body, size = packing.parts()
+        return executed(batch, self.head, 0, runs, schemas, body, size)
 
 
 def executed(
@@ -219,7 +219,7 @@ def executed(
     head: Head,
     shared: int = 0,
     runs: Sequence[int] = (),
-    forms: bytes = b"",
+    schemas: bytes = b"",
     body: Sequence[Buffer] = (),
     body_size: int = 0,
 ) -> bytearray:
@@ -227,7 +227,7 @@ def executed(
     segment."""
     places = [number for position, place, _ in batch.placed for number in (position, place)] if batch.placed else ()
     column = struct.pack(f"{4 + len(places) + len(runs)}q", batch.number, 0, shared, len(batch.placed), *places, *runs)
-    start = pack(EXECUTED, encode_json(head) if head else b"", column, forms, body_size)
+    start = pack(EXECUTED, encode_json(head) if head else b"", column, schemas, body_size)
     return bytearray().join((start, *body))
 
 

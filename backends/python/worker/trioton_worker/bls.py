@@ -92,7 +92,7 @@ def _news(call: Call) -> asyncio.Future[None]:
 def _response(call: Call, frame: Frame | None, device_id: int | None) -> InferenceResponse:
     if frame is None:
         return failed_response(_TRANSPORT_FAILED)
-    return _placed(unpack_response(frame, call.calls.forms), device_id)
+    return _placed(unpack_response(frame, call.calls.schemas), device_id)
 
 
 def _preferred_device(request: Any) -> int | None:
@@ -129,7 +129,7 @@ def _begin(request: Any, decoupled: bool) -> Call:
     if here is None or not here.can_infer:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
     here.connection.check_may_wait(_WHAT)
-    packing = Packing(here.forms)
+    packing = Packing(here.schemas)
     packing.add(request._inputs)
     if packing.size > here.byte_limit:
         raise _NotSent(beyond_limit("The inputs of the BLS request take", packing.size, here.byte_limit))
@@ -235,7 +235,7 @@ class ResponseIterator:
         if self._untold == _TAKEN_AT_ONCE:
             call.count_taken(self._untold)
             self._untold = 0
-        return self._keep(_placed(unpack_response(frame, call.calls.forms), self._device_id))
+        return self._keep(_placed(unpack_response(frame, call.calls.schemas), self._device_id))
 
     def _keep(self, response: InferenceResponse) -> InferenceResponse:
         self._responses.append(response)

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Callable, Sequence
 
 from .connection import Buffer, Connection, Frame, Head
-from .forms import Forms
 from .frames import ALL, CALL, DEFAULT_CALLS, FORGET, INFER, RETURN, STREAM, TAKEN
 from .packing import Packing
+from .schemas import Schemas
 from .switchboard import Switchboard, Ticket
 
 
@@ -92,9 +92,9 @@ class Call:
 class Calls:
     """All calls of this worker. Of INFER, no more than `limit` are with the server at a time; the others wait here."""
 
-    def __init__(self, connection: Connection, switchboard: Switchboard, forms: Forms) -> None:
+    def __init__(self, connection: Connection, switchboard: Switchboard, schemas: Schemas) -> None:
         self.connection = connection
-        self.forms = forms
+        self.schemas = schemas
         self.switchboard = switchboard
         self.lock = threading.Lock()
         self.limit = DEFAULT_CALLS
@@ -144,10 +144,10 @@ class Calls:
         return call
 
     def _send(
-        self, kind: int, head: Head, column: Sequence[int], forms: bytes, body: Sequence[Buffer], body_size: int
+        self, kind: int, head: Head, column: Sequence[int], schemas: bytes, body: Sequence[Buffer], body_size: int
     ) -> None:
         try:
-            self.connection.send(kind, head, column, forms, body, body_size)
+            self.connection.send(kind, head, column, schemas, body, body_size)
         except OSError:
             self._open.pop(head["call"], None)
             raise ServerGone from None

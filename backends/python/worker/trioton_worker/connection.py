@@ -31,7 +31,7 @@ _SAMPLE = {"é": [1, 2.5, True, None, "\n\u2028"], "b": {"c": []}}
 
 def _json_encoder() -> Callable[[object], str]:
     """JSON text of what has no cycles. `JSONEncoder` makes its C encoder anew for each text, which takes most of the
-    time of a short one; this one is kept, where it is there in the form that it has had for long."""
+    time of a short one; this one is kept, where it is still understood in its old form."""
     encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
     plain: Callable[[object], str] = encoder.encode
     try:
@@ -57,12 +57,12 @@ _AT_ONCE = _CLOSE_ON_EXEC | int(socket.MSG_DONTWAIT)
 class Frame:
     """`body` is memory of its own: arrays over it live as long as they are held."""
 
-    __slots__ = ("body", "column", "forms", "head", "kind")
+    __slots__ = ("body", "column", "head", "kind", "schemas")
 
-    def __init__(self, kind: int, column: Sequence[int], forms: bytes, head: Head, body: Any) -> None:
+    def __init__(self, kind: int, column: Sequence[int], schemas: bytes, head: Head, body: Any) -> None:
         self.kind = kind
         self.column = column
-        self.forms = forms
+        self.schemas = schemas
         self.head = head
         self.body = body
 
@@ -131,11 +131,11 @@ class Connection:
             if not more:
                 return None
             data = data + more if data else more
-        magic, kind, column_size, forms_size, head_size, body_size = PREFIX.unpack_from(data)
+        magic, kind, column_size, schemas_size, head_size, body_size = PREFIX.unpack_from(data)
         if magic != MAGIC:
             raise ConnectionError("the server sent something that is no frame")
-        forms_start = PREFIX.size + column_size
-        head_start = forms_start + forms_size
+        schemas_start = PREFIX.size + column_size
+        head_start = schemas_start + schemas_size
         head_end = head_start + head_size
         body_start = (head_end + 15) & -16
         while len(data) < body_start:
@@ -157,7 +157,7 @@ class Connection:
             self._ahead = b""
         column = unpack_from(f"{column_size >> 3}q", data, PREFIX.size)
         head = _decode_json(str(data[head_start:head_end], "utf-8"))[0] if head_size else {}
-        return Frame(kind, column, data[forms_start:head_start], head, body)
+        return Frame(kind, column, data[schemas_start:head_start], head, body)
 
     def next_segment(self) -> mmap.mmap:
         """Map the segment that came first of those not taken yet."""
@@ -172,12 +172,12 @@ class Connection:
         kind: int,
         head: Head,
         column: Sequence[int] = (),
-        forms: bytes = b"",
+        schemas: bytes = b"",
         body: Sequence[Buffer] = (),
         body_size: int = 0,
     ) -> None:
         """Send one frame; `body` holds `body_size` bytes in all. Raises OSError when the server has gone."""
-        start = pack(kind, encode_json(head) if head else b"", array.array("q", column).tobytes(), forms, body_size)
+        start = pack(kind, encode_json(head) if head else b"", array.array("q", column).tobytes(), schemas, body_size)
         if body_size <= _JOINED_SIZE:
             self.send_frame(b"".join((start, *body)))
         else:

@@ -1,9 +1,9 @@
 """What crosses the socket between server and worker. Both sides read this file; it does no I/O.
 
-    frame   = prefix, column, forms, head, padding, body
+    frame   = prefix, column, schemas, head, padding, body
     prefix    MAGIC, the kind, and the lengths of the other four in bytes
-    column    64-bit signed integers in the machine's byte order: how many requests have which form
-    forms     what requests or responses have in common: JSON texts, one after the other
+    column    64-bit signed integers in the machine's byte order: how many requests have which schema
+    schemas   what requests or responses have in common: JSON texts, one after the other
     head      a JSON object in UTF-8, or nothing where it has no fields
     padding   so that the body begins at a multiple of 16
     body      the tensors' bytes, where they do not cross in shared memory
@@ -31,19 +31,19 @@ Either side may send at any time; frames are told apart by their kind, and by th
 Batches are numbered by the server, calls by the worker. Several batches may be in the worker, if it said so (DONE of
 INITIALIZE, or the first COROUTINE) or if their requests are answered by response senders.
 
-A form is a list with `[name, datatype number, [dimensions...]]` for each tensor. Both sides know forms again by their
+A schema is a list with `[name, datatype number, [dimensions...]]` for each tensor. Both sides cache schemas by their
 text, so that a usual one is neither written nor parsed a second time. Requests or responses that follow each other and
-have the same form are a run. A run is in the column: the length of its form's text, their count, and for each of them
-the sizes of its BYTES tensors; others have the size that datatype and dimensions say. The tensors lie in this order in
-the body, or in a shared memory segment, each at the next multiple of ALIGNMENT.
+have the same schema are a run. A run is in the column: the length of its schema's text, their count, and for each of
+them the sizes of its BYTES tensors; others have the size that datatype and dimensions say. The tensors lie in this
+order in the body, or in a shared memory segment, each at the next multiple of ALIGNMENT.
 
 In front of its runs the column of EXECUTE has the batch's number and the slots of its segments: that of its inputs,
 NO_SLOT where they are in the body, and that for its outputs, NO_SLOT where there is none yet, or BESIDE. That of
 EXECUTED has the batch's number, whether the model keeps inputs, how many bytes of outputs are in their segment, 0 where
 they are in the body or have all stayed among the inputs, and how many have, with two places each; in place of the
-length of a form it has ERROR where the head's `errors` has the request's own, LATER where its response sender answers,
-RESCHEDULED where it is to run again. For a decoupled model it has no runs. RESPONSE, INFER, STREAM and RETURN have one
-run of one request or response, or none where there is no response.
+length of a schema it has ERROR where the head's `errors` has the request's own, LATER where its response sender
+answers, RESCHEDULED where it is to run again. For a decoupled model it has no runs. RESPONSE, INFER, STREAM and RETURN
+have one run of one request or response, or none where there is no response.
 
 Flow control: a response sender has at most UNTAKEN_RESPONSES responses, and about UNTAKEN_BYTES of them, on the way
 without a CREDIT, so that a slow client stops its own request's sender and nothing else. In the same way the server
@@ -69,7 +69,7 @@ from __future__ import annotations
 import struct
 
 MAGIC = b"TrWk"
-PREFIX = struct.Struct("=4sIQIIQ")  # MAGIC, kind, lengths of column, forms, head and body
+PREFIX = struct.Struct("=4sIQIIQ")  # MAGIC, kind, lengths of column, schemas, head and body
 
 INITIALIZE, COMPLETE, EXECUTE, FINALIZE, CANCEL, CREDIT, STREAM, RETURN, CHECK, TRIM = range(1, 11)
 DONE, FAILED, EXECUTED, LOG, RESPONSE, INFER, TAKEN, FORGET, CALL, METRIC, CHECKED, COROUTINE = range(16, 28)
@@ -77,7 +77,7 @@ DONE, FAILED, EXECUTED, LOG, RESPONSE, INFER, TAKEN, FORGET, CALL, METRIC, CHECK
 # In the column of EXECUTE in place of a slot.
 NO_SLOT, BESIDE = 0, -1
 INPUT_SLOTS, OUTPUT_SLOTS = range(1, 3), range(3, 5)
-# In the column of EXECUTED in place of the length of a form.
+# In the column of EXECUTED in place of the length of a schema.
 ERROR, LATER, RESCHEDULED = -1, -2, -3
 # What a RESPONSE says about those that follow it: there may be some, it is the last one, or the sender was dropped
 # without a last one.
@@ -116,19 +116,19 @@ METRIC_KINDS = ("counter", "gauge", "histogram")
 
 DATATYPE_BYTES = 13
 DATATYPE_BF16 = 14
-# The forms that either side remembers, and the longest text of one.
-MOST_FORMS = 1024
-LONGEST_KNOWN_FORM = 4096
+# The schemas that either side remembers, and the longest text of one.
+MOST_SCHEMAS = 1024
+LONGEST_KNOWN_SCHEMA = 4096
 
 
 _PADDINGS = tuple(bytes(size) for size in range(16))
 
 
-def pack(kind: int, head: bytes, column: bytes = b"", forms: bytes = b"", body_size: int = 0) -> bytes:
+def pack(kind: int, head: bytes, column: bytes = b"", schemas: bytes = b"", body_size: int = 0) -> bytes:
     """The frame up to its body."""
-    column_size, forms_size, head_size = len(column), len(forms), len(head)
-    prefix = PREFIX.pack(MAGIC, kind, column_size, forms_size, head_size, body_size)
-    return b"".join((prefix, column, forms, head, _PADDINGS[-(column_size + forms_size + head_size) % 16]))
+    column_size, schemas_size, head_size = len(column), len(schemas), len(head)
+    prefix = PREFIX.pack(MAGIC, kind, column_size, schemas_size, head_size, body_size)
+    return b"".join((prefix, column, schemas, head, _PADDINGS[-(column_size + schemas_size + head_size) % 16]))
 
 
 def beyond_limit(what: str, size: int, limit: int) -> str:

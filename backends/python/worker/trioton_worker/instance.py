@@ -164,10 +164,10 @@ class Instance:
                     "None."
                 )
             return executed(batch, {"rescheduled": _rescheduled(requests)})
-        answer = Answer(check_responses(result, requests), requests, self._session.forms)
+        answer = Answer(check_responses(result, requests), requests, self._session.schemas)
         if answer.packing.size > self._session.byte_limit:
             _answer_one_by_one(result, requests)
-            answer = Answer([None] * len(requests), requests, self._session.forms)
+            answer = Answer([None] * len(requests), requests, self._session.schemas)
         return answer.frame(batch, self._segments, can_share=self._can_share)
 
     def _answer(self, batch: LiveBatch, frame: bytearray) -> None:

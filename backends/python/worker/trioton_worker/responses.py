@@ -8,8 +8,8 @@ from typing import Any, Dict, Sequence, Union
 from .arguments import to_sequence
 from .connection import Frame, Head
 from .errors import TritonError, TritonErrorCode, TritonModelException, crossing
-from .forms import Forms
 from .packing import Packing, read_tensors
+from .schemas import Schemas
 from .tensors import Tensor
 
 Parameters = Dict[str, Union[bool, int, float, str]]
@@ -67,7 +67,7 @@ def checked_parameters(parameters: Parameters) -> Parameters:
     return dict(parameters)
 
 
-def pack_response(response: InferenceResponse, names: Any, head: Head, known: Forms) -> Packing | None:
+def pack_response(response: InferenceResponse, names: Any, head: Head, known: Schemas) -> Packing | None:
     """Put one response into a frame of its own: into its head, and its tensors, but for outputs that are not in
     `names`; None where it has an error in place of them."""
     if response._parameters:
@@ -80,7 +80,7 @@ def pack_response(response: InferenceResponse, names: Any, head: Head, known: Fo
     return packing
 
 
-def unpack_response(frame: Frame, known: Forms) -> InferenceResponse:
+def unpack_response(frame: Frame, known: Schemas) -> InferenceResponse:
     """The response of a STREAM or RETURN frame."""
     head = frame.head
     response = InferenceResponse.__new__(InferenceResponse)

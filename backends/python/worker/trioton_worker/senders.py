@@ -114,7 +114,7 @@ class Reply:
     def _send(self, response: InferenceResponse, end: int) -> None:
         head: Head = {"batch": self._batch.number, "index": self._index, "end": end}
         session = self._batch.session
-        packing = pack_response(response, self._names, head, session.forms)
+        packing = pack_response(response, self._names, head, session.schemas)
         size = 0 if packing is None else packing.size
         limit = session.byte_limit
         if size > limit:

@@ -16,10 +16,10 @@ from typing import Any, Callable, Sequence
 from .calls import Calls
 from .connection import Connection, Frame
 from .errors import text_of
-from .forms import Forms
 from .frames import CANCEL, CREDIT, NO_SLOT, TRIM
 from .heap import trim_heap
 from .process_exit import exit_for, print_error
+from .schemas import Schemas
 from .switchboard import Switchboard
 
 
@@ -81,7 +81,7 @@ class Session:
         note_failure: Callable[[BaseException], None] = _ignore,
     ) -> None:
         self.connection = connection
-        self.forms = Forms()
+        self.schemas = Schemas()
         self.switchboard = Switchboard(connection, self.break_off)
         # The version directory, and the other folders from which the model's code comes.
         self.model_directory = ""
@@ -89,7 +89,7 @@ class Session:
         self.end_text = ""  # how the model has broken off, where that has not ended the process
         self.owns_process = owns_process
         self.note_failure = note_failure
-        self.calls = Calls(connection, self.switchboard, self.forms)
+        self.calls = Calls(connection, self.switchboard, self.schemas)
         self.instance: Any = None  # the `Instance` that it serves, while it does
         self.can_infer = False  # between initialize and finalize
         self.is_decoupled = False

@@ -18,16 +18,16 @@ from backends.interface import Rescheduled
 from backends.python.batches.codec import Executed, Outcome, decode_executed, decode_responses, encode_batch
 from backends.python.wire.frames import BrokenFrame, Frame, FrameReader
 from backends.python.wire.heads import ExecutedHead
-from backends.python.wire.templates import Forms
+from backends.python.wire.schemas import Schemas
 from backends.python.wire.tensor_columns import EncodedFrame, SharedMemory, column_of
 from backends.python.worker.trioton_worker import batch as worker_batch
 from backends.python.worker.trioton_worker import connection as worker_connection
-from backends.python.worker.trioton_worker import forms as worker_forms
 from backends.python.worker.trioton_worker import requests as worker_requests
 from backends.python.worker.trioton_worker import responses as worker_responses
+from backends.python.worker.trioton_worker import schemas as worker_schemas
 from backends.python.worker.trioton_worker import session as worker_session
 from backends.python.worker.trioton_worker import tensors as worker_tensors
-from backends.python.worker.trioton_worker.frames import ALIGNMENT, ERROR, EXECUTE, EXECUTED, MOST_FORMS, PREFIX
+from backends.python.worker.trioton_worker.frames import ALIGNMENT, ERROR, EXECUTE, EXECUTED, MOST_SCHEMAS, PREFIX
 from protocol.datatypes import DataType
 from protocol.errors import Internal
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor
@@ -41,9 +41,9 @@ REQUEST = InferenceRequest("m", [], id="7")
 def received(requests: list[InferenceRequest]) -> list[worker_requests.InferenceRequest]:
     """What the worker makes of a batch that crosses in a frame."""
     encoded = encode(requests)
-    _, kind, column_size, forms_size, head_size, body_size = PREFIX.unpack_from(encoded.start)
+    _, kind, column_size, schemas_size, head_size, body_size = PREFIX.unpack_from(encoded.start)
     column_end = PREFIX.size + column_size
-    head_start = column_end + forms_size
+    head_start = column_end + schemas_size
     head = encoded.start[head_start : head_start + head_size]
     body = b"".join(bytes(part) for part in encoded.body)
     assert len(body) == encoded.body_size == body_size
@@ -60,7 +60,7 @@ def received(requests: list[InferenceRequest]) -> list[worker_requests.Inference
 
 def encode(requests: list[InferenceRequest]) -> EncodedFrame:
     return encode_batch(
-        1, requests, column_of([request.inputs for request in requests], Forms()), OUTPUTS, about_batch={}
+        1, requests, column_of([request.inputs for request in requests], Schemas()), OUTPUTS, about_batch={}
     )
 
 
@@ -98,7 +98,7 @@ def test_a_tensor_over_any_buffer_can_be_sent() -> None:
     for buffer in buffers:
         for memory in (None, memoryview(bytearray(ALIGNMENT))):
             request = InferenceRequest("m", [Tensor("IN", DataType.INT32, (4,), buffer)])
-            column = column_of([request.inputs], Forms())
+            column = column_of([request.inputs], Schemas())
             if memory is None:
                 sent = b"".join(bytes(part) for part in column.frame(EXECUTE, {}).body)
             else:
@@ -111,15 +111,15 @@ def test_a_tensor_in_a_clients_memory_can_be_sent() -> None:
     """Read into the segment, or into the frame."""
     numbers = np.arange(4, dtype=np.int32)
     tensors = [Tensor("A", DataType.UINT8, (3,), b"abc"), ClientMemory.tensor("B", numbers)]
-    column = column_of([tensors], Forms())
+    column = column_of([tensors], Schemas())
     expected = b"abc".ljust(ALIGNMENT, b"\0") + numbers.tobytes().ljust(ALIGNMENT, b"\0")
     memory = memoryview(bytearray(2 * ALIGNMENT))
     column.copy_to(memory)
     assert bytes(memory) == b"".join(column.frame(EXECUTE, {}).body) == expected
-    flat = column_of([[*tensors, Tensor("C", DataType.INT32, (1, 1), np.zeros((1, 1), np.int32).data)]], Forms())
+    flat = column_of([[*tensors, Tensor("C", DataType.INT32, (1, 1), np.zeros((1, 1), np.int32).data)]], Schemas())
     flat.copy_to(memoryview(bytearray(3 * ALIGNMENT)))
     with pytest.raises(Internal, match="not as many bytes"):
-        column_of([[shared_tensor("B", DataType.INT32, (5,), ClientMemory(numbers))]], Forms())
+        column_of([[shared_tensor("B", DataType.INT32, (5,), ClientMemory(numbers))]], Schemas())
 
 
 @pytest.mark.parametrize("data", [bytes(8), bytes(20), np.array(1, np.int32).data])
@@ -135,7 +135,7 @@ def answered(
 ) -> list[Outcome | None]:
     """What the server makes of a worker's answer that crosses in a frame."""
     asked = received(requests)
-    answer = worker_batch.Answer(responses, asked, worker_forms.Forms())
+    answer = worker_batch.Answer(responses, asked, worker_schemas.Schemas())
     batch = worker_session.LiveBatch(unconnected(), 1)
     frame = FrameReader().next_frame(bytes(answer.frame(batch, worker_batch.Segments(), can_share=False)))
     assert frame is not None
@@ -144,7 +144,7 @@ def answered(
 
 def executed(
     runs: list[int],
-    forms: bytes,
+    schemas: bytes,
     body: bytes = b"",
     head: ExecutedHead | None = None,
     *,
@@ -152,7 +152,7 @@ def executed(
     places: Sequence[int] = (),
 ) -> Executed:
     column = memoryview(array("q", [1, 0, shared, len(places) // 2, *places, *runs])).cast("B")
-    found = decode_executed(Frame(EXECUTED, column, memoryview(forms), memoryview(b""), memoryview(body)))
+    found = decode_executed(Frame(EXECUTED, column, memoryview(schemas), memoryview(b""), memoryview(body)))
     found.head = head or ExecutedHead()
     return found
 
@@ -166,7 +166,7 @@ def decode(
     return decode_responses(
         found,
         requests,
-        forms=Forms(),
+        schemas=Schemas(),
         model_name="m",
         model_version=2,
         outputs=outputs,
@@ -185,20 +185,20 @@ def test_bytes_tensors_come_back(texts: list[list[bytes]]) -> None:
         assert response.outputs[0].as_numpy().tolist() == text
 
 
-FORM = b'[["OUT",11,[1,2]]]'
-GOOD = [len(FORM), 1]
+SCHEMA = b'[["OUT",11,[1,2]]]'
+GOOD = [len(SCHEMA), 1]
 OUTPUT_MEMORY = SharedMemory(memoryview(bytes(64)), is_lent=True)
 
 
 def test_the_good_frame_is_good() -> None:
     """What the broken ones below are made from; from the body and from shared memory, which is copied if it is not
     lent."""
-    [response] = decode(executed(GOOD, FORM, bytes(64)), [REQUEST])
+    [response] = decode(executed(GOOD, SCHEMA, bytes(64)), [REQUEST])
     assert isinstance(response, InferenceResponse)
     assert (response.id, response.model_version, response.outputs[0].shape) == ("7", 2, (1, 2))
     for is_lent, expected in ((False, bytes(8)), (True, b"\xff" * 8)):
         memory = bytearray(64)
-        [response] = decode(executed(GOOD, FORM, shared=8), [REQUEST], SharedMemory(memoryview(memory), is_lent))
+        [response] = decode(executed(GOOD, SCHEMA, shared=8), [REQUEST], SharedMemory(memoryview(memory), is_lent))
         memory[:8] = b"\xff" * 8
         assert isinstance(response, InferenceResponse)
         assert bytes(response.outputs[0].data) == expected
@@ -206,10 +206,10 @@ def test_the_good_frame_is_good() -> None:
 
 @pytest.mark.parametrize("is_lent", [False, True])
 def test_strings_in_shared_memory_are_those_that_were_looked_at(is_lent: bool) -> None:
-    form = b'[["OUT",13,[1]],["MORE",2,[2]]]'
+    schema = b'[["OUT",13,[1]],["MORE",2,[2]]]'
     memory = bytearray(b"\1\0\0\0a" + bytes(123))
     lent = SharedMemory(memoryview(memory), is_lent)
-    [response] = decode(executed([len(form), 1, 5], form, shared=66), [REQUEST], lent)
+    [response] = decode(executed([len(schema), 1, 5], schema, shared=66), [REQUEST], lent)
     memory[:] = b"\xff" * 128
     assert isinstance(response, InferenceResponse)
     assert response.outputs[0].as_numpy().tolist() == [b"a"]
@@ -223,7 +223,7 @@ def test_strings_in_shared_memory_are_those_that_were_looked_at(is_lent: bool) -
 def test_an_output_may_lie_among_the_inputs(places: list[int], expected: bytes) -> None:
     """It is copied, where the next batch writes there. Where the model keeps inputs, it lies in its own segment."""
     outputs, inputs = bytearray(b"\1" * 64), bytearray(b"\2" * 128)
-    found = executed(GOOD, FORM, shared=8, places=places)
+    found = executed(GOOD, SCHEMA, shared=8, places=places)
     answers = []
     for found.is_kept in (False, True):
         memory = [SharedMemory(memoryview(each), is_lent=False) for each in (outputs, inputs)]
@@ -235,7 +235,7 @@ def test_an_output_may_lie_among_the_inputs(places: list[int], expected: bytes) 
 
 @pytest.mark.parametrize("place", [-1, -8, 121, 1 << 62])
 def test_an_output_that_does_not_lie_among_the_inputs_is_refused(place: int) -> None:
-    found = executed(GOOD, FORM, shared=8, places=[0, place])
+    found = executed(GOOD, SCHEMA, shared=8, places=[0, place])
     with pytest.raises(BrokenFrame, match="among the inputs"):
         decode(found, [REQUEST], OUTPUT_MEMORY, SharedMemory(memoryview(bytes(128)), is_lent=True))
     with pytest.raises(BrokenFrame, match="shared memory that it does not have"):
@@ -249,12 +249,12 @@ def test_an_output_that_does_not_lie_among_the_inputs_is_refused(place: int) -> 
         GOOD[:-1],
         [*GOOD, 0],
         [*GOOD, *GOOD],
-        [len(FORM), 0],
-        [len(FORM), 2],
-        [len(FORM), -1],
-        [len(FORM), 1 << 62],
-        [len(FORM) + 1, 1],
-        [len(FORM) - 1, 1],
+        [len(SCHEMA), 0],
+        [len(SCHEMA), 2],
+        [len(SCHEMA), -1],
+        [len(SCHEMA), 1 << 62],
+        [len(SCHEMA) + 1, 1],
+        [len(SCHEMA) - 1, 1],
         [0, 1],
         [-4, 1],
         [-(1 << 62), 1],
@@ -262,12 +262,12 @@ def test_an_output_that_does_not_lie_among_the_inputs_is_refused(place: int) -> 
 )
 def test_runs_that_contradict_themselves_are_refused(runs: list[int]) -> None:
     with pytest.raises(BrokenFrame):
-        decode(executed(runs, FORM, bytes(64)), [REQUEST])
+        decode(executed(runs, SCHEMA, bytes(64)), [REQUEST])
 
 
 @pytest.mark.parametrize("shared", [0, 8])
 @pytest.mark.parametrize(
-    "form",
+    "schema",
     [
         b"",
         b"{}",
@@ -288,24 +288,24 @@ def test_runs_that_contradict_themselves_are_refused(runs: list[int]) -> None:
         b"[" * 100_000,
     ],
 )
-def test_forms_that_cannot_be_are_refused(form: bytes, shared: int) -> None:
+def test_schemas_that_cannot_be_are_refused(schema: bytes, shared: int) -> None:
     with pytest.raises(BrokenFrame):
-        decode(executed([len(form), 1], form, bytes(64), shared=shared), [REQUEST], OUTPUT_MEMORY)
+        decode(executed([len(schema), 1], schema, bytes(64), shared=shared), [REQUEST], OUTPUT_MEMORY)
 
 
 @pytest.mark.parametrize("size", [-1, 3, 4, 6, 8, 65, 1 << 62])
 def test_bytes_tensors_that_do_not_hold_their_elements_are_refused(size: int) -> None:
-    form = b'[["OUT",13,[1]]]'
+    schema = b'[["OUT",13,[1]]]'
     body = b"\1\0\0\0a" + bytes(59)
-    assert decode(executed([len(form), 1, 5], form, body), [REQUEST])
+    assert decode(executed([len(schema), 1, 5], schema, body), [REQUEST])
     with pytest.raises(BrokenFrame):
-        decode(executed([len(form), 1, size], form, body), [REQUEST])
+        decode(executed([len(schema), 1, size], schema, body), [REQUEST])
 
 
 @pytest.mark.parametrize(("head", "shared"), [({}, 8), ({"parameters": [(1, {})]}, 0), ({"errors": [(-1, 0, "x")]}, 0)])
 def test_heads_that_do_not_fit_are_refused(head: dict[str, Any], shared: int) -> None:
     with pytest.raises(BrokenFrame):
-        decode(executed(GOOD, FORM, bytes(64), ExecutedHead(**head), shared=shared), [REQUEST])
+        decode(executed(GOOD, SCHEMA, bytes(64), ExecutedHead(**head), shared=shared), [REQUEST])
 
 
 @pytest.mark.parametrize(
@@ -317,17 +317,17 @@ def test_an_answer_says_whose_it_is_and_where_its_runs_begin(numbers: list[int])
         decode_executed(Frame(EXECUTED, column, memoryview(b""), memoryview(b""), memoryview(b"")))
 
 
-def test_forms_are_known_again_and_forgotten_when_there_are_too_many() -> None:
-    forms = Forms()
-    assert forms.by_text[FORM] is forms.by_text[FORM]
+def test_schemas_are_known_again_and_forgotten_when_there_are_too_many() -> None:
+    schemas = Schemas()
+    assert schemas.by_text[SCHEMA] is schemas.by_text[SCHEMA]
     key = (("OUT", DataType.FP32, (1, 2)),)
-    first = forms.by_key[key]
-    assert first.data == FORM
-    assert forms.by_key[key] is first
-    for size in range(MOST_FORMS):
-        assert forms.by_key[(("OUT", DataType.FP32, (size,)),)]
-    assert forms.by_key[key] is not first
-    assert len(forms.by_key) <= MOST_FORMS
+    first = schemas.by_key[key]
+    assert first.data == SCHEMA
+    assert schemas.by_key[key] is first
+    for size in range(MOST_SCHEMAS):
+        assert schemas.by_key[(("OUT", DataType.FP32, (size,)),)]
+    assert schemas.by_key[key] is not first
+    assert len(schemas.by_key) <= MOST_SCHEMAS
 
 
 def test_an_error_needs_a_known_kind() -> None:
@@ -346,9 +346,9 @@ SOUND_FORMS = st.lists(
 def test_anything_is_sound_or_refused(runs: list[bytes | int], count: int, body: bytes) -> None:
     """Nothing but BrokenFrame comes out, and no tensor whose data is not what it says."""
     numbers = [len(item) if isinstance(item, bytes) else item for item in runs]
-    forms = b"".join(item for item in runs if isinstance(item, bytes))
+    schemas = b"".join(item for item in runs if isinstance(item, bytes))
     try:
-        responses = decode(executed(numbers, forms, body), [REQUEST] * count)
+        responses = decode(executed(numbers, schemas, body), [REQUEST] * count)
     except BrokenFrame:
         return
     assert len(responses) == count

@@ -260,7 +260,7 @@ async def test_a_caller_that_went_before_its_batch_is_seen(tmp_path: Path) -> No
         assert output((await infer(instance, gone))[0]).tolist() == [False]
 
 
-async def test_requests_of_several_forms_in_one_batch(tmp_path: Path) -> None:
+async def test_requests_of_several_schemas_in_one_batch(tmp_path: Path) -> None:
     model = executing(
         "return [answer(np.array([len(t.name()) for t in r.inputs()] + r.inputs()[0].shape())) for r in requests]"
     )

@@ -42,7 +42,7 @@ Parts: TypeAlias = tuple[int, bytes, bytes, object, bytes]
 
 def parts(frame: Frame | None) -> Parts:
     assert frame is not None
-    return frame.kind, bytes(frame.column), bytes(frame.forms), json.loads(bytes(frame.head)), bytes(frame.body)
+    return frame.kind, bytes(frame.column), bytes(frame.schemas), json.loads(bytes(frame.head)), bytes(frame.body)
 
 
 def read_all(*pieces: bytes) -> list[Parts]:
@@ -188,7 +188,7 @@ def test_log_levels() -> None:
 
 def test_a_frame_to_the_worker() -> None:
     frame = encode(EXECUTE, {"a": "é"})
-    magic, kind, column, forms, size, body = PREFIX.unpack_from(frame)
-    assert (magic, kind, column, forms, body) == (MAGIC, EXECUTE, 0, 0, 0)
+    magic, kind, column, schemas, size, body = PREFIX.unpack_from(frame)
+    assert (magic, kind, column, schemas, body) == (MAGIC, EXECUTE, 0, 0, 0)
     assert json.loads(frame[PREFIX.size : PREFIX.size + size]) == {"a": "é"}
     assert len(frame) == PREFIX.size + size + -size % 16

@@ -1,4 +1,4 @@
-"""The forms of requests and responses, as the worker writes and reads them; what they are stands in `frames`."""
+"""The schemas of requests and responses, as the worker writes and reads them; what they are stands in `frames`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, Sequence, Tuple
 import numpy as np
 
 from .connection import encode_json
-from .frames import ALIGNMENT, DATATYPE_BYTES, LONGEST_KNOWN_FORM, MOST_FORMS, aligned
+from .frames import ALIGNMENT, DATATYPE_BYTES, LONGEST_KNOWN_SCHEMA, MOST_SCHEMAS, aligned
 from .tensors import CHEAP_COPY, Tensor, dtype_of, encoded_tensor, viewed_tensor
 
 # Name, datatype number and shape of each tensor.
-FormKey = Tuple[Tuple[str, int, Tuple[int, ...]], ...]
+SchemaKey = Tuple[Tuple[str, int, Tuple[int, ...]], ...]
 
 _PADDING = bytes(ALIGNMENT)
 _new = Tensor.__new__
 
 
-class FormTensor:
-    """One tensor of a form. It begins `start` bytes behind the first one, and has `size`; of BYTES neither is known."""
+class SchemaTensor:
+    """One tensor of a schema. It begins `start` bytes behind the first, and has `size`; for BYTES neither is known."""
 
     __slots__ = ("_strides", "dtype", "name", "number", "padding", "shape", "size", "start")
 
@@ -53,19 +53,19 @@ class FormTensor:
         return np.ndarray(self.shape, self.dtype, memory, start)
 
 
-class Form:
+class Schema:
     """`data` is its text. Where no tensor is of BYTES (`is_fixed`) all take `size` bytes together, padding included. It
     `is_plain` where there is no padding, and copies cost no more than views. `sizes` is how many of BYTES there are."""
 
     __slots__ = ("data", "is_fixed", "is_plain", "size", "sizes", "tensors")
 
-    def __init__(self, data: bytes, key: FormKey) -> None:
+    def __init__(self, data: bytes, key: SchemaKey) -> None:
         self.data = data
-        self.tensors: list[FormTensor] = []
+        self.tensors: list[SchemaTensor] = []
         self.size = 0
         self.sizes = 0
         for name, number, shape in key:
-            self.tensors.append(FormTensor(name, number, shape, self.size))
+            self.tensors.append(SchemaTensor(name, number, shape, self.size))
             self.size += aligned(self.tensors[-1].size)
             self.sizes += number == DATATYPE_BYTES
         self.is_fixed = not self.sizes
@@ -73,8 +73,8 @@ class Form:
         self.is_plain = self.is_fixed and not is_padded and self.size <= CHEAP_COPY
 
     def read(self, memory: Any, start: int, count: int) -> list[list[Tensor]]:
-        """The tensors of each of `count` requests, the first of which begins at `start`, where the form `is_fixed`. One
-        array is made for each input of all, and cut into those of the requests."""
+        """The tensors of each of `count` requests, the first of which begins at `start`, where the schema `is_fixed`.
+        One array is made for each input of all, and cut into those of the requests."""
         found: list[list[Tensor]] = [[] for _ in range(count)] if count > 1 else [[]]
         for tensor in self.tensors:
             name, number, shape = tensor.name, tensor.number, tensor.shape
@@ -115,28 +115,28 @@ def padding_of(size: int) -> bytes:
     return _PADDING[over:] if over else b""
 
 
-class Forms:
+class Schemas:
     """Those of one session, by what they have in common and by their text: look there first. It forgets all when there
     are too many."""
 
     def __init__(self) -> None:
-        self.by_key: dict[FormKey, Form] = {}
-        self.by_text: dict[bytes, Form] = {}
+        self.by_key: dict[SchemaKey, Schema] = {}
+        self.by_text: dict[bytes, Schema] = {}
 
-    def of(self, key: FormKey) -> Form:
+    def of(self, key: SchemaKey) -> Schema:
         """One to the server that is not known yet."""
-        form = Form(encode_json(key), key)
-        if len(form.data) <= LONGEST_KNOWN_FORM:
-            if len(self.by_key) >= MOST_FORMS:
+        schema = Schema(encode_json(key), key)
+        if len(schema.data) <= LONGEST_KNOWN_SCHEMA:
+            if len(self.by_key) >= MOST_SCHEMAS:
                 self.by_key.clear()
-            self.by_key[key] = form
-        return form
+            self.by_key[key] = schema
+        return schema
 
-    def read(self, text: bytes) -> Form:
+    def read(self, text: bytes) -> Schema:
         """One of the server that is not known yet."""
-        form = Form(text, tuple((name, number, tuple(shape)) for name, number, shape in json.loads(text)))
-        if len(text) <= LONGEST_KNOWN_FORM:
-            if len(self.by_text) >= MOST_FORMS:
+        schema = Schema(text, tuple((name, number, tuple(shape)) for name, number, shape in json.loads(text)))
+        if len(text) <= LONGEST_KNOWN_SCHEMA:
+            if len(self.by_text) >= MOST_SCHEMAS:
                 self.by_text.clear()
-            self.by_text[text] = form
-        return form
+            self.by_text[text] = schema
+        return schema

@@ -1,7 +1,7 @@
-"""The forms of requests and responses, as the server writes and reads them: a pure codec, which trusts nothing that a
+"""The schemas of requests and responses, as the server writes and reads them: a pure codec, which trusts nothing that a
 worker sends.
 
-What a form is stands in `worker.trioton_worker.frames`.
+What a schema is stands in `worker.trioton_worker.frames`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from backends.python.wire.frames import BrokenFrame
-from backends.python.worker.trioton_worker.frames import ALIGNMENT, LONGEST_KNOWN_FORM, MOST_FORMS, aligned
+from backends.python.worker.trioton_worker.frames import ALIGNMENT, LONGEST_KNOWN_SCHEMA, MOST_SCHEMAS, aligned
 from protocol.datatypes import DataType
 
 DATATYPES = {datatype.number: datatype for datatype in DataType if datatype is not DataType.INVALID}
 _HIGHEST_RANK = 64  # numpy's
 _PADDING = bytes(ALIGNMENT)
 
-# What tensors of one form have in common: the name, datatype and shape of each.
+# What tensors of one schema have in common: the name, datatype and shape of each.
 TensorKey: TypeAlias = tuple[str, DataType, tuple[int, ...]]
-FormKey: TypeAlias = tuple[TensorKey, ...]
+SchemaKey: TypeAlias = tuple[TensorKey, ...]
 
 K = TypeVar("K")
 
 
-class FormTensor(NamedTuple):
-    """One tensor of a form. `start` and `end` count from the first one, where none is of BYTES."""
+class SchemaTensor(NamedTuple):
+    """One tensor of a schema. `start` and `end` count from the first one, where none is of BYTES."""
 
     name: str
     datatype: DataType
@@ -38,12 +38,12 @@ class FormTensor(NamedTuple):
     padding: bytes
 
 
-class Form:
+class Schema:
     """`data` is its text. Where no tensor is of BYTES (`is_fixed`) all take `size` bytes together, padding included."""
 
     __slots__ = ("data", "is_fixed", "is_padded", "size", "tensors")
 
-    def __init__(self, data: bytes, key: FormKey) -> None:
+    def __init__(self, data: bytes, key: SchemaKey) -> None:
         self.data = data
         self.is_fixed = True
         self.is_padded = False
@@ -52,13 +52,13 @@ class Form:
         for name, datatype, shape in key:
             size = math.prod(shape) * datatype.itemsize
             padding = padding_of(size)
-            tensors.append(FormTensor(name, datatype, shape, position, position + size, padding))
+            tensors.append(SchemaTensor(name, datatype, shape, position, position + size, padding))
             position = aligned(position + size)
             if datatype is DataType.BYTES:
                 self.is_fixed = False
             if padding:
                 self.is_padded = True
-        self.tensors: Sequence[FormTensor] = tuple(tensors)
+        self.tensors: Sequence[SchemaTensor] = tuple(tensors)
         self.size = position
 
 
@@ -68,47 +68,47 @@ def padding_of(size: int) -> bytes:
     return _PADDING[over:] if over else b""
 
 
-class _Known(dict[K, "Form"]):
-    """Forms that are made when they are asked for the first time. It forgets all when there are too many."""
+class _Known(dict[K, "Schema"]):
+    """Schemas that are made when they are asked for the first time. It forgets all when there are too many."""
 
-    def _keep(self, key: K, form: Form) -> Form:
-        if len(form.data) <= LONGEST_KNOWN_FORM:
-            if len(self) >= MOST_FORMS:
+    def _keep(self, key: K, schema: Schema) -> Schema:
+        if len(schema.data) <= LONGEST_KNOWN_SCHEMA:
+            if len(self) >= MOST_SCHEMAS:
                 self.clear()
-            self[key] = form
-        return form
+            self[key] = schema
+        return schema
 
 
-class FormsByKey(_Known[FormKey]):
+class SchemasByKey(_Known[SchemaKey]):
     """To the worker, by what its tensors have in common."""
 
-    def __missing__(self, key: FormKey) -> Form:
+    def __missing__(self, key: SchemaKey) -> Schema:
         text = msgspec.json.encode([(name, datatype.number, shape) for name, datatype, shape in key])
-        return self._keep(key, Form(text, key))
+        return self._keep(key, Schema(text, key))
 
 
-class FormsByText(_Known[bytes]):
-    """Of the worker, by their text. One that is no form raises BrokenFrame."""
+class SchemasByText(_Known[bytes]):
+    """Of the worker, by their text. One that is no schema raises BrokenFrame."""
 
-    def __missing__(self, text: bytes) -> Form:
+    def __missing__(self, text: bytes) -> Schema:
         return self._keep(text, _decode(text))
 
 
-class Forms:
+class Schemas:
     """Those of one worker."""
 
     __slots__ = ("by_key", "by_text")
 
     def __init__(self) -> None:
-        self.by_key = FormsByKey()
-        self.by_text = FormsByText()
+        self.by_key = SchemasByKey()
+        self.by_text = SchemasByText()
 
 
-def _decode(data: bytes) -> Form:
+def _decode(data: bytes) -> Schema:
     try:
         found = msgspec.json.decode(data, type=list[tuple[str, int, tuple[int, ...]]])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BrokenFrame(f"its frame has the form {data[:200]!r}: {error}") from None
+        raise BrokenFrame(f"its frame has the schema {data[:200]!r}: {error}") from None
     key = []
     for name, number, shape in found:
         datatype = DATATYPES.get(number)
@@ -117,4 +117,4 @@ def _decode(data: bytes) -> Form:
         if len(shape) > _HIGHEST_RANK or (shape and min(shape) < 0):
             raise BrokenFrame(f"its output '{name}' has the shape {list(shape)[:_HIGHEST_RANK]}")
         key.append((name, datatype, shape))
-    return Form(data, tuple(key))
+    return Schema(data, tuple(key))
