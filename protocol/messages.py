@@ -154,7 +154,7 @@ class InferenceRequest(msgspec.Struct, eq=False):
     `model_version` is -1 for the latest ready version. `timeout_microseconds` 0 means none. `sequence_id` 0 (or
     the empty string) means that the request is no part of a sequence. `trace` is there if the request is traced; its
     edge ends it. `caller` is there if a model has made the request, or an ensemble to answer such a one. Requests with
-    the same `form` are alike in all but their id, parameters and the bytes of their tensors: what is found of the
+    the same `template` are equal but for their id, parameters and the bytes of their tensors: what is found of the
     names, datatypes, shapes and sizes of one holds for all. An edge that does not know has none.
     `has_device_inputs` where some of its inputs may lie on a device; of its outputs those in `device_outputs` may come
     so, and no others. `response_memory` is what the responses of a decoupled model count for while they wait for the
@@ -176,7 +176,7 @@ class InferenceRequest(msgspec.Struct, eq=False):
     caller: Caller | None = None
     has_device_inputs: bool = False
     device_outputs: frozenset[str] = frozenset()
-    form: object | None = None
+    template: object | None = None
     response_memory: ResponseMemory | None = None
 
 

@@ -16,7 +16,7 @@ from protocol.messages import InferenceRequest, Tensor
 from repository.model_config import ModelConfig, ModelInput
 from repository.shape_rules import read_shape_rules
 
-# Forms of requests that a model remembers; who sends more of them is checked each time anew.
+# How many request templates a model remembers as checked; beyond that it forgets them all.
 _MOST_KNOWN = 256
 
 BATCH_NOTE = (
@@ -53,9 +53,9 @@ class RequestChecker:
         self._has_one_shape = not self._shape_tensors and all(
             (-1 not in t.dims or t.allow_ragged_batch) and not t.optional for t in config.input
         )
-        # Elements of BYTES are looked at in every request, so no form of a request tells that they are right;
+        # Elements of BYTES are looked at in every request, so a template does not tell that they are right;
         # values of shape tensors are part of what is found.
-        self._knows_forms = not self._shape_tensors and all(
+        self._knows_templates = not self._shape_tensors and all(
             tensor.data_type is not DataType.BYTES for tensor in config.input
         )
         self._known: dict[object, CheckedRequest] = {}
@@ -66,8 +66,8 @@ class RequestChecker:
         Raises:
             InvalidArgument: with what was expected and what was received.
         """
-        form = request.form
-        known = self._known.get(form)
+        template = request.template
+        known = self._known.get(template)
         if known is not None:
             return known
         for name in request.requested_outputs:
@@ -79,10 +79,10 @@ class RequestChecker:
         for tensor in request.inputs:
             self._check_tensor(request, self._inputs[tensor.name], tensor)
         checked = CheckedRequest(batch_size, None if self._has_one_shape else self._shape_key(request))
-        if form is not None and is_in_order and self._knows_forms:
+        if template is not None and is_in_order and self._knows_templates:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[form] = checked
+            self._known[template] = checked
         return checked
 
     def _check_requested_once(self, request: InferenceRequest) -> None:

@@ -1,7 +1,7 @@
 """The gRPC edge: bytes of HTTP/2 to calls on the core and back.
 
 Codecs without I/O: `http2` (frames and streams), `request_head`, `framing` (messages in a stream), `compression`,
-`headers`, `status`, `wire`, `contents`, `parameters`, `infer_codec`, `request_forms`, `codec`. The driver on Trio:
+`headers`, `status`, `wire`, `contents`, `parameters`, `infer_codec`, `request_templates`, `codec`. The driver on Trio:
 `server` (listens), `connection`, `calls`, `outgoing` and `writer` (one peer), `incoming` (a request as it comes),
 `direct_calls` and `direct_infer` (calls without a task),
 `call_tasks` and `stream` (those with one), `request_tasks` and `in_order` (the requests of a stream). Plain policies

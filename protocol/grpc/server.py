@@ -64,17 +64,17 @@ class _Server:
     def __init__(self, services: EdgeServices, settings: GrpcSettings) -> None:
         self._settings = settings
         self._counts = services.limits
-        forms = RequestTemplates()
+        templates = RequestTemplates()
         self._failures = services.failures
         self._replies = Replies(self._failures)
         self._poller = the_poller()
         self._shared = Shared(
-            grpc_handlers(services, settings, forms, self._replies),
+            grpc_handlers(services, settings, templates, self._replies),
             settings.limits,
             services.limits,
             services.memory,
             threads=trio.CapacityLimiter(os.cpu_count() or 1),
-            direct=DirectInfer.of(services, settings, forms, self._replies),
+            direct=DirectInfer.of(services, settings, templates, self._replies),
             flush=services.core.flush,
             poller=self._poller,
             failures=self._failures,

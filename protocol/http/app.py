@@ -40,7 +40,7 @@ class HttpApp:
     services: EdgeServices
     settings: HttpSettings
     routes: RouteTable = field(default_factory=RouteTable)
-    forms: RequestTemplates = field(default_factory=RequestTemplates)
+    templates: RequestTemplates = field(default_factory=RequestTemplates)
     _json_limit: BodyLimit = field(init=False)
     _binary_limit: BodyLimit = field(init=False)
     _count_overload: Callable[[], None] = field(init=False)
@@ -75,7 +75,7 @@ class HttpApp:
                     headers,
                     body,
                     exchange,
-                    self.forms,
+                    self.templates,
                     exchange.sent_headers,
                     trace,
                     arrival_ns=arrival_ns,

@@ -146,10 +146,10 @@ class DirectInference:
         memory, size = services.memory, len(body)
         if size > memory.limit - memory.held or services.trace.is_sampling:
             return None
-        forms = self._app.forms
+        templates = self._app.templates
         name, version, length = head.model_name, head.model_version, head.header_length
         try:
-            decoded = forms.find(body, length, model_name=name, model_version=version) or forms.decode(
+            decoded = templates.find(body, length, model_name=name, model_version=version) or templates.decode(
                 body, length, model_name=name, model_version=version, max_input_size=self._app.settings.max_input_size
             )
             if decoded.placement is not None:

@@ -46,7 +46,7 @@ class HttpRequest:
     """A request whose body has arrived whole and decompressed.
 
     `path_parameters` are the named parts of the route's path, percent-decoded. `headers` holds the first value of each
-    header by its lower-case name, `sent_headers` all of them as they came. `forms` are those of inference requests.
+    header by its lower-case name, `sent_headers` all of them as they came. `templates` are those of inference requests.
     `trace` is there if the request is traced, `inference` once a request for inference was decoded.
     `arrival_ns` is when its head was there, in nanoseconds of `time.monotonic_ns`.
     """
@@ -57,7 +57,7 @@ class HttpRequest:
     headers: Mapping[bytes, bytes]
     body: Buffer
     writer: BodyWriter
-    forms: RequestTemplates
+    templates: RequestTemplates
     sent_headers: Iterable[tuple[bytes, bytes]] = ()
     trace: Trace | None = None
     inference: InferenceRequest | None = None

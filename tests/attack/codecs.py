@@ -1,6 +1,6 @@
 """What each codec does with an input, in process: it takes it, or refuses it by the errors that it may raise.
 
-A request that is decoded twice, the second time as one whose form is known, has to mean the same.
+A request that is decoded twice, the second time as one whose template is known, has to mean the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from h2.exceptions import ProtocolError
 
 from protocol.core import ModelMetadata, TensorMetadata
 from protocol.errors import ServerError
-from protocol.grpc.codec.request_templates import RequestTemplates as GrpcForms
+from protocol.grpc.codec.request_templates import RequestTemplates as GrpcTemplates
 from protocol.http.codec.generate import decode_generate_request
 from protocol.http.codec.infer import DecodedRequest, decode_infer_request
 from protocol.http.codec.raw_request import decode_raw_request
@@ -63,7 +63,7 @@ class HttpInfer:
     """Bodies of inference requests over HTTP."""
 
     def __init__(self) -> None:
-        self._forms = RequestTemplates()
+        self._templates = RequestTemplates()
 
     def __call__(self, chance: Chance) -> None:
         body, length = infer_body(chance, chance.choice(MODELS))
@@ -74,8 +74,10 @@ class HttpInfer:
             return decode_infer_request(body, length, model_name="m", model_version=-1, max_input_size=MAX_INPUT)
 
         def formed() -> DecodedRequest:
-            known = self._forms.find(body, length, model_name="m", model_version=-1)
-            return known or self._forms.decode(body, length, model_name="m", model_version=-1, max_input_size=MAX_INPUT)
+            known = self._templates.find(body, length, model_name="m", model_version=-1)
+            return known or self._templates.decode(
+                body, length, model_name="m", model_version=-1, max_input_size=MAX_INPUT
+            )
 
         said = [_outcome(decode) for decode in (direct, formed, formed)]
         assert said[0] == said[1] == said[2], (body, said)
@@ -112,14 +114,14 @@ class GrpcInfer:
     """ModelInferRequest messages."""
 
     def __init__(self) -> None:
-        self._forms = GrpcForms()
+        self._templates = GrpcTemplates()
 
     def __call__(self, chance: Chance) -> None:
         message = infer_message(chance)
         said: list[object] = []
-        for forms in (GrpcForms(), self._forms, self._forms):
+        for templates in (GrpcTemplates(), self._templates, self._templates):
             try:
-                decoded = forms.decode(forms.read(message), message)
+                decoded = templates.decode(templates.read(message), message)
             except ServerError as error:
                 said.append(str(error))
             else:

@@ -13,9 +13,9 @@ from tritonclient.grpc import service_pb2
 
 from protocol.access.forwarding import HeaderForwarding
 from protocol.errors import ServerError
-from protocol.grpc.codec.request_templates import RequestTemplates as GrpcForms
+from protocol.grpc.codec.request_templates import RequestTemplates as GrpcTemplates
 from protocol.http.codec.infer import parse_header_length
-from protocol.http.codec.request_templates import RequestTemplates as HttpForms
+from protocol.http.codec.request_templates import RequestTemplates as HttpTemplates
 from protocol.http.head import is_worth_keeping, parse_head
 from protocol.http.routes import RouteTable
 
@@ -59,22 +59,22 @@ def header_lengths() -> Callable[[int], None]:
     return parse
 
 
-def http_forms() -> Callable[[int], None]:
-    forms = HttpForms()
+def http_templates() -> Callable[[int], None]:
+    templates = HttpTemplates()
     tensor = {"name": "a", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}
 
     def decode(number: int) -> None:
         count = number % 30
         body = {"inputs": [tensor] * count, "parameters": {f"{number}p{each}": 1 for each in range(200)}}
         text = json.dumps(body, separators=(",", ":")).encode()
-        forms.decode(text + bytes(4 * count), len(text), model_name="m", model_version=-1, max_input_size=1 << 20)
+        templates.decode(text + bytes(4 * count), len(text), model_name="m", model_version=-1, max_input_size=1 << 20)
 
     return decode
 
 
-def grpc_forms(inputs: int, parameters: int) -> Callable[[int], None]:
+def grpc_templates(inputs: int, parameters: int) -> Callable[[int], None]:
     """Every model has its own, and a model several."""
-    forms = GrpcForms()
+    templates = GrpcTemplates()
 
     def decode(number: int) -> None:
         message = service_pb2.ModelInferRequest(model_name=f"m{number % 64}")
@@ -84,7 +84,7 @@ def grpc_forms(inputs: int, parameters: int) -> Callable[[int], None]:
             message.inputs.add(name="a", datatype="INT8", shape=[number % 16])
         message.raw_input_contents.extend([bytes(number % 16)] * inputs)
         data = message.SerializeToString()
-        forms.decode(forms.read(data), data)
+        templates.decode(templates.read(data), data)
 
     return decode
 
@@ -112,10 +112,10 @@ CASES: dict[str, Callable[[], Callable[[int], None]]] = {
     "heads of many lines": lambda: heads("", 150),
     "heads": lambda: heads("a-header-of-some-length-", 20),
     "header lengths": header_lengths,
-    "HTTP forms": http_forms,
-    "gRPC forms with many inputs": lambda: grpc_forms(100, 0),
-    "gRPC forms": lambda: grpc_forms(30, 30),
-    "gRPC forms with many parameters": lambda: grpc_forms(0, 200),
+    "HTTP templates": http_templates,
+    "gRPC templates with many inputs": lambda: grpc_templates(100, 0),
+    "gRPC templates": lambda: grpc_templates(30, 30),
+    "gRPC templates with many parameters": lambda: grpc_templates(0, 200),
     "forwarded names": forwarded_names,
 }
 

@@ -1,8 +1,9 @@
-"""The forms of infer requests that clients send again and again: the same bytes but for the id and the tensors' data.
+"""Request templates of gRPC: a cache of parsed ModelInferRequests whose bytes recur but for the id and the tensors'
+data.
 
-A request that was read and found right is kept as a form: its bytes before the data without the id, and where the data
-is. A later one with the same bytes there, and data of the same sizes, means the same, so it is not parsed, decoded and
-checked again. Whatever differs goes the usual way, by `infer_codec`.
+A template is made of a request that was parsed and found right: its bytes before the tensors' data, without the id, and
+where the data lies. A later request with the same bytes there, and data of the same sizes, means the same, so it is not
+parsed, decoded and checked again. Any other is parsed by `codec.infer`. Pure; both tables are bounded.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ from protocol.shared_memory.placement import MemoryReference
 
 _ID = 3  # field numbers
 _MODEL_NAME = 1
-# Of what a form keeps; what takes more is not worth it.
+# Limits of a template; requests beyond them are not worth caching.
 _MAX_START_SIZE = 4096
 _MAX_PARTS = 64  # inputs, outputs and parameters, each of which is larger in memory than on the wire
-_MAX_FORMS = 512
+_MAX_TEMPLATES = 512
 # Of one model; the ones used last.
-_MAX_FORMS_PER_MODEL = 8
+_MAX_TEMPLATES_PER_MODEL = 8
 # Requests that never come twice are learned only now and then.
 _PATIENCE = 16
 _LEARN_EVERY = 64
 
 
-class FormedRequest(msgspec.Struct, eq=False):
-    """A request of a known form, with what is its own."""
+class MatchedRequest(msgspec.Struct, eq=False):
+    """A request that matches a template, with what is its own: the id and the data."""
 
-    form: RequestTemplate
+    template: RequestTemplate
     id: str
     raw: Sequence[Buffer]
 
     @property
     def model_name(self) -> str:
-        return self.form.names.model_name
+        return self.template.names.model_name
 
     @property
     def names(self) -> RequestNames:
-        return self.form.names._replace(id=self.id)
+        return self.template.names._replace(id=self.id)
 
 
-ReadRequest: TypeAlias = WireRequest | FormedRequest
+ReadRequest: TypeAlias = WireRequest | MatchedRequest
 
 
 class RequestTemplate:
@@ -82,8 +83,8 @@ class RequestTemplate:
         self._raw = raw  # what stands before each tensor's data, and the data's size
         self._raw_size = sum(len(start) + size for start, size in raw)
 
-    def match(self, data: Buffer) -> FormedRequest | None:
-        """The request in these bytes, if it has this form."""
+    def match(self, data: Buffer) -> MatchedRequest | None:
+        """The request in these bytes, or None if they do not match."""
         position = len(self._head)
         if data[:position] != self._head:
             return None
@@ -109,7 +110,7 @@ class RequestTemplate:
                 return None
             position = start + size
             raw.append(data[start:position])
-        return FormedRequest(self, request_id, raw)
+        return MatchedRequest(self, request_id, raw)
 
     def decode(self, request_id: str, raw: Sequence[Buffer]) -> DecodedRequest:
         decoded = self._decoded
@@ -131,7 +132,7 @@ class RequestTemplate:
             known.sequence_end,
             known.priority,
             known.timeout_microseconds,
-            form=self,
+            template=self,
         )
         return DecodedRequest(request, placement, decoded.wants_empty_final)
 
@@ -142,37 +143,37 @@ class RequestTemplate:
 
 
 class _ModelTemplates:
-    __slots__ = ("forms", "misses")
+    __slots__ = ("misses", "templates")
 
     def __init__(self) -> None:
-        self.forms: list[RequestTemplate] = []  # the one used last is first
+        self.templates: list[RequestTemplate] = []  # the one used last is first
         self.misses = 0
 
 
 class RequestTemplates:
-    """The forms that a server's clients use, by the first bytes of a request, which name the model."""
+    """The templates of one server, by the first bytes of a request, which name the model."""
 
     def __init__(self) -> None:
         self._by_model: dict[bytes, _ModelTemplates] = {}
 
     def read(self, data: bytes | memoryview) -> ReadRequest:
-        """A request in serialized form, as far as its names.
+        """A serialized request, parsed as far as its names.
 
         Raises:
             InvalidArgument: it is not one.
         """
         if len(data) <= COPY_UP_TO:
             data = bytes(data)
-        # What `_model_key` gives, and no form is under, where it gives nothing.
+        # The key that `_model_key` gives; where that is empty, no template is stored under this one.
         known = self._by_model.get(bytes(data[: 2 + data[1]])) if len(data) > 1 else None
         if known is not None:
-            for form in known.forms:
-                found = form.match(data)
+            for template in known.templates:
+                found = template.match(data)
                 if found is not None:
                     known.misses = 0
-                    if form is not known.forms[0]:
-                        known.forms.remove(form)
-                        known.forms.insert(0, form)
+                    if template is not known.templates[0]:
+                        known.templates.remove(template)
+                        known.templates.insert(0, template)
                     return found
         return parse_request(data)
 
@@ -182,8 +183,8 @@ class RequestTemplates:
         Raises:
             InvalidArgument: it is wrong whatever the model.
         """
-        if isinstance(request, FormedRequest):
-            return request.form.decode(request.id, request.raw)
+        if isinstance(request, MatchedRequest):
+            return request.template.decode(request.id, request.raw)
         decoded = decode_request(request)
         self._learn(data, request)
         return decoded
@@ -192,16 +193,16 @@ class RequestTemplates:
         key = _model_key(data)
         if not key:
             return
-        if len(self._by_model) >= _MAX_FORMS // _MAX_FORMS_PER_MODEL and key not in self._by_model:
+        if len(self._by_model) >= _MAX_TEMPLATES // _MAX_TEMPLATES_PER_MODEL and key not in self._by_model:
             self._by_model.clear()
         known = self._by_model.setdefault(key, _ModelTemplates())
         known.misses += 1
         if known.misses > _PATIENCE and known.misses % _LEARN_EVERY:
             return
-        form = _form_of(data, request)
-        if form is not None:
-            known.forms.insert(0, form)
-            del known.forms[_MAX_FORMS_PER_MODEL:]
+        template = _template_of(data, request)
+        if template is not None:
+            known.templates.insert(0, template)
+            del known.templates[_MAX_TEMPLATES_PER_MODEL:]
 
 
 def _model_key(data: Buffer) -> bytes:
@@ -211,7 +212,7 @@ def _model_key(data: Buffer) -> bytes:
     return bytes(data[: 2 + data[1]])
 
 
-def _form_of(data: bytes | memoryview, request: WireRequest) -> RequestTemplate | None:
+def _template_of(data: bytes | memoryview, request: WireRequest) -> RequestTemplate | None:
     """None where the data is not at the end, or in other fields, or where there is more than one id."""
     fields = top_level_fields(data)
     if fields is None:

@@ -62,19 +62,19 @@ class DirectCall(PendingReply, kw_only=True):
 class DirectInfer:
     """Of one edge, whose `replies` run as long as it serves."""
 
-    def __init__(self, services: EdgeServices, forms: RequestTemplates, replies: Replies) -> None:
+    def __init__(self, services: EdgeServices, templates: RequestTemplates, replies: Replies) -> None:
         self._services = services
-        self._forms = forms
+        self._templates = templates
         self.replies = replies
 
     @classmethod
     def of(
-        cls, services: EdgeServices, settings: GrpcSettings, forms: RequestTemplates, replies: Replies
+        cls, services: EdgeServices, settings: GrpcSettings, templates: RequestTemplates, replies: Replies
     ) -> DirectInfer | None:
         """None where every call takes more than this."""
         if not services.access.is_open or not services.forwarding.is_empty or settings.compression_level:
             return None
-        return cls(services, forms, replies)
+        return cls(services, templates, replies)
 
     def begin(
         self, sink: ReplySink, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float
@@ -86,7 +86,7 @@ class DirectInfer:
             return None
         call = DirectCall(self.replies, sink=sink, id=stream_id, head=head, size=size, deadline=deadline)
         try:
-            decoded = self._forms.decode(self._forms.read(message), message)
+            decoded = self._templates.decode(self._templates.read(message), message)
             request, placement = decoded.request, decoded.placement
             if placement is None or self._has_placed(call, request, placement):
                 call.submitted = services.core.submit(request, call, later=True)

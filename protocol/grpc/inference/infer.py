@@ -26,11 +26,11 @@ NOT_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transactio
 class InferCall:
     """One call, and what its headers mean for each request in it."""
 
-    __slots__ = ("_forms", "_forwarded", "_services", "_stream")
+    __slots__ = ("_forwarded", "_services", "_stream", "_templates")
 
-    def __init__(self, services: EdgeServices, forms: RequestTemplates, stream: Stream) -> None:
+    def __init__(self, services: EdgeServices, templates: RequestTemplates, stream: Stream) -> None:
         self._services = services
-        self._forms = forms
+        self._templates = templates
         self._stream = stream
         self._forwarded: Mapping[str, str] | None = None
 
@@ -59,7 +59,7 @@ class InferCall:
         Raises:
             InvalidArgument: the request is wrong, or a header has a reserved name.
         """
-        decoded = self._forms.decode(read, data)
+        decoded = self._templates.decode(read, data)
         forwarding = self._services.forwarding
         if not forwarding.is_empty:
             if self._forwarded is None:
@@ -69,7 +69,7 @@ class InferCall:
         return decoded
 
 
-async def model_infer(services: EdgeServices, forms: RequestTemplates, stream: Stream) -> None:
+async def model_infer(services: EdgeServices, templates: RequestTemplates, stream: Stream) -> None:
     """One request, one response.
 
     Raises:
@@ -77,8 +77,8 @@ async def model_infer(services: EdgeServices, forms: RequestTemplates, stream: S
     """
     waiting = time.monotonic_ns()
     data = await stream.recv_message()
-    read = forms.read(data)
-    call = InferCall(services, forms, stream)
+    read = templates.read(data)
+    call = InferCall(services, templates, stream)
     read_ns = time.monotonic_ns()
     stream.describe = partial(describe, read, read_ns)
     trace = call.trace(read.model_name, waiting, read_ns)

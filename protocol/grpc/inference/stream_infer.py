@@ -90,7 +90,7 @@ class StreamInfer:
     def __init__(
         self,
         services: EdgeServices,
-        forms: RequestTemplates,
+        templates: RequestTemplates,
         replies: Replies | None,
         stream: Stream,
         max_in_flight: int,
@@ -98,8 +98,8 @@ class StreamInfer:
         self._services = services
         self._core = services.core
         self._stream = stream
-        self._forms = forms
-        self._call = InferCall(services, forms, stream)
+        self._templates = templates
+        self._call = InferCall(services, templates, stream)
         self._left = max_in_flight  # how many more requests may be read
         self._has_left = Wakeup()
         self._submits = replies is not None
@@ -179,7 +179,7 @@ class StreamInfer:
 
     async def _fill(self, request: _Request, data: memoryview, waiting_ns: int, *, can_submit: bool) -> None:
         request.read_ns = time.monotonic_ns()
-        read = request.read = self._forms.read(data)
+        read = request.read = self._templates.read(data)
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
         request.trace = self._call.trace(read.model_name, waiting_ns, request.read_ns)
@@ -207,7 +207,7 @@ class StreamInfer:
             return False
         request = _Request(self._delivered, stream=self, memory=memory)
         try:
-            request.read = self._forms.read(data)
+            request.read = self._templates.read(data)
             request.decoded = self._call.decode(request.read, data, None)
             if request.decoded.placement is None:
                 request.submitted = self._core.submit(request.decoded.request, request, later=True)

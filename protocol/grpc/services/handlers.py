@@ -24,13 +24,15 @@ SERVICES = (
 def grpc_handlers(
     services: EdgeServices,
     settings: GrpcSettings,
-    forms: RequestTemplates | None = None,
+    templates: RequestTemplates | None = None,
     replies: Replies | None = None,
 ) -> dict[str, Handler]:
-    """The handlers, behind the access check. `forms` are those that requests are known to have. Without `replies` every
-    request of a stream takes a task."""
+    """The handlers, behind the access check. `templates` is the server's cache of request templates. Without
+    `replies` every request of a stream takes a task."""
     handlers = {
-        **InferenceService(services, settings, RequestTemplates() if forms is None else forms, replies).__mapping__(),
+        **InferenceService(
+            services, settings, RequestTemplates() if templates is None else templates, replies
+        ).__mapping__(),
         **request_control.RequestControlService(services.core).__mapping__(),
         **repository_control.RepositoryControlService(services.core).__mapping__(),
         **health.HealthService(services.core, SERVICES).__mapping__(),

@@ -1,6 +1,6 @@
 """The inference service: each call of `GRPCInferenceService` on the core.
 
-The messages are betterproto2's, but for those of the infer path (bytes, see `infer_codec`) and the two that carry
+The messages are betterproto2's, but for those of the infer path (bytes, see `codec.infer`) and the two that carry
 bulk (Google protobuf). Source: KServe v2 over gRPC, and Triton's extensions of it.
 """
 
@@ -34,12 +34,12 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
     """Handlers of all its calls, by the settings about inference."""
 
     def __init__(
-        self, services: EdgeServices, settings: GrpcSettings, forms: RequestTemplates, replies: Replies | None
+        self, services: EdgeServices, settings: GrpcSettings, templates: RequestTemplates, replies: Replies | None
     ) -> None:
         self._services = services
         self._core = services.core
         self._settings = settings
-        self._forms = forms
+        self._templates = templates
         self._answers = replies
 
     def __mapping__(self) -> dict[str, Handler]:
@@ -61,12 +61,12 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
 
     async def _model_infer(self, stream: Stream) -> None:
         self._compress(stream)
-        await model_infer(self._services, self._forms, stream)
+        await model_infer(self._services, self._templates, stream)
 
     async def _model_stream_infer(self, stream: Stream) -> None:
         self._compress(stream)
         most = self._settings.max_in_flight_per_stream
-        await StreamInfer(self._services, self._forms, self._answers, stream, most).run()
+        await StreamInfer(self._services, self._templates, self._answers, stream, most).run()
 
     def _compress(self, stream: Stream) -> None:
         if self._settings.compression_level:

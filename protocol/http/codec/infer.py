@@ -203,7 +203,7 @@ def decode_infer_request(
         )
     if not in_memory:  # else the sizes are not known yet
         inputs = tuple([(each.name, each.datatype, each.shape, len(each.data)) for each in request.inputs])
-        request.form = (inputs, tuple([output.name for output in message.outputs or ()]))
+        request.template = (inputs, tuple([output.name for output in message.outputs or ()]))
     if message.outputs:
         return _with_outputs(request, message.outputs, in_memory)
     if in_memory:

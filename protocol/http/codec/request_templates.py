@@ -1,8 +1,8 @@
-"""The forms of inference requests that clients send again and again: the same JSON, with other binary data behind it.
+"""Request templates of HTTP: a cache of parsed inference requests whose JSON recurs, with other binary data behind it.
 
-A request that was read and found right is kept as a form, by its JSON. A later one with the same bytes there, and as
-much data behind them, means the same, so it is not parsed and checked again. Whatever differs goes the usual way, by
-`infer_codec`.
+A template is made of a request that was parsed and found right, and is found by its JSON. A later request with the same
+JSON, and as much data behind it, means the same, so it is not parsed and checked again. Any other is parsed by
+`codec.infer`. Pure; the table is bounded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.messages import Buffer, InferenceRequest, ParameterValue, Tensor
 
 # What takes more is not worth keeping.
 MAX_JSON = 2048
-MAX_FORMS = 256
+MAX_TEMPLATES = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,13 +46,14 @@ class RequestTemplate:
             self.parameters.copy(),
             priority=self.priority,
             timeout_microseconds=self.timeout_microseconds,
-            form=self,
+            template=self,
         )
         return DecodedRequest(request, self.encoding)
 
 
 class RequestTemplates:
-    """Those of one server. When there are too many, none is of much use, and all are forgotten."""
+    """The templates of one server. When there are too many, all are dropped: clients vary too much for any to be of
+    use."""
 
     __slots__ = ("_known",)
 
@@ -62,20 +63,20 @@ class RequestTemplates:
     def find(
         self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int
     ) -> DecodedRequest | None:
-        """The request, if it is of a known form."""
+        """The request, or None if no template matches."""
         if header_length is None or header_length > MAX_JSON:
             return None
         view = memoryview(body)
-        form = self._known.get(bytes(view[:header_length]))
-        if form is None or len(view) - header_length != form.data_size:
+        template = self._known.get(bytes(view[:header_length]))
+        if template is None or len(view) - header_length != template.data_size:
             return None
         data = view[header_length:].toreadonly()
-        return form.decode(data, model_name=model_name, model_version=model_version)
+        return template.decode(data, model_name=model_name, model_version=model_version)
 
     def decode(
         self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int, max_input_size: int
     ) -> DecodedRequest:
-        """As `infer_codec.decode_infer_request`, whose form is then known."""
+        """Decode as `codec.infer.decode_infer_request`, and learn a template of it."""
         decoded = decode_infer_request(
             body, header_length, model_name=model_name, model_version=model_version, max_input_size=max_input_size
         )
@@ -90,7 +91,7 @@ class RequestTemplates:
         inputs = tuple([(each.name, each.datatype, each.shape, each.byte_size) for each in request.inputs])
         if decoded.placement is not None or sum(size for *_, size in inputs) != data_size:
             return  # some are in shared memory, or in the JSON itself
-        if len(self._known) >= MAX_FORMS:
+        if len(self._known) >= MAX_TEMPLATES:
             self._known.clear()
         self._known[text] = RequestTemplate(
             inputs,

@@ -32,7 +32,7 @@ async def infer(request: HttpRequest) -> Reply:
     """Cancelled when the client leaves, and `InferenceCore.infer` with it."""
     body, name, version = request.body, request.model_name, request.model_version
     header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(body))
-    known = request.forms.find(body, header_length, model_name=name, model_version=version)
+    known = request.templates.find(body, header_length, model_name=name, model_version=version)
     decoded = known or await _decode(request, header_length)
     inference = request.inference = decoded.request
     inference.trace = request.trace
@@ -100,7 +100,7 @@ async def _decode(request: HttpRequest, header_length: int | None) -> DecodedReq
             max_input_size=max_input_size,
         )
     decode = partial(
-        request.forms.decode,
+        request.templates.decode,
         body,
         header_length,
         model_name=model_name,

@@ -206,37 +206,37 @@ def test_shapes_that_are_padded_to_the_same_have_one_key() -> None:
 
 class TestForms:
     def test_one_of_a_known_form_is_found_to_be_what_the_first_was(self) -> None:
-        checker, form = RequestChecker(BATCHING), object()
-        first = InferenceRequest("m", [fp32("A", 2, 3, 2), int32("B", 2, 1)], form=form)
-        second = InferenceRequest("m", [fp32("A", 2, 3, 2), int32("B", 2, 1)], form=form)
+        checker, template = RequestChecker(BATCHING), object()
+        first = InferenceRequest("m", [fp32("A", 2, 3, 2), int32("B", 2, 1)], template=template)
+        second = InferenceRequest("m", [fp32("A", 2, 3, 2), int32("B", 2, 1)], template=template)
         assert checker.check(second) is not checker.check(InferenceRequest("m", list(second.inputs)))
         assert checker.check(first) is checker.check(second)
         assert checker.check(first).batch_size == 2
         assert checker.check(first).shape_key == ((3, 2), (1,))
 
     def test_a_refused_one_is_refused_each_time(self) -> None:
-        checker, form = RequestChecker(BATCHING), object()
+        checker, template = RequestChecker(BATCHING), object()
         for _ in range(2):
             with pytest.raises(InvalidArgument, match="missing required input"):
-                checker.check(InferenceRequest("m", [fp32("A", 2, 3, 2)], form=form))
+                checker.check(InferenceRequest("m", [fp32("A", 2, 3, 2)], template=template))
 
     def test_inputs_in_another_order_are_sorted_each_time(self) -> None:
-        checker, form = RequestChecker(BATCHING), object()
+        checker, template = RequestChecker(BATCHING), object()
         for _ in range(2):
-            request = InferenceRequest("m", [int32("B", 2, 1), fp32("A", 2, 3, 2)], form=form)
+            request = InferenceRequest("m", [int32("B", 2, 1), fp32("A", 2, 3, 2)], template=template)
             checker.check(request)
             assert [tensor.name for tensor in request.inputs] == ["A", "B"]
 
     def test_elements_of_bytes_are_looked_at_each_time(self) -> None:
-        checker, form = RequestChecker(PLAIN), object()
-        checker.check(InferenceRequest("p", [text(b"\x01\0\0\0a", 1)], form=form))
+        checker, template = RequestChecker(PLAIN), object()
+        checker.check(InferenceRequest("p", [text(b"\x01\0\0\0a", 1)], template=template))
         with pytest.raises(InvalidArgument, match="incomplete string data"):
-            checker.check(InferenceRequest("p", [text(b"\x02\0\0\0a", 1)], form=form))
+            checker.check(InferenceRequest("p", [text(b"\x02\0\0\0a", 1)], template=template))
 
     def test_more_forms_than_are_kept(self) -> None:
         checker = RequestChecker(BATCHING)
         for rows in (1, 2, 3) * 300:
-            request = InferenceRequest("m", [fp32("A", rows, 3, 2), int32("B", rows, 1)], form=object())
+            request = InferenceRequest("m", [fp32("A", rows, 3, 2), int32("B", rows, 1)], template=object())
             assert checker.check(request).batch_size == rows
         assert len(checker._known) <= 256
 
@@ -256,9 +256,9 @@ def sizes(*values: int) -> Tensor:
 
 
 def test_a_shape_tensor_has_no_batch_and_its_values_are_part_of_the_key() -> None:
-    checker, form = RequestChecker(SHAPES), object()
+    checker, template = RequestChecker(SHAPES), object()
     checked = [
-        checker.check(InferenceRequest("m", [sizes(*values), fp32("X", rows, 3)], form=form))
+        checker.check(InferenceRequest("m", [sizes(*values), fp32("X", rows, 3)], template=template))
         for rows, values in ((3, (5, 6)), (1, (5, 6)), (1, (6, 5)))
     ]
     assert [each.batch_size for each in checked] == [3, 1, 1]

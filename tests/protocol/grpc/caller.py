@@ -65,10 +65,10 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
     client_end, server_end = trio.testing.memory_stream_pair()
     services = services or edge_services()
     settings = settings or GrpcSettings()
-    forms = RequestTemplates()
+    templates = RequestTemplates()
     replies = Replies()
-    direct = DirectInfer.of(services, settings, forms, replies)
-    handlers = grpc_handlers(services, settings, forms, replies)
+    direct = DirectInfer.of(services, settings, templates, replies)
+    handlers = grpc_handlers(services, settings, templates, replies)
     shared = Shared(
         handlers, settings.limits, services.limits, services.memory, direct=direct, flush=services.core.flush
     )

@@ -1,4 +1,4 @@
-"""A request of a known form means what it means by the usual way, and what differs in anything goes the usual way."""
+"""A request that matches a template decodes as by the parser, and one that differs in anything is parsed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from protocol.errors import InvalidArgument
-from protocol.grpc.codec import request_templates as request_forms
+from protocol.grpc.codec import request_templates
 from protocol.grpc.codec.infer import DecodedRequest, decode_request, parse_request
-from protocol.grpc.codec.request_templates import FormedRequest, RequestTemplates
+from protocol.grpc.codec.request_templates import MatchedRequest, RequestTemplates
 
 
 def request_of(data: bytes = bytes(8), request_id: str = "", **fields: Any) -> Any:
@@ -25,16 +25,16 @@ def request_of(data: bytes = bytes(8), request_id: str = "", **fields: Any) -> A
     return request
 
 
-def read(forms: RequestTemplates, data: bytes) -> tuple[DecodedRequest, bool]:
-    """The request, and whether its form was known."""
-    found = forms.read(data)
-    return forms.decode(found, data), isinstance(found, FormedRequest)
+def read(templates: RequestTemplates, data: bytes) -> tuple[DecodedRequest, bool]:
+    """The request, and whether its template was known."""
+    found = templates.read(data)
+    return templates.decode(found, data), isinstance(found, MatchedRequest)
 
 
 def said(decoded: DecodedRequest) -> Any:
     request = decoded.request
     tensors = [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in request.inputs]
-    others = [getattr(request, name) for name in request.__struct_fields__ if name not in ("inputs", "form")]
+    others = [getattr(request, name) for name in request.__struct_fields__ if name not in ("inputs", "template")]
     return tensors, others, decoded.placement, decoded.wants_empty_final
 
 
@@ -43,12 +43,12 @@ def usual(data: bytes) -> Any:
 
 
 def test_only_data_and_id_may_differ() -> None:
-    forms = RequestTemplates()
+    templates = RequestTemplates()
     first = request_of(bytes(8), "1").SerializeToString()
-    assert not read(forms, first)[1]
+    assert not read(templates, first)[1]
     for data, request_id in ((b"12345678", "1"), (b"abcdefgh", "a longer one"), (bytes(8), "ü")):
         sent = request_of(data, request_id).SerializeToString()
-        decoded, is_known = read(forms, sent)
+        decoded, is_known = read(templates, sent)
         assert is_known
         assert said(decoded) == usual(sent)
 
@@ -64,44 +64,44 @@ def test_only_data_and_id_may_differ() -> None:
     ],
 )
 def test_anything_else_is_another_form(other: Any) -> None:
-    forms = RequestTemplates()
-    read(forms, request_of(bytes(8), "1").SerializeToString())
+    templates = RequestTemplates()
+    read(templates, request_of(bytes(8), "1").SerializeToString())
     sent = other.SerializeToString()
-    decoded, is_known = read(forms, sent)
+    decoded, is_known = read(templates, sent)
     assert not is_known
     assert said(decoded) == usual(sent)
 
 
 def test_what_each_request_is_given_is_its_own() -> None:
-    forms = RequestTemplates()
+    templates = RequestTemplates()
     sent = request_of().SerializeToString()
-    read(forms, sent)
-    decoded, _ = read(forms, sent)
+    read(templates, sent)
+    decoded, _ = read(templates, sent)
     decoded.request.parameters["more"] = 1
     decoded.request.inputs.clear()
-    again, is_known = read(forms, sent)
+    again, is_known = read(templates, sent)
     assert is_known
     assert said(again) == usual(sent)
 
 
 def test_an_id_that_is_no_text_is_refused_as_always() -> None:
-    forms = RequestTemplates()
+    templates = RequestTemplates()
     sent = request_of(request_id="abc").SerializeToString()
-    read(forms, sent)
+    read(templates, sent)
     with pytest.raises(InvalidArgument):
-        forms.read(sent.replace(b"abc", b"\xff\xff\xff"))
+        templates.read(sent.replace(b"abc", b"\xff\xff\xff"))
 
 
 def test_requests_that_are_wrong_are_no_form() -> None:
-    forms = RequestTemplates()
+    templates = RequestTemplates()
     sent = request_of(bytes(8)).SerializeToString().replace(b"FP32", b"FP31")
     for _ in range(2):
         with pytest.raises(InvalidArgument):
-            read(forms, sent)
+            read(templates, sent)
 
 
 def test_shared_memory_inputs_have_no_data() -> None:
-    forms = RequestTemplates()
+    templates = RequestTemplates()
     request = request_of(request_id="1")
     for name, value in (("shared_memory_region", "r"), ("shared_memory_byte_size", 8)):
         parameter = request.inputs[0].parameters[name]
@@ -111,63 +111,63 @@ def test_shared_memory_inputs_have_no_data() -> None:
             parameter.int64_param = value
     del request.raw_input_contents[0]
     sent = request.SerializeToString()
-    read(forms, sent)
-    decoded, is_known = read(forms, sent)
+    read(templates, sent)
+    decoded, is_known = read(templates, sent)
     assert is_known
     assert said(decoded) == usual(sent)
 
 
 def test_typed_contents_are_no_form() -> None:
-    """They are data, and not where a form expects it."""
-    forms = RequestTemplates()
+    """They are data, and not where a template expects it."""
+    templates = RequestTemplates()
     request = service_pb2.ModelInferRequest(model_name="m")
     request.inputs.add(name="x", datatype="INT32", shape=[2]).contents.int_contents.extend([1, 2])
     sent = request.SerializeToString()
-    read(forms, sent)
-    decoded, is_known = read(forms, sent)
+    read(templates, sent)
+    decoded, is_known = read(templates, sent)
     assert not is_known
     assert said(decoded) == usual(sent)
 
 
 def test_large_data_stays_a_view() -> None:
-    forms = RequestTemplates()
+    templates = RequestTemplates()
     sent = request_of(bytes(400_000)).SerializeToString()
     for _ in range(2):
-        found = forms.read(memoryview(sent))
-        decoded = forms.decode(found, memoryview(sent))
+        found = templates.read(memoryview(sent))
+        decoded = templates.decode(found, memoryview(sent))
         data = decoded.request.inputs[0].data
         assert isinstance(data, memoryview)
         assert data.obj is sent
 
 
 def test_what_is_kept_is_bounded() -> None:
-    forms = RequestTemplates()
+    templates = RequestTemplates()
     for model in range(200):
         for shape in range(20):
-            read(forms, request_of(bytes(4 * shape + 4), model_name=f"m{model}").SerializeToString())
-    kept = [len(known.forms) for known in forms._by_model.values()]
-    assert max(kept) <= request_forms._MAX_FORMS_PER_MODEL
-    assert sum(kept) <= request_forms._MAX_FORMS
+            read(templates, request_of(bytes(4 * shape + 4), model_name=f"m{model}").SerializeToString())
+    kept = [len(known.templates) for known in templates._by_model.values()]
+    assert max(kept) <= request_templates._MAX_TEMPLATES_PER_MODEL
+    assert sum(kept) <= request_templates._MAX_TEMPLATES
 
 
 def test_requests_that_never_come_twice_are_hardly_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    forms = RequestTemplates()
+    templates = RequestTemplates()
     learned = 0
-    original = request_forms._form_of
+    original = request_templates._template_of
 
     def counting(*args: Any) -> Any:
         nonlocal learned
         learned += 1
         return original(*args)
 
-    monkeypatch.setattr(request_forms, "_form_of", counting)
+    monkeypatch.setattr(request_templates, "_template_of", counting)
     for number in range(1000):
-        read(forms, request_of(model_version=str(number)).SerializeToString())
+        read(templates, request_of(model_version=str(number)).SerializeToString())
     assert learned < 40
     sent = request_of(request_id="5").SerializeToString()
     for _ in range(100):
-        read(forms, sent)
-    assert read(forms, sent)[1]
+        read(templates, sent)
+    assert read(templates, sent)[1]
 
 
 BASE = request_of(b"12345678", "77").SerializeToString()
@@ -192,10 +192,10 @@ BASE = request_of(b"12345678", "77").SerializeToString()
 )
 def test_whatever_comes_means_what_it_means_by_the_usual_way(sent: list[bytes]) -> None:
     """Requests with a byte changed, cut off or with more behind them, among good ones."""
-    forms = RequestTemplates()
-    read(forms, BASE)
+    templates = RequestTemplates()
+    read(templates, BASE)
     for data in sent:
-        assert outcome(lambda data=data: said(read(forms, data)[0])) == outcome(lambda data=data: usual(data))
+        assert outcome(lambda data=data: said(read(templates, data)[0])) == outcome(lambda data=data: usual(data))
 
 
 def outcome(ask: Any) -> Any:

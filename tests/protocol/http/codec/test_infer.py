@@ -170,19 +170,21 @@ def test_outputs_and_their_encodings() -> None:
 def test_requests_of_one_form() -> None:
     """What differs in its numbers alone is alike; what differs in anything that a configuration judges is not."""
 
-    def form(shape: list[int], data: list[Any], *, name: str = "A", datatype: str = "INT32", **members: Any) -> object:
+    def template(
+        shape: list[int], data: list[Any], *, name: str = "A", datatype: str = "INT32", **members: Any
+    ) -> object:
         tensor = {"name": name, "datatype": datatype, "shape": shape, "data": data}
-        return decode_json(inputs=[tensor], **members)[0].form
+        return decode_json(inputs=[tensor], **members)[0].template
 
-    known = form([1, 2], [1, 2])
+    known = template([1, 2], [1, 2])
     assert known is not None
-    assert known == form([1, 2], [3, 4]) == form([1, 2], [[5, 6]], id="x")
+    assert known == template([1, 2], [3, 4]) == template([1, 2], [[5, 6]], id="x")
     others = [
-        form([2, 1], [1, 2]),
-        form([1, 2], [1, 2], name="B"),
-        form([1, 2], [1, 2], datatype="UINT32"),
-        form([1, 2], [1, 2], outputs=[{"name": "OUT"}]),
-        form([1, 2], ["a", "b"], datatype="BYTES"),
+        template([2, 1], [1, 2]),
+        template([1, 2], [1, 2], name="B"),
+        template([1, 2], [1, 2], datatype="UINT32"),
+        template([1, 2], [1, 2], outputs=[{"name": "OUT"}]),
+        template([1, 2], ["a", "b"], datatype="BYTES"),
     ]
     assert len({known, *others}) == 6
 
