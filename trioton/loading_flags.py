@@ -69,7 +69,7 @@ class LoadingFlags:
         help="How long requests wait while the last instance of their model, which has died, is started again; 0 to "
         "refuse them at once. They wait in the model's queue, within its limits and timeouts.",
     )
-    worker_template: bool = flag(
+    worker_fork_server: bool = flag(
         True,
         boolean,
         group=LOADING,

@@ -355,7 +355,7 @@ def _open_repository(stores: Stores, text: str) -> Repository:
 
 def _python_settings(settings: Settings) -> tuple[BackendSetting, ...]:
     """What flags of their own say to the Python backend; a --backend-config wins."""
-    return () if settings.worker_template else (BackendSetting("python", "worker-template", "false"),)
+    return () if settings.worker_fork_server else (BackendSetting("python", "worker-fork-server", "false"),)
 
 
 def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:

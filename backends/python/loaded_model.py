@@ -62,8 +62,8 @@ class LoadedModel:
         """
         source = spec.source
         settings = PythonSettings.of(source)
-        template = {**place, "args": _arguments(spec, f"{source.name}_template")}
-        link = await placement.place(spec.name, spec.kind, template, spec.cpu_cores)
+        preload = {**place, "args": _arguments(spec, f"{source.name}_template")}
+        link = await placement.place(spec.name, spec.kind, preload, spec.cpu_cores)
         questions = Questions(link, source)
         try:
             questions.may_load = True

@@ -19,23 +19,24 @@ from backends.interface import ModelSource
 from backends.python.environments.environment import Environment, find_environment
 from backends.python.in_loop.in_loop import InLoopWorker
 from backends.python.settings import Isolation, PythonSettings
+from backends.python.workers.fork_server import ForkServers
 from backends.python.workers.host import Host, HostGone
 from backends.python.workers.in_process import InProcessModel, InProcessWorker
 from backends.python.workers.link import WorkerLink
 from backends.python.workers.process import WorkerProcess
 from backends.python.workers.runner import Runner
-from backends.python.workers.template import WorkerTemplates
 from protocol.errors import Internal, InvalidArgument
 from repository.model_config import InstanceKind
 
 # The place in `ModelSource.shared`.
 _KEY = "python.placement"
 # The place in `ServerResources`.
-_TEMPLATES = "python.templates"
+_FORK_SERVERS = "python.fork_servers"
 
 
 class Placement:
-    """Shared by the instances of one load of a model version. `load_head` is for the template of forked instances."""
+    """Shared by the instances of one load of a model version. `load_head` is for the process that instances are forked
+    from."""
 
     def __init__(self, source: ModelSource, bundled: Path | None) -> None:
         settings = PythonSettings.of(source)
@@ -68,7 +69,7 @@ class Placement:
         its own runs on these cores; a worker in a shared one is told of them by INITIALIZE.
 
         Raises:
-            Internal: the interpreter cannot be started; the model fails in the template that instances are forked from.
+            Internal: the interpreter cannot be started; the model fails in the process that instances are forked from.
             ServerError: the configuration asks for what cannot be.
         """
         isolation = self._settings.isolation
@@ -111,9 +112,9 @@ class Placement:
         self, environment: Environment, control: socket.socket, name: str, cores: frozenset[int]
     ) -> Runner:
         resources = self._source.resources
-        if resources is not None and self._settings.has_template:
-            templates = resources.find(_TEMPLATES, WorkerTemplates)
-            worker = await templates.start(environment, control, cores, self._log, name)
+        if resources is not None and self._settings.has_fork_server:
+            fork_servers = resources.find(_FORK_SERVERS, ForkServers)
+            worker = await fork_servers.start(environment, control, cores, self._log, name)
             if worker is not None:
                 return worker
         with self._startable(environment), bound_children(cores):

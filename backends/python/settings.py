@@ -69,8 +69,8 @@ class PythonSettings:
     # What the model is debugged with (backend setting `debugger`, or the model's parameter DEBUGGER, which wins): pdb,
     # debugpy or debugpy:<port>; empty for nothing.
     debugger: str = ""
-    # Whether worker processes may be forked from a template (backend setting `worker-template`).
-    has_template: bool = True
+    # Whether worker processes may be forked from a fork server (backend setting `worker-fork-server`).
+    has_fork_server: bool = True
 
     @classmethod
     def of(cls, source: ModelSource) -> PythonSettings:
@@ -111,7 +111,9 @@ class PythonSettings:
             *_restarts(source, isolation),
             _force_cpu(source),
             debugger=_debugger(source, isolation),
-            has_template=parse_bool(source.settings.get("worker-template", "true"), place=f"{place} 'worker-template'"),
+            has_fork_server=parse_bool(
+                source.settings.get("worker-fork-server", "true"), place=f"{place} 'worker-fork-server'"
+            ),
         )
 
 

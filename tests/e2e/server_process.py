@@ -111,8 +111,8 @@ class ServerProcess:
         return found
 
     def workers(self) -> set[int]:
-        """Those of them that run models, which the templates do not that others are forked from."""
-        return {pid for pid in self.descendants() if _name_of(pid) != "worker-template"}
+        """Those of them that run models: not the fork servers."""
+        return {pid for pid in self.descendants() if _name_of(pid) != "fork-server"}
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -1,5 +1,5 @@
 """The program of a worker process: `python main.py CONTROL_FD`, with `host` behind it for several instances, or
-`template` for a process that workers are forked from.
+`fork_server` for a process that forks workers.
 
 Its server starts it; nobody else should.
 
@@ -22,8 +22,8 @@ if __name__ == "__main__":
 
     if sys.argv[2:] == ["host"]:
         from trioton_worker.host import main  # type: ignore[import-not-found]  # on the path only in the worker
-    elif sys.argv[2:] == ["template"]:
-        from trioton_worker.template import main  # type: ignore[import-not-found]
+    elif sys.argv[2:] == ["fork_server"]:
+        from trioton_worker.fork_server import main  # type: ignore[import-not-found]
     else:
         from trioton_worker.serve import main  # type: ignore[import-not-found]
 

@@ -1,1 +1,1 @@
-"""Worker processes and threads: started, forked from templates, watched, and ended."""
+"""Worker processes and threads: started, forked, watched and ended."""

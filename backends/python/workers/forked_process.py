@@ -1,6 +1,6 @@
 """A process that another one of the server's has forked for it: watched, killed, and reaped by its parent.
 
-Flow: `host` or `template` → [forked process].
+Flow: `host` or `fork_server` → [forked process].
 """
 
 from __future__ import annotations

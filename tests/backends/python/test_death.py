@@ -204,7 +204,7 @@ trio.run(main)
         # Holds the interpreter's lock, so that no other thread of the worker can act.
         ("pass", LOCKED, 1, "process"),
         ("pass", LOCKED, 1, "threads"),
-        # And the template that it was forked from.
+        # And the fork server that it was forked from.
         ("note(os.getppid())", "while True: pass", 2, "fork"),
         ("note(os.getppid())", LOCKED, 2, "fork"),
     ],

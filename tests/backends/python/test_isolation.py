@@ -417,7 +417,7 @@ async def test_modules_of_one_name_are_each_model_s_own(tmp_path: Path) -> None:
         assert not [name for name in sys.modules.keys() - names if name.startswith("trioton_model_")]
 
 
-async def test_a_template_with_threads_is_refused(tmp_path: Path) -> None:
+async def test_a_preloading_process_with_threads_is_refused(tmp_path: Path) -> None:
     model = """
         import threading
         class TritonPythonModel:
@@ -429,7 +429,7 @@ async def test_a_template_with_threads_is_refused(tmp_path: Path) -> None:
     assert not children()
 
 
-async def test_a_template_that_ends_says_how(tmp_path: Path) -> None:
+async def test_a_preloading_process_that_ends_says_how(tmp_path: Path) -> None:
     with pytest.raises(Internal, match=r"the worker process 'm' exited with code 9 while it loaded.*\n  my words"):
         await instance_of(source_of(tmp_path, "import os\nprint('my words', flush=True)\nos._exit(9)", "fork")).load()
     assert not children()

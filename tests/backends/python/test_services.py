@@ -260,7 +260,7 @@ class TritonPythonModel:
     assert len(server.families["count"].metrics) == 2
 
 
-async def test_a_template_has_no_server(tmp_path: Path) -> None:
+async def test_a_preloading_process_has_no_server(tmp_path: Path) -> None:
     body = """
 class TritonPythonModel:
     def initialize(self, args):

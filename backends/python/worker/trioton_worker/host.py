@@ -23,7 +23,7 @@ from .connection import Connection, encode_json
 from .datagrams import answer_forked, receive
 from .errors import describe, format_traceback
 from .lifeline import tie_to_server
-from .making import SharingMaker, TemplateMaker, initialized, load_class
+from .making import PreloadedMaker, SharingMaker, initialized, load_class
 from .process_exit import exit_for, exit_now
 from .serve import collect_less, serve
 from .session import Session, open_session
@@ -49,7 +49,7 @@ class _Host:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._threads = SharingMaker()
-        self._template: Any = None
+        self._preloaded: Any = None
 
     def run(self) -> None:
         """Returns in a forked process when its instance has ended; ends the host itself."""
@@ -80,7 +80,7 @@ class _Host:
             head = json.load(text)
         answer = {}
         try:
-            self._template = initialized(load_class(head), head)
+            self._preloaded = initialized(load_class(head), head)
             _refuse_threads()
         except BaseException as error:  # also sys.exit()
             answer = {"message": describe(error)[:_LONGEST_TEXT], "traceback": format_traceback(error)[-_LONGEST_TEXT:]}
@@ -98,7 +98,7 @@ class _Host:
         os.setsid()  # so that a kill reaches what it starts, and not its siblings
         control = socket.socket(fileno=control_fd)
         tie_to_server(control)
-        serve(open_session(Session(Connection(control))), TemplateMaker(self._template))
+        serve(open_session(Session(Connection(control))), PreloadedMaker(self._preloaded))
         return True
 
 

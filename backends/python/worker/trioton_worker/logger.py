@@ -62,7 +62,9 @@ def _log(message: str, level: LogLevel) -> None:
         return
     caller: FrameType = sys._getframe(2)
     filename, line = caller.f_code.co_filename, caller.f_lineno
-    if here is None or not here.connection.is_usable:  # in a test of the model's, a template, or a fork of the model's
+    if (
+        here is None or not here.connection.is_usable
+    ):  # in a unit test, a fork server, or a process that the model forked
         print(f"{filename}:{line}: {text}", file=sys.stderr)
         return
     with suppress(OSError):  # the server is going, and this process with it

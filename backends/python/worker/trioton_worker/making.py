@@ -1,4 +1,4 @@
-"""How a model's object comes to be: for its own process, for a thread beside others, or from a template."""
+"""How the `TritonPythonModel` object is made: in a process of its own, in a thread beside others, or before a fork."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class SharingMaker(Maker):
             return initialized(self.load(head), head)
 
 
-class TemplateMaker(Maker):
-    """For a process that is forked from one in which the object was initialized. It may have `after_fork(args)`."""
+class PreloadedMaker(Maker):
+    """For a process that was forked after its parent had initialized the object, which may have `after_fork(args)`."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""Workers that are forked from a template: as those that are started by themselves, and sooner there."""
+"""Workers that are forked from a fork server behave as those that are started directly, and start sooner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import trio
 from backends.affinity import usable_cores
 from backends.interface import InstanceDied, InstanceSpec
 from backends.python import PythonBackend
-from backends.python.workers import process, template
+from backends.python.workers import fork_server, process
 from backends.server_resources import ServerResources
 from protocol.errors import Internal
 from tests.backends.python.models import CONFIG, executing, infer, model_source, output, parameters, request, running
@@ -61,7 +61,7 @@ async def pid_of(instance: PythonBackend) -> int:
     return int(await evaluated(instance, "os.getpid()"))
 
 
-def the_template() -> int:
+def the_fork_server() -> int:
     [found] = children()
     return found
 
@@ -71,11 +71,11 @@ async def test_all_workers_of_an_interpreter_have_one_parent(tmp_path: Path, res
     async with running(backend(tmp_path, resources)) as one, running(backend(tmp_path, resources)) as other:
         pids = {await pid_of(one), await pid_of(other)}
         assert len(pids) == 2
-        assert {await evaluated(one, "os.getppid()"), await evaluated(other, "os.getppid()")} == {the_template()}
+        assert {await evaluated(one, "os.getppid()"), await evaluated(other, "os.getppid()")} == {the_fork_server()}
         assert await evaluated(one, "os.getpgid(0)") == await pid_of(one)
     assert not any(map(is_alive, pids))
     async with running(backend(tmp_path, resources)) as again:
-        assert await evaluated(again, "os.getppid()") == the_template()
+        assert await evaluated(again, "os.getppid()") == the_fork_server()
 
 
 async def test_a_worker_has_its_own_surroundings(tmp_path: Path, resources: ServerResources) -> None:
@@ -105,11 +105,11 @@ async def test_what_a_worker_finds_is_what_it_would_have_by_itself(tmp_path: Pat
     """)
     answers = []
     for flag in ("true", "false"):
-        async with running(backend(tmp_path, resources, text, settings={"worker-template": flag})) as instance:
+        async with running(backend(tmp_path, resources, text, settings={"worker-fork-server": flag})) as instance:
             [answer] = await infer(instance, request())
             answers.append(eval(output(answer).item()))
     modules, alone = set(answers[0].pop(0)), set(answers[1].pop(0))
-    assert modules - alone <= {"trioton_worker.template", "trioton_worker.datagrams"}
+    assert modules - alone <= {"trioton_worker.fork_server", "trioton_worker.datagrams"}
     assert not alone - modules
     assert answers[0] == answers[1]
 
@@ -128,15 +128,15 @@ async def test_workers_draw_different_numbers(tmp_path: Path, resources: ServerR
 async def test_how_a_worker_ended_is_told(
     tmp_path: Path, resources: ServerResources, end: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also what it printed; and the next one is forked from the same template."""
+    """Also what it printed; and the next one is forked from the same fork server."""
     caplog.set_level("INFO", "trioton")
     async with running(backend(tmp_path, resources)) as instance:
-        parent = the_template()
+        parent = the_fork_server()
         with pytest.raises(InstanceDied, match=f"its worker process {how}"):
             await evaluated(instance, f"[print('last words'), {end}]")
     assert "m_0: last words" in [record.getMessage() for record in caplog.records]
     async with running(backend(tmp_path, resources)) as again:
-        assert await evaluated(again, "os.getppid()") == parent == the_template()
+        assert await evaluated(again, "os.getppid()") == parent == the_fork_server()
 
 
 async def test_a_load_that_fails_says_why(tmp_path: Path, resources: ServerResources) -> None:
@@ -147,17 +147,17 @@ async def test_a_load_that_fails_says_why(tmp_path: Path, resources: ServerResou
     await instance.unload()
 
 
-async def test_a_template_that_dies_takes_its_workers_and_another_one_is_made(
+async def test_a_fork_server_that_dies_takes_its_workers_and_another_one_is_made(
     tmp_path: Path, resources: ServerResources
 ) -> None:
     async with running(backend(tmp_path, resources)) as instance:
-        pid, before = await pid_of(instance), the_template()
+        pid, before = await pid_of(instance), the_fork_server()
         os.kill(before, signal.SIGKILL)
         await until(lambda: not is_alive(pid))
         with pytest.raises(InstanceDied):
             await pid_of(instance)
     async with running(backend(tmp_path, resources)) as again:
-        assert await evaluated(again, "os.getppid()") == the_template() != before
+        assert await evaluated(again, "os.getppid()") == the_fork_server() != before
 
 
 async def test_one_that_hangs_is_given_up(
@@ -165,15 +165,15 @@ async def test_one_that_hangs_is_given_up(
 ) -> None:
     """The worker is started by itself."""
     async with running(backend(tmp_path, resources)):
-        before = the_template()
+        before = the_fork_server()
     os.kill(before, signal.SIGSTOP)
-    monkeypatch.setattr(template, "_FORK_SECONDS", 0.05)
+    monkeypatch.setattr(fork_server, "_FORK_SECONDS", 0.05)
     async with running(backend(tmp_path, resources)) as instance:
         assert await evaluated(instance, "os.getppid()") == os.getpid()
 
 
 async def test_the_flag_turns_it_off(tmp_path: Path, resources: ServerResources) -> None:
-    async with running(backend(tmp_path, resources, settings={"worker-template": "false"})) as instance:
+    async with running(backend(tmp_path, resources, settings={"worker-fork-server": "false"})) as instance:
         assert await evaluated(instance, "os.getppid()") == os.getpid()
 
 
@@ -189,20 +189,20 @@ async def test_where_there_can_be_none_workers_are_started_by_themselves(
                 patch.setattr(process, "MAIN", broken)
                 super().__init__(*arguments)
 
-    monkeypatch.setattr(template, "WorkerProcess", Broken)
+    monkeypatch.setattr(fork_server, "WorkerProcess", Broken)
     for _ in range(2):
         async with running(backend(tmp_path, resources)) as instance:
             assert await evaluated(instance, "os.getppid()") == os.getpid()
 
 
-async def test_templates_that_nobody_uses_are_bounded(tmp_path: Path, resources: ServerResources) -> None:
+async def test_fork_servers_that_nobody_uses_are_bounded(tmp_path: Path, resources: ServerResources) -> None:
     for number in range(7):
         async with running(backend(tmp_path, resources, options={"ENV:MARK": str(number)})) as instance:
             assert await evaluated(instance, "os.environ['MARK']") == number
     assert len(children()) <= 5
 
 
-async def test_each_environment_has_a_template_of_its_own(
+async def test_each_environment_has_a_fork_server_of_its_own(
     tmp_path: Path, resources: ServerResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it has what a worker needs; until then the load says what is missing."""
@@ -214,7 +214,7 @@ async def test_each_environment_has_a_template_of_its_own(
         await instance.load()
     [site_packages] = environment.glob("lib/python*/site-packages")
     (site_packages / "numpy.pth").write_text(str(Path(np.__file__).parents[1]))
-    monkeypatch.setattr(template, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(fork_server, "_RETRY_SECONDS", 0.0)
     async with running(backend(tmp_path, resources)) as own, running(instance):
         assert await evaluated(instance, f"sys.prefix == {str(environment)!r}")
         assert await evaluated(instance, f"os.environ['VIRTUAL_ENV'] == {str(environment)!r}")
@@ -228,7 +228,7 @@ async def test_many_start_at_the_same_time(tmp_path: Path, resources: ServerReso
     async with trio.open_nursery() as nursery:
         for instance in instances:
             nursery.start_soon(instance.load)
-    assert the_template()
+    assert the_fork_server()
     async with trio.open_nursery() as nursery:
         for instance in instances:
             nursery.start_soon(instance.unload)

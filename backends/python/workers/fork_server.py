@@ -1,8 +1,8 @@
-"""Templates of worker processes: one for each interpreter and its variables, from which workers are forked within some
-milliseconds.
+"""Fork servers: processes from which workers are forked within milliseconds, one for each interpreter and set of
+environment variables.
 
-Flow: placement → [template] → `worker.trioton_worker.template` → the runner of a worker. A template that cannot be
-started, or that has died, is no error: the worker is then started by itself.
+Flow: placement → [fork server] → `worker.trioton_worker.fork_server` → the runner of a worker. Owned by the server, not
+by a load. A fork server that cannot be started, or that has died, is no error: the worker is then started directly.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from protocol.errors import text_of
 
 logger = logging.getLogger("trioton.backends.python")
 
-# How long a template may take to be there, and to fork: far longer than either takes.
+# How long a fork server may take to start, and to fork: far longer than either takes.
 _START_SECONDS = 30.0
 _FORK_SECONDS = 5.0
 # How long it may take to end by itself.
 _EXIT_SECONDS = 2.0
-# Templates of which no worker lives, kept for those that come.
+# Fork servers of which no worker lives, kept for those that come.
 _MOST_IDLE = 4
 _MOST_WITHOUT = 64
 # When it is tried again: an environment may have been mended.
 _RETRY_SECONDS = 60.0
 
 
-class TemplateGone(Exception):
-    """It forks no more workers."""
+class ForkServerGone(Exception):
+    """The fork server has ended; it forks no more workers."""
 
 
-class Template:
-    """A process that forks workers of one environment. What it has forked dies with it."""
+class ForkServer:
+    """A process that forks workers of one environment. The kernel kills its workers when it dies."""
 
     def __init__(self, environment: Environment) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                self.process = WorkerProcess(environment, theirs, logger, "worker template", "template")
+                self.process = WorkerProcess(environment, theirs, logger, "fork server", "fork_server")
             except BaseException:
                 ours.close()
                 raise
@@ -61,17 +61,17 @@ class Template:
         return self._control.is_open and self.process.exit_text() is None
 
     async def wait_ready(self) -> None:
-        """Raises TemplateGone."""
+        """Wait until it can fork. Raises ForkServerGone."""
         try:
             with trio.fail_after(_START_SECONDS):
                 await self._control.receive()
         except (HungUp, trio.TooSlowError):
-            raise TemplateGone from None
+            raise ForkServerGone from None
 
     async def fork(
         self, environment: Environment, control: socket.socket, cores: frozenset[int], log: logging.Logger, name: str
-    ) -> TemplateWorker:
-        """A worker that serves on `control`, on these cores. Raises TemplateGone."""
+    ) -> ForkedWorker:
+        """Fork a worker that serves on `control`, on these cores. Raises ForkServerGone."""
         self.workers += 1
         ours, theirs = os.pipe()
         message = {"do": "fork", "cores": sorted(cores or _own_cores()), "directory": _directory(environment)}
@@ -83,33 +83,33 @@ class Template:
             os.close(ours)
             self.workers -= 1
             self.process.kill()  # also what it may have forked
-            raise TemplateGone from None
+            raise ForkServerGone from None
         finally:
             os.close(theirs)
-        return TemplateWorker(self, answer["pid"], descriptor, Output(ours, log, name))
+        return ForkedWorker(self, answer["pid"], descriptor, Output(ours, log, name))
 
     async def reap(self, pid: int) -> None:
-        """Let go of a worker that has ended."""
+        """Have it wait for a worker that has ended (`waitpid`)."""
         with suppress(HungUp):
             await self._control.send({"do": "reap", "pid": pid})
 
     async def close(self) -> None:
-        """End it. Shielded and bounded."""
+        """End the process. Shielded and bounded."""
         self._control.close()
         with trio.move_on_after(_EXIT_SECONDS, shield=True):
             await self.process.wait_exit()
         await self.process.close()
 
 
-class TemplateWorker:
-    """A worker process that was forked from a template."""
+class ForkedWorker:
+    """A worker process whose parent is a fork server."""
 
     noun = "worker process"
     killed_text = "was killed by the server"
 
-    def __init__(self, template: Template, pid: int, descriptor: int, output: Output) -> None:
-        self._template = template
-        self._process = ForkedProcess(pid, descriptor, template.reap)
+    def __init__(self, fork_server: ForkServer, pid: int, descriptor: int, output: Output) -> None:
+        self._fork_server = fork_server
+        self._process = ForkedProcess(pid, descriptor, fork_server.reap)
         self._output = output
         self._is_closed = False
 
@@ -146,42 +146,42 @@ class TemplateWorker:
         with trio.CancelScope(shield=True):
             await self._process.close()
         self._output.close()
-        self._template.workers -= 1
+        self._fork_server.workers -= 1
 
 
-class WorkerTemplates:
-    """All templates of one server."""
+class ForkServers:
+    """All fork servers of one inference server, started when they are needed."""
 
     def __init__(self) -> None:
         # By interpreter and variables; the one used last is last.
-        self._by_key: dict[str, Template] = {}
-        # Those with which no template could be, and when: a Python that lacks what it needs, or does not start.
+        self._by_key: dict[str, ForkServer] = {}
+        # Keys whose fork server could not start, and when: a Python that lacks what it needs, or does not run.
         self._without: dict[str, float] = {}
         self._changing: dict[str, trio.Lock] = {}
 
     async def start(
         self, environment: Environment, control: socket.socket, cores: frozenset[int], log: logging.Logger, name: str
-    ) -> TemplateWorker | None:
-        """A worker, forked; None where it is to be started by itself."""
+    ) -> ForkedWorker | None:
+        """Fork a worker. None where it is to be started directly instead."""
         key = _key_of(environment)
-        template: Template | None = None
+        fork_server: ForkServer | None = None
         try:
             async with self._changing.setdefault(key, trio.Lock()):
-                template = await self._template(key, environment)
-                if template is None:
+                fork_server = await self._fork_server(key, environment)
+                if fork_server is None:
                     return None
-                return await template.fork(environment, control, cores, log, name)
-        except TemplateGone:
-            logger.warning("%s: the worker template has ended; the worker is started by itself", name)
+                return await fork_server.fork(environment, control, cores, log, name)
+        except ForkServerGone:
+            logger.warning("%s: the fork server has ended; the worker is started directly", name)
             return None
 
     async def close(self) -> None:
         while self._by_key:
-            _, template = self._by_key.popitem()
-            await template.close()
+            _, fork_server = self._by_key.popitem()
+            await fork_server.close()
 
-    async def _template(self, key: str, environment: Environment) -> Template | None:
-        """The one with this key, made where there is none that lives."""
+    async def _fork_server(self, key: str, environment: Environment) -> ForkServer | None:
+        """The fork server with this key, started if there is none that lives. None where there can be none."""
         if trio.current_time() < self._without.get(key, -math.inf) + _RETRY_SECONDS:
             return None
         found = self._by_key.pop(key, None)
@@ -195,16 +195,16 @@ class WorkerTemplates:
             await self._drop_idle()
         return found
 
-    async def _made(self, key: str, environment: Environment) -> Template | None:
+    async def _made(self, key: str, environment: Environment) -> ForkServer | None:
         try:
-            made = Template(environment)
+            made = ForkServer(environment)
         except OSError as error:
-            logger.debug("no worker template: %s", text_of(error))
+            logger.debug("cannot start a fork server: %s", text_of(error))
             return None  # to start the worker fails as well, and says why
         try:
             await made.wait_ready()
-        except TemplateGone:
-            logger.debug("'%s' can be no template of workers", environment.interpreter)
+        except ForkServerGone:
+            logger.debug("'%s' cannot be a fork server", environment.interpreter)
             if len(self._without) >= _MOST_WITHOUT:
                 self._without.clear()
             self._without[key] = trio.current_time()
@@ -217,7 +217,7 @@ class WorkerTemplates:
 
     async def _drop_idle(self) -> None:
         """All but the last ones that were used. Of those that keep an unpacked environment from being removed, all."""
-        idle = [key for key, template in self._by_key.items() if not template.workers][:-1]
+        idle = [key for key, fork_server in self._by_key.items() if not fork_server.workers][:-1]
         for place, key in enumerate(idle):
             found = self._by_key.get(key)
             if found is None or found.workers:  # dropped by another task meanwhile, or used again

@@ -1,10 +1,10 @@
-"""A process that has imported what every worker imports, and that forks workers: each has all of that at once, and
-shares its memory until one of them writes to it.
+"""Fork server: a process that has imported what every worker imports, and forks workers, which share its memory until
+one of them writes to it.
 
-Flow: server → [template] → a fork, in which `serve` goes on as in a worker that was started by itself. On the socket:
+Flow: server → [fork server] → a fork, in which `serve` runs as in a worker that was started directly. On the socket:
 
     {"do": "fork", "directory", "cores"}, socket, pipe   serve on the socket, print to the pipe → {"pid"}, its pidfd
-    {"do": "reap", "pid"}                                that process has ended; let go of it
+    {"do": "reap", "pid"}                                that process has ended; wait for it
 
 The first message to the server is {}: it is ready. No model's code runs in it, and it has one thread.
 """
@@ -24,15 +24,15 @@ from .datagrams import answer_forked, receive
 from .lifeline import die_with_parent
 
 
-def main(template_fd: int) -> None:
+def main(control_fd: int) -> None:
     """Returns in a forked process when its instance has ended; else ends with the server."""
     os.close(os.pidfd_open(os.getpid()))  # a Python or a system without it says so here, and the server does without
-    os.set_inheritable(template_fd, False)
+    os.set_inheritable(control_fd, False)
     for number in (signal.SIGINT, signal.SIGTERM):  # only the server decides; a worker sets handlers of its own
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
-    _call("worker-template")
-    control = socket.socket(fileno=template_fd)
+    _call("fork-server")
+    control = socket.socket(fileno=control_fd)
     gc.collect()
     gc.freeze()  # collections in the forks must not touch, and by that copy, what is shared
     control.send(b"{}")
@@ -52,9 +52,9 @@ def main(template_fd: int) -> None:
         answer_forked(control, pid)
 
 
-def _work(template: socket.socket, message: Any, control_fd: int, output_fd: int) -> None:
+def _work(control: socket.socket, message: Any, worker_fd: int, output_fd: int) -> None:
     """In the new process: become what a worker is that the server has started itself, and serve."""
-    template.close()
+    control.close()
     os.setsid()  # so that a kill reaches what it starts, and not its siblings
     for number in (1, 2):
         os.dup2(output_fd, number)
@@ -66,10 +66,10 @@ def _work(template: socket.socket, message: Any, control_fd: int, output_fd: int
         os.chdir(message["directory"])
     if "numpy.random" in sys.modules:  # else all would draw the same numbers
         sys.modules["numpy.random"].seed()
-    serve.main(control_fd)
+    serve.main(worker_fd)
 
 
 def _call(name: str) -> None:
-    """What `ps` and `top` show; the command line is the template's in all of them."""
+    """What `ps` and `top` show; the command line is the fork server's in all of them."""
     with suppress(OSError), open("/proc/self/comm", "w") as comm:
         comm.write(name)
