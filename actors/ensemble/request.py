@@ -18,10 +18,10 @@ from actors.ensemble.clock import StepClock, TimeSpent
 from actors.ensemble.composition import Composition
 from actors.ensemble.graph import Node, Plan, Step
 from actors.ensemble.limits import EnsembleLimits
+from actors.ensemble.send_order import SendOrder
 from actors.ensemble.sequence import SequenceValues, sequence_of, sequence_override, sequence_parameters
 from actors.ensemble.state import EnsembleState, Iteration, Ready
 from actors.ensemble.step_request import step_request
-from actors.ensemble.turns import Turn
 from protocol.errors import KINDS, Internal, ServerError, text_of
 from protocol.limits.response_memory import ResponseMemory
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
@@ -31,18 +31,18 @@ logger = logging.getLogger("trioton.ensemble_request")
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """An iteration that has begun: its part of the byte budget, and (but for the outermost) its turn to respond, and
+    """An iteration that has begun: its part of the byte budget, and (but for the outermost) its order to respond, and
     the memory in which the response that began it counts with `size` bytes."""
 
     begun: Pass
-    turn: Turn | None = None
+    order: SendOrder | None = None
     memory: ResponseMemory | None = None
     size: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """The responses of a decoupled step in one iteration; `last` is the turn of the latest. Until it `has_ended`
+    """The responses of a decoupled step in one iteration; `last` is the send order of the latest. Until it `has_ended`
     well, more of them may come, or an error. `memory` counts them until their iterations have ended."""
 
     ensemble: EnsembleRequest
@@ -52,7 +52,7 @@ class _Stream:
     override: SequenceValues | None
     owner: PassOwner
     memory: ResponseMemory
-    last: Turn | None = None
+    last: SendOrder | None = None
     has_ended: bool = False
 
     async def take(self, response: InferenceResponse) -> None:
@@ -141,8 +141,8 @@ class EnsembleRequest:
         live = self._live.get(iteration)
         if live is None:
             return  # it has responded, this step was not needed for that
-        if live.turn is not None:
-            await live.turn.come()
+        if live.order is not None:
+            await live.order.wait_turn()
         if self._failure is None:
             self._failure = error
         self._end_all()
@@ -179,9 +179,9 @@ class EnsembleRequest:
 
     async def _run_in_turn(self, iteration: Iteration, node: Node) -> None:
         live = self._live.get(iteration)
-        if live is None or live.turn is None:
+        if live is None or live.order is None:
             return
-        await live.turn.come()
+        await live.order.wait_turn()
         try:
             await self.limits.take_slot(node)
         except ServerError as error:
@@ -205,7 +205,7 @@ class EnsembleRequest:
     async def _run_node(self, iteration: Iteration, node: Node, step: Step) -> Ready | None:
         """Run one step. Its place is given back when those after it have theirs, so a limit holds up what comes before
         it."""
-        last: Turn | None = None
+        last: SendOrder | None = None
         try:
             if iteration not in self._live:
                 return None  # it has responded while this waited, and so did not need it
@@ -235,8 +235,8 @@ class EnsembleRequest:
         self._settle(iteration)
         return ready
 
-    async def _run_stream(self, iteration: Iteration, node: Node, step: Step) -> Turn | None:
-        """Run a decoupled step; each of its responses begins an iteration. Answers the turn of the last one.
+    async def _run_stream(self, iteration: Iteration, node: Node, step: Step) -> SendOrder | None:
+        """Run a decoupled step; each of its responses begins an iteration. Returns the send order of the last one.
 
         A response is taken when there is room for its iteration, so what cannot be worked off slows the step down.
         """
@@ -271,8 +271,8 @@ class EnsembleRequest:
             stream.memory.give(size)
             raise
         child = self._state.new_child(stream.around)
-        turn = stream.last = Turn(stream.last, self._live[stream.around].turn)
-        self._live[child] = _Live(begun, turn, stream.memory, size)
+        order = stream.last = SendOrder(stream.last, self._live[stream.around].order)
+        self._live[child] = _Live(begun, order, stream.memory, size)
         if response.is_final:
             stream.end()
         try:
@@ -309,9 +309,9 @@ class EnsembleRequest:
         parameters = self._parameters(iteration, outputs)
         request = self.request
         response = InferenceResponse(self.composition.config.name, self.version, outputs, request.id, parameters)
-        turn = self._live[iteration].turn
-        if turn is not None:
-            await turn.come()
+        order = self._live[iteration].order
+        if order is not None:
+            await order.wait_turn()
             response.is_final = self._is_last(iteration)
         if self.first_response is None:
             self.first_response = trio.current_time()
@@ -352,13 +352,13 @@ class EnsembleRequest:
         live = self._live.get(iteration)
         if live is None:
             return
-        if live.turn is None:
+        if live.order is None:
             self._end_all()
         else:
             del self._live[iteration]
             self._state.close(iteration)
             self._leave(live)
-            live.turn.done()
+            live.order.done()
 
     def _leave(self, live: _Live) -> None:
         """Others may begin in the place of an iteration."""

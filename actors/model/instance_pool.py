@@ -59,7 +59,7 @@ class ModelInstances:
         self._runs_ahead = False
         # The latest of each instance, by its name.
         self._loaded: dict[str, Backend] = {}
-        self._places: list[SupervisedInstance] = []
+        self._supervised: list[SupervisedInstance] = []
         self._scheduler: SchedulerAddress | None = None
         self._nursery: trio.Nursery | None = None
 
@@ -103,8 +103,8 @@ class ModelInstances:
     def end(self) -> None:
         """The scheduler has drained, and ends those that serve; none is filled in again."""
         self.is_over = True
-        for place in self._places:
-            place.end()
+        for each in self._supervised:
+            each.end()
 
     async def update(self, wanted: ModelInstances) -> None:
         """Become as `wanted`, which was never loaded, with its configuration. Those that are alike stay, whatever they
@@ -116,9 +116,9 @@ class ModelInstances:
         if self._nursery is None or self.is_over:
             raise stopped_accepting()
         plan = plan_instances(
-            [place.spec for place in self._places if not place.over.is_set()],
+            [each.spec for each in self._supervised if not each.over.is_set()],
             wanted.specs,
-            [place.spec.name for place in self._places],
+            [each.spec.name for each in self._supervised],
         )
         await self._add(plan.added, self._nursery)
         self._config = wanted._config
@@ -141,26 +141,26 @@ class ModelInstances:
             raise load_error(group, self._config.name) from None
 
     def _remove(self, names: Collection[str]) -> None:
-        for place in self._places:
-            if place.spec.name in names:
-                place.end()
+        for each in self._supervised:
+            if each.spec.name in names:
+                each.end()
                 if self._scheduler is not None:
                     with suppress(Unavailable):
-                        self._scheduler.send_nowait(RemoveInstance(place.spec.name))
+                        self._scheduler.send_nowait(RemoveInstance(each.spec.name))
 
     async def _supervise(self, spec: InstanceSpec, *, task_status: trio.TaskStatus[None]) -> None:
         """Keep one instance running until the scheduler has drained, or it is removed. Only the first load's failure
         is raised."""
         limits = self._limits
         limit = None if limits is None else limits.of_instance(spec.name, spec.device_id, spec.source)
-        place = SupervisedInstance(spec, partial(self._instance, limit), self._note_delay, self._failures)
-        self._places.append(place)
+        supervised = SupervisedInstance(spec, partial(self._instance, limit), self._note_delay, self._failures)
+        self._supervised.append(supervised)
         if self.is_over:
-            place.end()
+            supervised.end()
         try:
-            await place.run(task_status=task_status)
+            await supervised.run(task_status=task_status)
         finally:
-            self._places.remove(place)
+            self._supervised.remove(supervised)
             if not self.is_over:
                 self._loaded.pop(spec.name, None)
             if limit is not None:
@@ -169,17 +169,17 @@ class ModelInstances:
     def _note_delay(self) -> None:
         """A restart is put off: nobody is to wait for it, unless another one is under way."""
         if self._scheduler is not None and not any(
-            place.is_coming for place in self._places if not place.spec.is_passive
+            each.is_coming for each in self._supervised if not each.spec.is_passive
         ):
             with suppress(Unavailable):  # the scheduler has ended
                 self._scheduler.send_nowait(RestartDelayed())
 
-    def _instance(self, limit: InstanceLimit | None, place: SupervisedInstance) -> ModelInstance:
+    def _instance(self, limit: InstanceLimit | None, supervised: SupervisedInstance) -> ModelInstance:
         assert self._scheduler is not None  # it is started first
         config = self._config
         return ModelInstance(
-            place.spec.name,
-            self._backend_of(place.spec),
+            supervised.spec.name,
+            self._backend_of(supervised.spec),
             self._scheduler,
             config.is_decoupled,
             runs_ahead=limit is None and self._runs_ahead and self._backend.can_run_ahead,
@@ -188,7 +188,7 @@ class ModelInstances:
             limit=limit,
             responses=self._responses,
             failures=self._failures,
-            passive_until=place.over if place.spec.is_passive else None,
+            passive_until=supervised.over if supervised.spec.is_passive else None,
         )
 
     def _backend_of(self, spec: InstanceSpec) -> Backend:

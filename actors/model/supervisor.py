@@ -1,7 +1,7 @@
-"""Supervised instance: one place of a model's instance, filled again when the one in it has died: at once where that
-had worked, else with back-off.
+"""Supervised instance: keeps one model instance running, and starts it again when it has died: at once where it had
+done work, else with back-off.
 
-Flow: model → [supervised instance] → model instance. Runs in the model's nursery.
+Flow: model → [supervised instance] → model instance. Runs in the model's nursery; cancelled, it leaves no instance.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ logger = logging.getLogger("trioton.model")
 
 @dataclass(eq=False, slots=True)
 class SupervisedInstance:
-    """`make` gives a new instance, not yet loaded. `over` is set when this place is to be filled no more. `delayed` is
-    called when a restart is put off; until then, and from the restart on, the place `is_coming`, or serves."""
+    """`make` gives a new instance, not yet loaded. `over` is set when it is to be started no more. `delayed` is called
+    when a restart is put off; until then, and from the restart on, the instance `is_coming`, or serves."""
 
     spec: InstanceSpec
     make: Callable[[SupervisedInstance], ModelInstance]
@@ -69,7 +69,7 @@ class SupervisedInstance:
                 self._note_death(error)
 
     def end(self) -> None:
-        """Fill the place no more. An instance that serves is ended by the scheduler."""
+        """Start no more instances. One that serves is ended by the scheduler."""
         self.over.set()
         if self._restart is not None:
             self._restart.cancel()

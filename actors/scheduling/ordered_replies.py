@@ -11,7 +11,7 @@ from actors.mail.reply_slot import Reply
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
+class _ExpectedReply:
     item: QueuedRequest
     reply: Reply | None = None
 
@@ -20,23 +20,23 @@ class OrderedReplies:
     """Holds replies back until all earlier requests have theirs. An abandoned request holds nobody up."""
 
     def __init__(self) -> None:
-        self._places: deque[_Place] = deque()
-        self._by_item: dict[QueuedRequest, _Place] = {}
+        self._expected: deque[_ExpectedReply] = deque()
+        self._by_item: dict[QueuedRequest, _ExpectedReply] = {}
 
     def expect(self, item: QueuedRequest) -> None:
-        """Keep a place for a request, in order of arrival."""
-        place = _Place(item)
-        self._places.append(place)
-        self._by_item[item] = place
+        """Keep the order of a request: that of its arrival."""
+        expected = _ExpectedReply(item)
+        self._expected.append(expected)
+        self._by_item[item] = expected
 
     def answer(self, replies: Iterable[tuple[QueuedRequest, Reply]]) -> None:
-        """Note replies and send all that no earlier request holds back."""
+        """Send replies, each once all earlier requests have theirs."""
         for item, reply in replies:
-            place = self._by_item.get(item)  # gone if the request was abandoned while it ran
-            if place is not None:
-                place.reply = reply
-        while self._places and ((first := self._places[0]).reply is not None or first.item.is_cancelled):
-            self._places.popleft()
+            expected = self._by_item.get(item)  # gone if the request was abandoned while it ran
+            if expected is not None:
+                expected.reply = reply
+        while self._expected and ((first := self._expected[0]).reply is not None or first.item.is_cancelled):
+            self._expected.popleft()
             del self._by_item[first.item]
             if first.reply is not None:
                 first.item.answer(first.reply)

@@ -25,8 +25,8 @@ from backends.python.environments.call_checks import call_faults
 from backends.python.environments.environment import find_environment
 from backends.python.environments.program import check_program
 from backends.python.in_loop.loop_batches import LoopBatches
+from backends.python.launcher import WorkerLauncher
 from backends.python.loaded_model import LoadedModel, begin
-from backends.python.placement import Placement
 from backends.python.renewal import Renewal
 from backends.python.settings import PythonSettings
 from backends.python.wire.channel import WorkerGone
@@ -48,7 +48,7 @@ class PythonBackend(Backend):
     """One worker, from `load` to `unload`."""
 
     # Chooses where its workers run.
-    placement: ClassVar[type[Placement]] = Placement
+    launcher: ClassVar[type[WorkerLauncher]] = WorkerLauncher
     prefers_gpu = True
     can_be_decoupled = True
     can_overlap = True
@@ -81,7 +81,7 @@ class PythonBackend(Backend):
         """
         cls._check_file(source)
         name = f"{source.name} (auto_complete_config)"
-        link = await cls.placement.of(source, cls.bundled_environment).own_process(name)
+        link = await cls.launcher.of(source, cls.bundled_environment).own_process(name)
         debugger = PythonSettings.of(source).debugger
         head = {**cls._place(source), "config": to_json_form(source.config), "debugger": debugger}
         questions = Questions(link, source)
@@ -128,8 +128,8 @@ class PythonBackend(Backend):
     async def _load(self) -> LoadedModel:
         source = self.spec.source
         self._check_file(source)
-        placement = self.placement.of(source, self.bundled_environment)
-        return await LoadedModel.load(self.spec, placement, self._place(source), self._outputs)
+        launcher = self.launcher.of(source, self.bundled_environment)
+        return await LoadedModel.load(self.spec, launcher, self._place(source), self._outputs)
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
         """One batch. Cancelled, the worker finishes it, and the next one waits for that.

@@ -19,7 +19,7 @@ from backends.python.bls.bls import BlsCalls
 from backends.python.bls.questions import Questions
 from backends.python.in_loop.in_loop import InLoopWorker
 from backends.python.in_loop.loop_batches import LoopBatches
-from backends.python.placement import Placement
+from backends.python.launcher import WorkerLauncher
 from backends.python.settings import Isolation, PythonSettings
 from backends.python.wire.channel import WorkerGone
 from backends.python.wire.heads import DoneHead
@@ -50,7 +50,7 @@ class LoadedModel:
 
     @classmethod
     async def load(
-        cls, spec: InstanceSpec, placement: Placement, place: Mapping[str, object], outputs: frozenset[str]
+        cls, spec: InstanceSpec, launcher: WorkerLauncher, place: Mapping[str, object], outputs: frozenset[str]
     ) -> LoadedModel:
         """Start the worker and initialize the model, for as long as that takes. Cancelled, it leaves nothing behind.
 
@@ -63,7 +63,7 @@ class LoadedModel:
         source = spec.source
         settings = PythonSettings.of(source)
         preload = {**place, "args": _arguments(spec, f"{source.name}_template")}
-        link = await placement.place(spec.name, spec.kind, preload, spec.cpu_cores)
+        link = await launcher.launch(spec.name, spec.kind, preload, spec.cpu_cores)
         questions = Questions(link, source)
         try:
             questions.may_load = True

@@ -1,7 +1,7 @@
 """The Python backend in this process, whatever a model's isolation is: for `trioton.testing`, so that a debugger,
 coverage and monkeypatching reach the model.
 
-Flow: backend → [placement] → a thread, as for models that the server has in its own process.
+Flow: backend → [launcher] → a thread, as for models that the server has in its own process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.python.backend import PythonBackend
-from backends.python.placement import Placement, thread_for
+from backends.python.launcher import WorkerLauncher, thread_for
 from backends.python.settings import Isolation
 from backends.python.worker.trioton_worker.connection import Connection, Head
 from backends.python.worker.trioton_worker.making import SharingMaker
@@ -31,13 +31,13 @@ NoteFailure = Callable[[BaseException], None]
 def in_process_backend(note_failure: NoteFailure) -> type[PythonBackend]:
     """A backend whose instances are threads; `note_failure` gets every exception that a model raises, in its thread."""
 
-    class InProcessPlacement(Placement):
+    class InProcessLauncher(WorkerLauncher):
         _shared: TestedModel | None = None
 
         async def own_process(self, name: str, cores: frozenset[int] = frozenset()) -> WorkerLink:
             return await self._thread(TestedModel(note_failure), name)
 
-        async def place(
+        async def launch(
             self, name: str, kind: InstanceKind, load_head: Mapping[str, object], cores: frozenset[int] = frozenset()
         ) -> WorkerLink:
             isolation = self._settings.isolation
@@ -56,7 +56,7 @@ def in_process_backend(note_failure: NoteFailure) -> type[PythonBackend]:
             return await self._link(name, start)
 
     class InProcessBackend(PythonBackend):
-        placement = InProcessPlacement
+        launcher = InProcessLauncher
 
     return InProcessBackend
 

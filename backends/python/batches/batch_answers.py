@@ -18,8 +18,8 @@ from backends.python.batches.codec import (
     decode_response,
     decode_responses,
 )
+from backends.python.batches.open_batch import OpenBatch
 from backends.python.batches.open_batches import OpenBatches
-from backends.python.batches.running_batch import RunningBatch
 from backends.python.wire.frames import BrokenFrame, Frame, decode_head
 from backends.python.wire.heads import FailedHead, ResponseHead
 from backends.python.worker.trioton_worker.frames import DROPPED, EXECUTED, FINAL, RESPONSE
@@ -70,7 +70,7 @@ class BatchAnswers:
             else:
                 self._link.spawn(self._decode_apart, batch, found)
 
-    def _fail(self, batch: RunningBatch, found: Executed, failure: FailedHead) -> None:
+    def _fail(self, batch: OpenBatch, found: Executed, failure: FailedHead) -> None:
         """All of it, but for what its response senders have answered."""
         self._link.log_failure(failure)
         error = self.failure(failure)
@@ -80,7 +80,7 @@ class BatchAnswers:
             self._note_memory(batch, found)
             self._open.close(batch, error)
 
-    async def _decode_apart(self, batch: RunningBatch, found: Executed) -> None:
+    async def _decode_apart(self, batch: OpenBatch, found: Executed) -> None:
         """What would hold the loop for too long."""
         try:
             with trio.CancelScope(shield=True):  # some milliseconds; the batch may be somebody else's
@@ -93,7 +93,7 @@ class BatchAnswers:
             else:
                 self._answered(batch, found, answers)
 
-    def _answered(self, batch: RunningBatch, found: Executed, answers: list[Outcome | None]) -> None:
+    def _answered(self, batch: OpenBatch, found: Executed, answers: list[Outcome | None]) -> None:
         """EXECUTED says all, or all but what its response senders are to answer."""
         if found.is_kept or found.head.wanted:
             self._note_memory(batch, found)
@@ -109,11 +109,11 @@ class BatchAnswers:
             if batch.free is not None and self._room.concurrency == 1:
                 self._room.offer(batch.free)
 
-    def _drop(self, batch: RunningBatch, found: Executed) -> None:
+    def _drop(self, batch: OpenBatch, found: Executed) -> None:
         self._note_memory(batch, found)
         self._open.close(batch)
 
-    def _note_memory(self, batch: RunningBatch, found: Executed) -> None:
+    def _note_memory(self, batch: OpenBatch, found: Executed) -> None:
         """Prepare the next batch by what the worker says."""
         arena = self._link.arena
         if found.is_kept and batch.inputs is not None:
@@ -121,7 +121,7 @@ class BatchAnswers:
         if found.head.wanted:
             arena.note_wanted(found.head.wanted)
 
-    def _decode(self, batch: RunningBatch, found: Executed) -> list[Outcome | None]:
+    def _decode(self, batch: OpenBatch, found: Executed) -> list[Outcome | None]:
         arena, source = self._link.arena, self._spec.source
         return decode_responses(
             found,
@@ -133,7 +133,7 @@ class BatchAnswers:
             inputs=None if batch.inputs is None or not found.placed else arena.inputs.show(batch.inputs),
         )
 
-    def _end_execution(self, batch: RunningBatch, found: Executed) -> None:
+    def _end_execution(self, batch: OpenBatch, found: Executed) -> None:
         """A decoupled batch has left the worker, but for its response senders."""
         head = found.head
         self._note_memory(batch, found)
@@ -150,7 +150,7 @@ class BatchAnswers:
         if batch.executed is not None:
             batch.executed.set()
 
-    def end_if_over(self, batch: RunningBatch) -> None:
+    def end_if_over(self, batch: OpenBatch) -> None:
         """Close a decoupled batch if nothing more of it is to come."""
         if batch.found is not None and all(stream.is_over for stream in batch.streams):
             self._open.close(batch)

@@ -19,9 +19,9 @@ import trio
 from backends.interface import BatchResult, BatchTiming, InstanceSpec, Responder
 from backends.python.batches.batch_answers import BLOCKING_SIZE, BatchAnswers
 from backends.python.batches.codec import encode_batch
+from backends.python.batches.open_batch import OpenBatch
 from backends.python.batches.open_batches import OpenBatches
 from backends.python.batches.reply_stream import ReplyStream
-from backends.python.batches.running_batch import RunningBatch
 from backends.python.settings import PythonSettings
 from backends.python.wire.channel import WorkerGone
 from backends.python.wire.frames import Frame, encode
@@ -78,7 +78,7 @@ class Batches:
     def _let_overlap(self, frame: Frame) -> None:
         self.let_overlap()
 
-    def execution_of(self, batch: RunningBatch | None) -> Execution | None:
+    def execution_of(self, batch: OpenBatch | None) -> Execution | None:
         """The batch as the caller of other models, while it runs."""
         if batch is None or batch.found is not None or self._link.channel.is_closed:
             return None
@@ -106,7 +106,7 @@ class Batches:
         size = inputs.size
         if size > BLOCKING_SIZE or size > self._room.byte_limit or not self._room.enter(size):
             return False
-        batch = RunningBatch(next(self._numbers), requests, size, started=started, free=free)
+        batch = OpenBatch(next(self._numbers), requests, size, started=started, free=free)
         self.open.by_number[batch.number] = batch
         batch.is_alone = self._room.in_worker == 1
         try:
@@ -131,7 +131,7 @@ class Batches:
         """
         return await self._end_of(await self._begin_waiting(requests, free))
 
-    async def _end_of(self, batch: RunningBatch) -> BatchResult:
+    async def _end_of(self, batch: OpenBatch) -> BatchResult:
         await self._wait(batch, Signal())
         if batch.result is None:
             raise WorkerGone(self._link.channel.problem)
@@ -139,7 +139,7 @@ class Batches:
             raise batch.result
         return batch.result
 
-    async def _wait(self, batch: RunningBatch, executed: Signal) -> None:
+    async def _wait(self, batch: OpenBatch, executed: Signal) -> None:
         """Until the batch says so. Cancelled, nobody wants it any more."""
         batch.executed = executed
         try:
@@ -168,7 +168,7 @@ class Batches:
             raise self._answers.failure(batch.found.head.failure)
         return BatchTiming(batch.sent - batch.started, time.perf_counter_ns() - batch.sent, 0)
 
-    def _stream(self, batch: RunningBatch, responders: Sequence[Responder]) -> None:
+    def _stream(self, batch: OpenBatch, responders: Sequence[Responder]) -> None:
         for index, responder in enumerate(responders):
             ended = partial(self._answers.end_if_over, batch)
             batch.streams.append(ReplyStream(self._link, batch.number, index, responder, ended))
@@ -187,13 +187,13 @@ class Batches:
         requests: Sequence[InferenceRequest],
         free: Callable[[], None] | None = None,
         responders: Sequence[Responder] = (),
-    ) -> RunningBatch:
+    ) -> OpenBatch:
         """A batch that the worker has, once there is room for it. Cancelled, it has not, or it is abandoned."""
         started = time.perf_counter_ns()
         inputs = column_of(map(_inputs_of, requests), self._link.schemas)
         if not self._room.enter(inputs.size):
             await self._room.wait(inputs.size)
-        batch = RunningBatch(next(self._numbers), requests, inputs.size, started=started, free=free)
+        batch = OpenBatch(next(self._numbers), requests, inputs.size, started=started, free=free)
         self.open.by_number[batch.number] = batch
         batch.is_alone = self._room.in_worker == 1
         self._stream(batch, responders)
@@ -211,7 +211,7 @@ class Batches:
             raise
         return batch
 
-    def _take_segments(self, batch: RunningBatch) -> None:
+    def _take_segments(self, batch: OpenBatch) -> None:
         """Those where its inputs are to be copied, and its outputs to be put."""
         arena = self._link.arena
         if batch.input_size > INLINE_BYTE_SIZE:
@@ -219,7 +219,7 @@ class Batches:
         if arena.output_size:
             batch.outputs = arena.output_segment()
 
-    def _send(self, batch: RunningBatch, inputs: TensorColumn) -> None:
+    def _send(self, batch: OpenBatch, inputs: TensorColumn) -> None:
         link = self._link
         about: dict[str, object] = {}
         descriptors: Sequence[int] = ()

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import trio
 
 from backends.interface import BatchResult
-from backends.python.batches.running_batch import RunningBatch
+from backends.python.batches.open_batch import OpenBatch
 from backends.python.batches.worker_room import WorkerRoom
 from backends.python.wire.channel import Channel
 from protocol.errors import ServerError
@@ -20,12 +20,12 @@ class OpenBatches:
     """`room` is what they leave in the worker."""
 
     def __init__(self, channel: Channel, *, concurrency: int, byte_limit: int) -> None:
-        self.by_number: dict[int, RunningBatch] = {}
+        self.by_number: dict[int, OpenBatch] = {}
         self.room = WorkerRoom(channel, self.by_number, concurrency=concurrency, byte_limit=byte_limit)
         self._changed = trio.lowlevel.ParkingLot()
         self._watching = 0
 
-    def find(self, number: int) -> RunningBatch | None:
+    def find(self, number: int) -> OpenBatch | None:
         """The batch, if anything of it is still to come."""
         return self.by_number.get(number)
 
@@ -46,7 +46,7 @@ class OpenBatches:
         if self._watching:
             self._changed.unpark_all()
 
-    def close(self, batch: RunningBatch, result: BatchResult | Exception | None = None) -> None:
+    def close(self, batch: OpenBatch, result: BatchResult | Exception | None = None) -> None:
         """Nothing more is to come for it; tell who waits for it, where there is anything to tell."""
         self.by_number.pop(batch.number, None)
         try:
@@ -61,7 +61,7 @@ class OpenBatches:
                     batch.result = result
                     batch.executed.set()
 
-    def abandon(self, batch: RunningBatch) -> None:
+    def abandon(self, batch: OpenBatch) -> None:
         """Nobody waits for it any more, but the worker has it, unless it has answered in this moment."""
         self.room.withdraw(batch)
         batch.is_abandoned = True

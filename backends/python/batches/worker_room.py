@@ -11,8 +11,8 @@ from collections.abc import Callable, Sized
 
 import trio
 
+from backends.python.batches.open_batch import OpenBatch
 from backends.python.batches.portions import BatchTooLarge
-from backends.python.batches.running_batch import RunningBatch
 from backends.python.wire.channel import Channel
 
 # Batches whose `execute` has returned, but which are not answered yet; with more the worker gets no further one.
@@ -67,7 +67,7 @@ class WorkerRoom:
         self._taken += size
         self.in_worker += 1
 
-    def leave(self, batch: RunningBatch) -> None:
+    def leave(self, batch: OpenBatch) -> None:
         """A batch has ended: it takes no room here any more, and wants none."""
         if not batch.has_left:
             batch.has_left = True
@@ -78,7 +78,7 @@ class WorkerRoom:
             self.withdraw(batch)
             self.give()
 
-    def leave_place(self, batch: RunningBatch, *, with_inputs: bool) -> None:
+    def leave_place(self, batch: OpenBatch, *, with_inputs: bool) -> None:
         """A batch has left the worker, but for its response senders; those may hold its inputs, if it has not left with
         them."""
         batch.has_left = True
@@ -93,7 +93,7 @@ class WorkerRoom:
         self._offers.append(free)
         self.give()
 
-    def withdraw(self, batch: RunningBatch) -> None:
+    def withdraw(self, batch: OpenBatch) -> None:
         """Who waits for the batch need not be told that there is place for another one."""
         if batch.free is not None and batch.free in self._offers:
             self._offers.remove(batch.free)

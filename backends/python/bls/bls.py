@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from backends.python.batches.batches import Batches
-from backends.python.batches.running_batch import WHOLE_BATCH, RunningBatch
+from backends.python.batches.open_batch import WHOLE_BATCH, OpenBatch
 from backends.python.wire.channel import WorkerGone
 from backends.python.wire.frames import BrokenFrame, Frame, decode_head, encode
 from backends.python.wire.heads import ForgetHead, InferHead, TakenHead
@@ -50,7 +50,7 @@ class _Call:
 
     head: InferHead
     request: InferenceRequest
-    batch: RunningBatch | None
+    batch: OpenBatch | None
     scope: trio.CancelScope | None = None
     is_cancelled: bool = False
     untaken: int = 0
@@ -238,7 +238,7 @@ class BlsCalls:
             pass
 
 
-def _child_trace(head: InferHead, batch: RunningBatch | None) -> Trace | None:
+def _child_trace(head: InferHead, batch: OpenBatch | None) -> Trace | None:
     """A trace beneath that of the calling request: the one whose trace the model has passed on, or the only one."""
     if batch is None:
         return None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from backends.interface import BatchResult, BatchTiming, InstanceSpec, Rescheduled
 from backends.python.batches.batches import Batches
 from backends.python.batches.codec import Outcome, about_requests, error_of
-from backends.python.batches.running_batch import RunningBatch
+from backends.python.batches.open_batch import OpenBatch
 from backends.python.bls.questions import Questions
 from backends.python.in_loop.in_loop import InLoopWorker
 from backends.python.in_loop.loop_tensors import LargeOutput, inputs_of, settle
@@ -68,7 +68,7 @@ class LoopBatches(Batches):
     ) -> bool:
         """As in any worker, but `done` is called before this returns, unless response senders owe an answer."""
         found = self._compute(requests)
-        if isinstance(found, RunningBatch):
+        if isinstance(found, OpenBatch):
             self._keep(found, free, done)
         elif found is None:
             return False
@@ -78,7 +78,7 @@ class LoopBatches(Batches):
 
     async def run(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None = None) -> BatchResult:
         found = self._compute(requests)
-        if isinstance(found, RunningBatch):
+        if isinstance(found, OpenBatch):
             self._keep(found, free)
             return await self._end_of(found)
         if found is None:
@@ -87,7 +87,7 @@ class LoopBatches(Batches):
             raise found
         return found
 
-    def _compute(self, requests: Sequence[InferenceRequest]) -> BatchResult | Internal | RunningBatch | None:
+    def _compute(self, requests: Sequence[InferenceRequest]) -> BatchResult | Internal | OpenBatch | None:
         """One batch, whole, or but for what is to come later; None where the model has ended, and nothing was done."""
         session = self._worker.session
         if session is None or session.instance is None or session.end_text:
@@ -117,7 +117,7 @@ class LoopBatches(Batches):
 
     def _keep(
         self,
-        batch: RunningBatch,
+        batch: OpenBatch,
         free: Callable[[], None] | None,
         done: Callable[[BatchResult | Exception], None] | None = None,
     ) -> None:
@@ -232,16 +232,16 @@ class LoopBatches(Batches):
         requests: Sequence[InferenceRequest],
         answers: Sequence[Outcome | None],
         timing: BatchTiming,
-    ) -> BatchResult | RunningBatch:
+    ) -> BatchResult | OpenBatch:
         batch = self._deliver(live, requests)
         if batch.owes(answers, timing):
             return batch
         self.open.close(batch)
         return BatchResult(batch.merged(answers), timing)
 
-    def _deliver(self, live: LiveBatch, requests: Sequence[InferenceRequest]) -> RunningBatch:
+    def _deliver(self, live: LiveBatch, requests: Sequence[InferenceRequest]) -> OpenBatch:
         """Give what response senders have sent to the batches that it answers: mostly to this one."""
-        batch = self.open.by_number[live.number] = RunningBatch(live.number, requests, has_left=True)
+        batch = self.open.by_number[live.number] = OpenBatch(live.number, requests, has_left=True)
         while self._hand_over.responses:
             frame = self._hand_over.responses.popleft()
             try:

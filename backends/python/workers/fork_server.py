@@ -1,7 +1,7 @@
 """Fork servers: processes from which workers are forked within milliseconds, one for each interpreter and set of
 environment variables.
 
-Flow: placement → [fork server] → `worker.trioton_worker.fork_server` → the runner of a worker. Owned by the server, not
+Flow: launcher → [fork server] → `worker.trioton_worker.fork_server` → the runner of a worker. Owned by the server, not
 by a load. A fork server that cannot be started, or that has died, is no error: the worker is then started directly.
 """
 

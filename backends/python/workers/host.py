@@ -1,7 +1,7 @@
-"""A process that several instances of a model share, as threads of it or as forks of it: the server's side.
+"""Host process: one worker process that several instances of a model share, as threads of it or as forks of it.
 
-Flow: backend → [host] → `worker.trioton_worker.host`, whose messages it speaks → one place for each instance, which is
-then spoken to as any worker is.
+Flow: launcher → [host] → `worker.trioton_worker.host`, whose messages it speaks → one `HostedThread` or `HostedFork`
+for each instance, which is then spoken to as any worker is. Owned by the launcher; closed with its last instance.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HostGone(Exception):
 
 
 class Host:
-    """One process; it is closed when the last place in it is.
+    """One process; it is closed when the last instance in it is.
 
     To be made in the thread that runs Trio. Raises OSError where the interpreter cannot be started.
     """
@@ -49,7 +49,7 @@ class Host:
         self._log = log
         self._control = ProcessControl(ours)
         self._forwarding = trio.Lock()
-        self.places = 0
+        self.instances = 0
 
     async def load(self, head: Mapping[str, object]) -> None:
         """Load the model, so that it can be forked.
@@ -79,7 +79,7 @@ class Host:
             self._log.error("%s: %s", self.name, answer["traceback"].rstrip())
             raise Internal(answer["message"])
 
-    async def thread(self, control: socket.socket) -> ThreadPlace:
+    async def thread(self, control: socket.socket) -> HostedThread:
         """Serve an instance in a thread of the process. Raises HostGone."""
         ended, their_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -89,29 +89,29 @@ class Host:
             raise
         finally:
             os.close(their_end)
-        self.places += 1
-        return ThreadPlace(self, ended)
+        self.instances += 1
+        return HostedThread(self, ended)
 
-    async def fork(self, control: socket.socket) -> ForkPlace:
+    async def fork(self, control: socket.socket) -> HostedFork:
         """Serve an instance in a fork of the process, which has loaded the model. Raises HostGone."""
         with trio.CancelScope(shield=True):  # a fork that nobody knows of could not be ended; this one is short
             answer, [descriptor] = await self._ask({"do": "fork"}, [control.fileno()])
-        self.places += 1
-        return ForkPlace(self, answer["pid"], descriptor)
+        self.instances += 1
+        return HostedFork(self, answer["pid"], descriptor)
 
     async def reap(self, pid: int) -> None:
-        """Let go of a fork that has ended."""
+        """Have it wait for a fork that has ended (`waitpid`)."""
         with suppress(HostGone):
             await self._send({"do": "reap", "pid": pid})
 
     async def leave(self) -> None:
-        """A place is closed. Bounded, also under a shield."""
-        self.places -= 1
+        """An instance is closed. Bounded, also under a shield."""
+        self.instances -= 1
         if self.is_empty:
             await self.close()
 
     async def close(self) -> None:
-        """End the process and all that it has. Shielded and bounded."""
+        """End the process and all instances in it. Shielded and bounded."""
         self._control.close()
         with trio.move_on_after(_EXIT_SECONDS, shield=True):
             await self.process.wait_exit()
@@ -119,14 +119,14 @@ class Host:
 
     @property
     def is_empty(self) -> bool:
-        return self.places <= 0
+        return self.instances <= 0
 
     @property
     def is_usable(self) -> bool:
         return self._control.is_open and self.process.exit_text() is None
 
     async def forward_output(self) -> None:
-        """Of all places together; whoever attends to one may do it."""
+        """Log the output of all instances together; any of their links may run it."""
         async with self._forwarding:
             await self.process.forward_output()
 
@@ -148,7 +148,7 @@ class Host:
         return f"the worker process '{self.name}' {self.process.exit_text() or 'has closed its connection'}"
 
 
-class _Place:
+class _HostedInstance:
     """What both kinds have in common: the process's output."""
 
     noun = "worker process"
@@ -169,8 +169,8 @@ class _Place:
         self._host.process.log_last_output()
 
 
-class ThreadPlace(_Place):
-    """One instance of several in a process: what ends the process ends all, and so does killing one."""
+class HostedThread(_HostedInstance):
+    """An instance in a thread of the host: whatever ends the process ends all, and so does killing one."""
 
     def __init__(self, host: Host, ended: int) -> None:
         super().__init__(host)
@@ -180,7 +180,7 @@ class ThreadPlace(_Place):
     def resident_bytes(self) -> int | None:
         """Its share: that of the process, for each of those in it."""
         whole = self._host.process.resident_bytes()
-        return None if whole is None else whole // max(self._host.places, 1)
+        return None if whole is None else whole // max(self._host.instances, 1)
 
     def exit_text(self) -> str | None:
         self._look()
@@ -220,8 +220,8 @@ class ThreadPlace(_Place):
                 self._has_ended = bool(os.read(self._ended, 1))
 
 
-class ForkPlace(_Place):
-    """A process that is the host's child."""
+class HostedFork(_HostedInstance):
+    """An instance in a child process of the host."""
 
     def __init__(self, host: Host, pid: int, descriptor: int) -> None:
         super().__init__(host)

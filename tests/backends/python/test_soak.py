@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from backends.python import PythonBackend
-from backends.python.workers.host import ForkPlace
+from backends.python.workers.host import HostedFork
 from backends.python.workers.process import WorkerProcess, resident_bytes
 from tests.backends.python.models import (
     CONFIG,
@@ -98,7 +98,7 @@ async def test_nothing_is_left_of_many_requests(tmp_path: Path, mode: str, is_de
     async with running(instance):
         assert instance._loaded is not None
         runner = instance._loaded.link.runner
-        worker = runner.pid if isinstance(runner, WorkerProcess | ForkPlace) else (children() or [os.getpid()])[0]
+        worker = runner.pid if isinstance(runner, WorkerProcess | HostedFork) else (children() or [os.getpid()])[0]
         await some(instance, REQUESTS // 10, is_decoupled=is_decoupled)
         gc.collect()
         memory = {pid: resident_bytes(pid) or 0 for pid in {os.getpid(), worker}}

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from backends.interface import BatchResult, BatchTiming
+from backends.python.batches.open_batch import OpenBatch
 from backends.python.batches.open_batches import OpenBatches
-from backends.python.batches.running_batch import RunningBatch
 from backends.python.wire.channel import Channel, Handlers
 from protocol.errors import Internal
 from protocol.sync.signal import Signal
@@ -30,9 +30,9 @@ def found() -> Iterator[OpenBatches]:
         yield OpenBatches(Channel(ours, Handlers()), concurrency=1, byte_limit=1 << 20)
 
 
-def add(found: OpenBatches, number: int) -> tuple[RunningBatch, Ends]:
+def add(found: OpenBatches, number: int) -> tuple[OpenBatch, Ends]:
     ends: Ends = []
-    batch = found.by_number[number] = RunningBatch(number, (), done=ends.append)
+    batch = found.by_number[number] = OpenBatch(number, (), done=ends.append)
     return batch, ends
 
 

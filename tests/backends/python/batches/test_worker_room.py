@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
+from backends.python.batches.open_batch import OpenBatch
 from backends.python.batches.portions import BatchTooLarge
-from backends.python.batches.running_batch import RunningBatch
 from backends.python.batches.worker_room import WorkerRoom
 from backends.python.wire.channel import Channel, Handlers
 
@@ -22,9 +22,9 @@ def channel() -> Iterator[Channel]:
         yield Channel(here, Handlers())
 
 
-def batch(size: int) -> RunningBatch:
+def batch(size: int) -> OpenBatch:
     """One that has entered, with inputs of so many bytes."""
-    return RunningBatch(1, (), size)
+    return OpenBatch(1, (), size)
 
 
 def test_room_is_what_others_leave(channel: Channel) -> None:

@@ -1,4 +1,4 @@
-"""One batch that a worker has: what waits for it, and what waits for others on its behalf."""
+"""One batch in a worker, from EXECUTE to its end: what waits for it, and the calls that run on its behalf."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cancellable(Protocol):
     def cancel(self) -> None: ...
 
 
-class RunningBatch(msgspec.Struct, eq=False):
+class OpenBatch(msgspec.Struct, eq=False):
     """From EXECUTE to the last answer.
 
     `done` is told its end; else a task waits for `executed`, and `result` is its end then, None if the worker has gone.

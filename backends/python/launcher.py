@@ -1,6 +1,8 @@
-"""Where the instances of one model version run: in processes of their own, in one that they share, or here.
+"""Launches the workers of a model version's instances: a process for each, threads or forks of a shared one, or threads
+of the server.
 
-Flow: backend → [placement] → a link to an instance's worker, whatever that is.
+Flow: backend → [launcher] → a link to an instance's worker, of whichever kind. One per load, shared by its instances. A
+cancelled launch leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ from backends.python.workers.runner import Runner
 from protocol.errors import Internal, InvalidArgument
 from repository.model_config import InstanceKind
 
-# The place in `ModelSource.shared`.
-_KEY = "python.placement"
-# The place in `ServerResources`.
+# Its key in `ModelSource.shared`.
+_KEY = "python.launcher"
+# Its key in `ServerResources`.
 _FORK_SERVERS = "python.fork_servers"
 
 
-class Placement:
-    """Shared by the instances of one load of a model version. `load_head` is for the process that instances are forked
-    from."""
+class WorkerLauncher:
+    """One per load of a model version, shared by its instances. `load_head` is for the process that instances are
+    forked from."""
 
     def __init__(self, source: ModelSource, bundled: Path | None) -> None:
         settings = PythonSettings.of(source)
@@ -49,20 +51,20 @@ class Placement:
         self._in_process: InProcessModel | None = None
 
     @classmethod
-    def of(cls, source: ModelSource, bundled: Path | None) -> Placement:
-        """The one of this load; `bundled` is the environment of its backend. Raises ServerError where the model's
-        options cannot be."""
+    def of(cls, source: ModelSource, bundled: Path | None) -> WorkerLauncher:
+        """The launcher of this load; `bundled` is the environment that its backend brings. Raises ServerError where the
+        model's options are invalid."""
         found = source.shared.get(_KEY)
         if not isinstance(found, cls):
             found = source.shared[_KEY] = cls(source, bundled)
         return found
 
     async def own_process(self, name: str, cores: frozenset[int] = frozenset()) -> WorkerLink:
-        """A worker of its own, whatever the model's isolation is."""
+        """Launch a worker in a process of its own, whatever the isolation is."""
         environment = await self._environment()
         return await self._link(name, lambda control: self._start_process(environment, control, name, cores))
 
-    async def place(
+    async def launch(
         self, name: str, kind: InstanceKind, load_head: Mapping[str, object], cores: frozenset[int] = frozenset()
     ) -> WorkerLink:
         """A worker for one instance, as the model's isolation says. Cancelled, it leaves nothing behind. A process of

@@ -1,4 +1,4 @@
-"""Turns: in which order the iterations of streams send."""
+"""The order in which the iterations of streams send."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import random
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.ensemble.turns import Turn
+from actors.ensemble.send_order import SendOrder
 
 
 async def test_the_first_need_not_wait() -> None:
     with trio.fail_after(1):
-        await Turn().come()
+        await SendOrder().wait_turn()
 
 
 async def test_one_that_is_done_early_lets_nobody_pass(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    first = Turn()
-    second = Turn(first)
-    third = Turn(second)
+    first = SendOrder()
+    second = SendOrder(first)
+    third = SendOrder(second)
     came: list[str] = []
 
     async def wait() -> None:
-        await third.come()
+        await third.wait_turn()
         came.append("third")
 
     nursery.start_soon(wait)
@@ -35,8 +35,8 @@ async def test_one_that_is_done_early_lets_nobody_pass(autojump_clock: MockClock
 
 
 async def test_a_stream_is_finished_when_all_of_it_is(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    first = Turn()
-    last = Turn(first)
+    first = SendOrder()
+    last = SendOrder(first)
     last.done()
     with trio.move_on_after(1) as waiting:
         await last.finished()
@@ -51,34 +51,38 @@ async def test_streams_inside_each_other_send_in_order(autojump_clock: MockClock
         random_ = random.Random(seed)
         sent: list[tuple[int, int]] = []
 
-        async def send(turn: Turn, name: tuple[int, int], delay: float, sent: list[tuple[int, int]] = sent) -> None:
+        async def send(
+            order: SendOrder, name: tuple[int, int], delay: float, sent: list[tuple[int, int]] = sent
+        ) -> None:
             await trio.sleep(delay)
-            await turn.come()
+            await order.wait_turn()
             sent.append(name)
-            turn.done()
+            order.done()
 
-        async def stream(outer: int, around: Turn, nursery: trio.Nursery, random_: random.Random = random_) -> None:
-            last: Turn | None = None
+        async def stream(
+            outer: int, around: SendOrder, nursery: trio.Nursery, random_: random.Random = random_
+        ) -> None:
+            last: SendOrder | None = None
             for inner in range(random_.randrange(4)):
                 await trio.sleep(random_.random())
-                last = Turn(last, around)
+                last = SendOrder(last, around)
                 nursery.start_soon(send, last, (outer, inner), random_.random() * 10)
             if last is not None:
                 await last.finished()
             around.done()
 
         async with trio.open_nursery() as nursery:
-            around: Turn | None = None
+            around: SendOrder | None = None
             for outer in range(5):
-                around = Turn(around)
+                around = SendOrder(around)
                 nursery.start_soon(stream, outer, around, nursery)
         assert sent == sorted(sent)
 
 
 async def test_a_long_stream_keeps_no_chain_of_turns() -> None:
-    turn = Turn()
+    order = SendOrder()
     for _ in range(1000):
-        turn.done()
-        turn = Turn(turn)
-        await turn.come()
-        assert turn.before is None
+        order.done()
+        order = SendOrder(order)
+        await order.wait_turn()
+        assert order.before is None
