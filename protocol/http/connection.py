@@ -9,9 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper
 
 from protocol.failures import CallbackFailures
 from protocol.http.date import DateHeader
@@ -19,7 +16,8 @@ from protocol.http.direct_infer import DirectInference
 from protocol.http.exchange import App
 from protocol.http.http1.connection import ChangeToHttp2, Http1
 from protocol.http.http2.connection import Http2Connection
-from protocol.http.http2.upgraded_connection import UpgradedConnection
+from protocol.http.http2.upgraded.connection import UpgradedConnection
+from protocol.http.http2.upgraded.factory import UpgradedConnections
 from protocol.http.settings import LEAVE_SECONDS, ConnectionLimits, OnLimit
 from protocol.reactor.tls import agreed_protocol
 from protocol.reactor.transport import PlainWire, TlsWire, Wire
@@ -33,10 +31,7 @@ class Served:
     limits: ConnectionLimits
     on_limit: OnLimit
     date: DateHeader
-    # Of hypercorn, for connections that were upgraded to HTTP/2.
-    asgi: AppWrapper
-    config: Config
-    context: WorkerContext
+    upgraded: UpgradedConnections
     direct: DirectInference | None = None
     failures: CallbackFailures | None = None
 
@@ -105,9 +100,7 @@ class Connection:
                 await http2.drain()
             await http2.run(change.rest)
         elif not self._has_ended:
-            upgraded = UpgradedConnection(
-                served.asgi, served.config, served.context, served.limits, served.on_limit, self.wire
-            )
+            upgraded = served.upgraded.over(self.wire)
             self._protocol = upgraded
             await upgraded.run(change.rest, change.headers, change.settings)
 

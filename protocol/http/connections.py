@@ -13,8 +13,6 @@ from contextlib import suppress
 from functools import partial
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio.worker_context import WorkerContext
 
 from protocol.failures import CallbackFailures
 from protocol.http.connection import Connection, Served
@@ -23,7 +21,7 @@ from protocol.http.direct_infer import DirectInference
 from protocol.http.errors import TooManyConnections, error_reply
 from protocol.http.exchange import App
 from protocol.http.http1.exchange import response_head
-from protocol.http.http2.asgi import as_asgi
+from protocol.http.http2.upgraded.factory import UpgradedConnections
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
@@ -38,7 +36,6 @@ ALPN_PROTOCOLS = ("h2", "http/1.1")
 MAX_REFUSALS = 64
 # How often connections are looked after, and so how soon it is noticed that the client of a long request has left.
 LOOK_SECONDS = 0.15
-_NEVER = 2**31
 
 
 async def serve_app(
@@ -107,15 +104,6 @@ def _note_failed(failures: CallbackFailures, group: BaseExceptionGroup[Exception
     failures.note("connection", error, "an HTTP connection failed, and ends")
 
 
-def _hypercorn_config(limits: ConnectionLimits) -> Config:
-    config = Config()
-    config.errorlog = logger  # its default is a handler of its own on stderr
-    config.accesslog = None
-    config.include_server_header = False
-    config.keep_alive_max_requests = limits.max_requests_per_connection or _NEVER
-    return config
-
-
 class ConnectionServer:
     """The connections that are open. The arguments are those of `serve_app`. Once `is_leaving`, new ones are told from
     the start that they end."""
@@ -131,12 +119,9 @@ class ConnectionServer:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._failures = failures or CallbackFailures()
-        self._context = WorkerContext(None)
         self._date = DateHeader()
-        config = _hypercorn_config(limits)
-        self._served = Served(
-            app, limits, on_limit, self._date, as_asgi(app), config, self._context, direct, self._failures
-        )
+        self._upgraded = UpgradedConnections(app, limits, on_limit)
+        self._served = Served(app, limits, on_limit, self._date, self._upgraded, direct, self._failures)
         self._limits = limits
         self._on_limit = on_limit
         self._tls = tls
@@ -190,7 +175,7 @@ class ConnectionServer:
 
     async def end(self) -> None:
         """As `drain`, when no more connections are accepted."""
-        await self._context.terminated.set()  # makes hypercorn close connections instead of keeping them alive
+        await self._upgraded.end()
         for connection in [*self._connections]:
             await connection.end()
 

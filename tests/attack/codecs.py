@@ -17,8 +17,8 @@ from protocol.http.codec.generate import decode_generate_request
 from protocol.http.codec.infer import DecodedRequest, decode_infer_request
 from protocol.http.codec.raw_request import decode_raw_request
 from protocol.http.codec.request_templates import RequestTemplates
-from protocol.http.head import END_OF_HEAD, parse_head
 from protocol.http.http1.chunks import ChunkDecoder, LineTooLong
+from protocol.http.http1.head import END_OF_HEAD, parse_head
 from protocol.http2.connection import ServerConnection
 from protocol.http2.frames import PREFACE
 from protocol.messages import InferenceRequest

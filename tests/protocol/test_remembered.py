@@ -16,7 +16,7 @@ from protocol.errors import ServerError
 from protocol.grpc.codec.request_templates import RequestTemplates as GrpcTemplates
 from protocol.http.codec.infer import parse_header_length
 from protocol.http.codec.request_templates import RequestTemplates as HttpTemplates
-from protocol.http.head import is_worth_keeping, parse_head
+from protocol.http.http1.head import is_worth_keeping, parse_head
 from protocol.http.routes import RouteTable
 
 COUNT = 1100

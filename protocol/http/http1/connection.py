@@ -22,11 +22,12 @@ from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectInference
 from protocol.http.errors import HeadersTooLarge, HeaderTimeout, LimitError, error_reply
 from protocol.http.exchange import App, ClientGone
-from protocol.http.head import END_OF_HEAD, HTTP2_PREFACE, Head, is_worth_keeping, malformed, parse_head
+from protocol.http.head import Head, malformed
 from protocol.http.http1.body import IncomingBody
 from protocol.http.http1.chunks import LineTooLong
 from protocol.http.http1.exchange import Http1Exchange, response_head
 from protocol.http.http1.fast_path import RECEIVE_SIZE, FastPath, Unfinished
+from protocol.http.http1.head import END_OF_HEAD, HTTP2_PREFACE, is_worth_keeping, parse_head, upgrade_settings
 from protocol.http.settings import GOODBYE_SECONDS, LEAVE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
@@ -278,7 +279,7 @@ class Http1:
         except ServerError as error:
             await self._refuse(error)
             return None
-        if self._may_upgrade and (settings := head.http2_settings) is not None:
+        if self._may_upgrade and (settings := upgrade_settings(head)) is not None:
             await self._upgrade(head, settings)
             return None
         if is_worth_keeping(data):

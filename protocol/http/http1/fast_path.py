@@ -14,9 +14,9 @@ from protocol.access.control import NO_KEYS
 from protocol.errors import ServerError
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
-from protocol.http.head import END_OF_HEAD, is_worth_keeping, parse_head
 from protocol.http.http1.exchange import JOINED_SIZE, response_head, usual_head
 from protocol.http.http1.half_close import HalfClose
+from protocol.http.http1.head import END_OF_HEAD, is_worth_keeping, parse_head
 from protocol.http.reply import Reply
 from protocol.http.settings import ConnectionLimits
 from protocol.messages import Buffer

@@ -15,7 +15,7 @@ from hypercorn.typing import (
 )
 
 from protocol.http.exchange import App
-from protocol.http.http2.asgi import AsgiExchange
+from protocol.http.http2.upgraded.exchange import AsgiExchange
 
 
 @dataclass

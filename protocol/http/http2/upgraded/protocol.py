@@ -1,7 +1,7 @@
 """HTTP/2 on a connection that began in HTTP/1 and was upgraded (h2c): hypercorn's protocol over h2, with bounds on what
 a client may cost.
 
-    bytes -> h2 -> [upgraded_http2] -> hypercorn's HTTPStream -> the application … a buffer for each stream -> bytes
+    bytes -> h2 -> [protocol] -> hypercorn's HTTPStream -> the application … a buffer for each stream -> bytes
 
 A stream that goes wrong is answered or reset alone. What floods the connection ends it: streams that are opened and
 reset again (CVE-2023-44487), frames that only make work (CVE-2019-9512 and its like), header lists far over the limit.
@@ -46,7 +46,7 @@ _CONTROL_EVENTS = (
 
 
 class UpgradedHttp2(H2Protocol):
-    """Made and driven by `connection.Connection`, which calls `prepare` first."""
+    """Made and driven by `connection.UpgradedConnection`, which calls `prepare` first."""
 
     limits: ConnectionLimits
     on_limit: Callable[[str], None]

@@ -1,7 +1,7 @@
 """A connection that was upgraded from HTTP/1 to HTTP/2: moves bytes between its wire and hypercorn's protocol, with an
 end to every wait.
 
-    wire -> [upgraded_connection] -> upgraded_http2 -> the application … upgraded_http2 -> wire
+    wire -> [connection] -> protocol -> the application … protocol -> wire
 
 This stands in for hypercorn's own `TCPServer`, where a client that neither reads nor leaves holds its connection for
 ever.
@@ -20,7 +20,7 @@ from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 
-from protocol.http.http2.upgraded import UpgradedHttp2
+from protocol.http.http2.upgraded.protocol import UpgradedHttp2
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.reactor.transport import Wire
 

@@ -10,7 +10,7 @@ from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 
 from protocol.errors import InvalidArgument, PayloadTooLarge
 from protocol.http.body import BodyLimit
-from protocol.http.http2.asgi import AsgiExchange
+from protocol.http.http2.upgraded.exchange import AsgiExchange
 from protocol.limits.request_memory import RequestMemory, RequestShare
 
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.errors import ServerError
-from protocol.http.head import END_OF_HEAD, HTTP2_PREFACE, parse_head
+from protocol.http.http1.head import END_OF_HEAD, HTTP2_PREFACE, parse_head, upgrade_settings
 
 
 def make(*lines: str, first: str = "POST /v2/models/m/infer HTTP/1.1") -> bytes:
@@ -57,7 +57,7 @@ def test_an_upgrade_does_not_hide_a_body(framing: str) -> None:
     """llhttp takes what follows such a head for another protocol."""
     head = parse_head(make("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAA", framing))
     assert head.has_body
-    assert head.http2_settings is None
+    assert upgrade_settings(head) is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_upgrade_that_is_asked_for_as_it_must_be(
     upgrade: str, connection: str, settings: str, found: bytes | None
 ) -> None:
     lines = (f"Upgrade: {upgrade}", f"Connection: {connection}", f"HTTP2-Settings: {settings}")
-    assert parse_head(make(*lines)).http2_settings == found
+    assert upgrade_settings(parse_head(make(*lines))) == found
 
 
 def test_the_preface_of_http2_has_the_form_of_a_head() -> None:

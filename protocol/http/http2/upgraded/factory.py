@@ -1,0 +1,40 @@
+"""What the upgraded connections of one listener have in common: hypercorn's configuration and its ASGI application."""
+
+from __future__ import annotations
+
+import logging
+
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+
+from protocol.http.exchange import App
+from protocol.http.http2.upgraded.connection import UpgradedConnection
+from protocol.http.http2.upgraded.exchange import as_asgi
+from protocol.http.settings import ConnectionLimits, OnLimit
+from protocol.reactor.transport import Wire
+
+logger = logging.getLogger(__name__)
+
+_NEVER = 2**31
+
+
+class UpgradedConnections:
+    """Makes them; each is run, and its wire closed, by whoever asks for it."""
+
+    def __init__(self, app: App, limits: ConnectionLimits, on_limit: OnLimit) -> None:
+        self._asgi = as_asgi(app)
+        self._limits = limits
+        self._on_limit = on_limit
+        self._context = WorkerContext(None)
+        self._config = Config()
+        self._config.errorlog = logger  # its default is a handler of its own on stderr
+        self._config.accesslog = None
+        self._config.include_server_header = False
+        self._config.keep_alive_max_requests = limits.max_requests_per_connection or _NEVER
+
+    def over(self, wire: Wire) -> UpgradedConnection:
+        return UpgradedConnection(self._asgi, self._config, self._context, self._limits, self._on_limit, wire)
+
+    async def end(self) -> None:
+        """The server stops: hypercorn closes connections instead of keeping them alive."""
+        await self._context.terminated.set()
