@@ -466,8 +466,6 @@ class ServerConnection:
             raise StreamClosedError(stream_id)
         if size > min(stream.window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE):
             return False
-        stream.window -= size
-        self._window -= size
         blocks = self.response_headers
         first = blocks.kept.get(headers) or blocks.encode(headers)
         last = blocks.kept.get(trailers) or blocks.encode(trailers)
@@ -479,27 +477,24 @@ class ServerConnection:
             pack_header(0, len(last), HEADERS, END_HEADERS | END_STREAM, stream_id),
             last,
         )
-        if size < _JOINED_SIZE:
-            self.output.append(b"".join(frames))
-        else:
-            self.output += frames
-        stream.is_answered = True
-        if stream.has_ended:
-            del self._streams[stream_id]
+        self._send_whole(stream_id, stream, frames, size)
         return True
 
     def send_plain_response(self, stream_id: int, block: bytes, parts: Sequence[Buffer], size: int) -> None:
         """A whole response that ends with its data, of `size` bytes and no more than `sendable`; its headers are
         encoded, and fit into a frame. Small parts are copied."""
-        stream = self._streams[stream_id]
-        stream.window -= size
-        self._window -= size
         frames = (
             pack_header(0, len(block), HEADERS, END_HEADERS, stream_id),
             block,
             pack_header(size >> 16, size & 0xFFFF, DATA, END_STREAM, stream_id),
             *parts,
         )
+        self._send_whole(stream_id, self._streams[stream_id], frames, size)
+
+    def _send_whole(self, stream_id: int, stream: _Stream, frames: Sequence[Buffer], size: int) -> None:
+        """All frames of a response, with `size` bytes of data: the client's windows shrink, and our side has ended."""
+        stream.window -= size
+        self._window -= size
         if size < _JOINED_SIZE:
             self.output.append(b"".join(frames))
         else:

@@ -1,120 +1,181 @@
-"""What comes on one HTTP/2 connection, read where it belongs.
+"""Reads one server-side HTTP/2 connection, of REST and of gRPC alike, and dispatches its events.
 
-    wire -> [reader] -> the connection
+Flow: transport -> [reader] -> `ServerConnection` -> events -> the edge's handlers.
 
-Bytes of a plain socket are read by a call of the poller, all others by the task. Where a large DATA frame is under way,
-its rest is read into the memory of the body that it belongs to.
+Owned by the edge's connection, which runs `run` in a task of its nursery. Bytes of a plain socket are read by callbacks
+of the poller while that task is parked; any other transport, or one without a poller, is read by the task itself. The
+rest of a large DATA frame is received directly into the memory of the message that it belongs to.
+
+Cancelling `run` removes the socket from the poller; what has been dispatched stays dispatched.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import trio
+from h2.exceptions import DenialOfServiceError, ProtocolError
 
 from protocol.http2.connection import ServerConnection
+from protocol.http2.events import Event
 from protocol.http2.output import FrameOutput
 from protocol.messages import Buffer
 from protocol.reactor.poller import Poller
 from protocol.reactor.transport import PlainWire, Wire
 from protocol.sync.wakeup import Wakeup
 
+logger = logging.getLogger(__name__)
+
 RECEIVE_SIZE = 65536
 MAX_RECEIVE_SIZE = 524288
-# Of a frame that is under way: fewer bytes are read together with what follows them.
+# The remainder of a DATA frame is received in place from this size on; less is read together with what follows it.
 _IN_PLACE_FROM = 32768
-# What may be read together with its end: clients open windows behind a message.
+# Room behind such a remainder: clients send WINDOW_UPDATE frames after a message.
 _SIZE_BEHIND = 1024
 
+# One handler for each type of event. A ProtocolError that it raises ends the connection, whose GOAWAY is then ready.
+EventHandlers = Mapping[type[Event], Callable[[Any], None]]
 
-class Reading(Protocol):
-    """The connection."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more is to be read: the peer is gone, or broke the protocol."""
-
-    def take(self, data: Buffer) -> None:
-        """What has come; nothing at the end."""
-
-    def end_burst(self) -> None:
-        """All that was read at one time has been taken."""
+class Owner(Protocol):
+    """The edge's connection."""
 
     def room(self, stream_id: int, size: int) -> memoryview | None:
-        """Where the next data of a stream belongs, at most `size` bytes, if that is known."""
+        """The memory for the next data of a stream, at most `size` bytes, if it is known already."""
+
+    def fail_stream(self, stream_id: int, error: Exception) -> None:
+        """A handler has raised this, a defect, for an event of the stream: end the stream with an error."""
 
     def fail(self, error: Exception) -> None:
-        """What the poller has called has raised this, a defect: the connection is over."""
+        """Reading has raised this, a defect: end every stream with an error, and send GOAWAY."""
 
     def flush(self) -> None:
-        """The burst is over: what it has brought may begin. The poller has that done itself."""
+        """End of a burst that the task has read: let what it submitted begin. The poller calls the core's itself."""
 
 
-class WireReader:
-    """Without a poller the task reads."""
+class Http2Reader:
+    """`on_received` is told the time, in seconds of Trio's clock, whenever bytes have come.
+
+    Attributes:
+        is_lost: the peer has closed the connection, or cannot be written to.
+        has_failed: the peer broke the protocol, or we have a defect; a GOAWAY says so.
+    """
 
     def __init__(
-        self, wire: Wire, poller: Poller | None, out: FrameOutput, h2: ServerConnection, reading: Reading
+        self,
+        wire: Wire,
+        poller: Poller | None,
+        out: FrameOutput,
+        h2: ServerConnection,
+        owner: Owner,
+        on_event: EventHandlers,
+        *,
+        on_received: Callable[[float], None] | None = None,
     ) -> None:
+        self.is_lost = False
+        self.has_failed = False
         self._wire = wire
         self._plain = wire if isinstance(wire, PlainWire) else None
         self._poller = poller
         self._out = out
+        self._h2 = h2
         self._frames = h2.frames
-        self._reading = reading
+        self._owner = owner
+        self._on_event = on_event
+        self._on_received = on_received
+        self._now = trio.lowlevel.current_clock().current_time
         self._size = RECEIVE_SIZE  # of the next read
-        self._is_in_sight = False  # of the poller
-        self._looked_away = Wakeup()
+        self._is_polled = False  # the poller has the socket, and the task is parked
+        self._unparked = Wakeup()
 
     async def run(self) -> None:
-        """Read until nothing more is to be read; not while the peer reads nothing itself."""
-        reading = self._reading
-        while not reading.is_over:
+        """Read until the peer has gone or the connection has failed, pausing while the peer reads none of the replies
+        to its own frames."""
+        while not (self.is_lost or self.has_failed):
             await self._out.wait_heard()
             if self._poller is not None and self._plain is not None:
-                await self._be_in_sight(self._poller, self._plain)
+                await self._read_by_poller(self._poller, self._plain)
                 continue
             room = self._room()
             if room is not None:
-                reading.take(room[: await self._wire.receive_into(room)])
+                self.take(room[: await self._wire.receive_into(room)])
             else:
                 size = self._size
                 data = await self._wire.receive(size)
                 self._size = MAX_RECEIVE_SIZE if len(data) == size else RECEIVE_SIZE
-                reading.take(data)
-            reading.end_burst()
-            reading.flush()
+                self.take(data)
+            self.end_burst()
+            self._owner.flush()
 
-    async def _be_in_sight(self, poller: Poller, plain: PlainWire) -> None:
-        """Let the poller read, until there is something to wait for, or an end."""
-        poller.add(plain.socket, self._read_at_once, self._fail)
-        self._is_in_sight = True
+    def take(self, data: Buffer) -> None:
+        """Dispatch the events of received bytes; no bytes are the end of the stream."""
+        if not data:
+            self.is_lost = True
+            return
+        if self._on_received is not None:
+            self._on_received(self._now())
         try:
-            while self._is_in_sight:
-                await self._looked_away.wait()
+            for event in self._h2.receive_data(data):
+                try:
+                    self._on_event[type(event)](event)
+                except ProtocolError:
+                    raise
+                except Exception as error:
+                    self._fail_stream(event, error)
+        except ProtocolError as error:  # a GOAWAY that says so to the peer is ready
+            logger.debug("closing an HTTP/2 connection: %s", error)
+            if type(error) is DenialOfServiceError:
+                self._out.count_refusal("max_header_size")
+            self.has_failed = True
+
+    def end_burst(self) -> None:
+        """All that was read at one time has been taken: return flow-control credit, and write replies to its frames."""
+        if not (self.is_lost or self.has_failed):
+            self._out.end_burst()
+
+    async def drop_rest(self) -> None:
+        """End our direction of the stream, and read and drop what comes until the peer closes: a socket that is closed
+        with unread bytes is reset, which may cost the peer the last responses."""
+        await self._wire.send_eof()
+        while await self._wire.receive(RECEIVE_SIZE):
+            pass
+
+    async def _read_by_poller(self, poller: Poller, plain: PlainWire) -> None:
+        """Leave reading to the poller until the task has to wait for the peer, or the connection ends."""
+        poller.add(plain.socket, self._on_readable, self._fail)
+        self._is_polled = True
+        try:
+            while self._is_polled:
+                await self._unparked.wait()
         finally:
-            self._look_away()
+            self._unpark()
 
-    def _fail(self, error: Exception) -> None:
-        self._look_away()
-        self._reading.fail(error)
-
-    def _look_away(self) -> None:
-        if self._is_in_sight:
+    def _unpark(self) -> None:
+        if self._is_polled:
             assert self._poller is not None
             assert self._plain is not None
-            self._is_in_sight = False
+            self._is_polled = False
             self._poller.remove(self._plain.socket)
-            self._looked_away.wake()
+            self._unparked.wake()
 
-    def _read_at_once(self) -> None:
-        """Called by the poller."""
-        reading = self._reading
-        self._read_burst()
-        reading.end_burst()
-        if reading.is_over or not self._out.is_heard:
-            self._look_away()
+    def _fail_stream(self, event: Event, error: Exception) -> None:
+        """A defect costs the stream that it has met; one of the connection as a whole is raised."""
+        stream_id = getattr(event, "stream_id", None)
+        if stream_id is None:
+            raise error
+        self._owner.fail_stream(stream_id, error)
 
-    def _read_burst(self) -> None:
-        plain, reading = self._plain, self._reading
+    def _fail(self, error: Exception) -> None:
+        """The poller's callback has raised this."""
+        self.has_failed = True
+        self._unpark()
+        self._owner.fail(error)
+
+    def _on_readable(self) -> None:
+        """The poller's callback."""
+        plain = self._plain
         assert plain is not None
         room = None if self._frames.under_way is None else self._room()
         if room is None:
@@ -122,7 +183,7 @@ class WireReader:
             data = plain.receive_at_once(size)
             if data is None:
                 return
-            reading.take(data)
+            self.take(data)
             is_filled = len(data) == size  # more has come
             if is_filled:
                 room = self._room()
@@ -131,14 +192,18 @@ class WireReader:
             behind = bytearray(_SIZE_BEHIND)
             count = plain.receive_into_at_once(room, behind)
             if count is not None:
-                reading.take(room[:count])
-                if count > len(room) and not reading.is_over:
-                    reading.take(bytes(behind[: count - len(room)]))
+                self.take(room[:count])
+                if count > len(room) and not self.has_failed:
+                    self.take(bytes(behind[: count - len(room)]))
+        if not (self.is_lost or self.has_failed):
+            self._out.end_burst()
+        if self.is_lost or self.has_failed or not self._out.is_heard:
+            self._unpark()
 
     def _room(self) -> memoryview | None:
-        """Where the rest of a large DATA frame belongs, if that is what comes next."""
+        """The memory for the rest of the DATA frame that is being received, if it is large."""
         under_way = self._frames.under_way
-        if under_way is None or self._reading.is_over:
+        if under_way is None or self.has_failed:
             return None
         _, stream_id, left = under_way
-        return None if left < _IN_PLACE_FROM else self._reading.room(stream_id, left)
+        return None if left < _IN_PLACE_FROM else self._owner.room(stream_id, left)

@@ -1,6 +1,9 @@
-"""REST on one HTTP/2 connection, on the sans-IO core of `protocol.http2`: a reader, a writer, and its requests.
+"""One HTTP/2 connection of the REST edge: a reader, a writer, and its requests, on the core without I/O of `http2`.
 
-    wire -> [http2_connection] -> http2_streams … http2_output -> wire
+Flow: transport -> `http2.reader` -> [connection] -> streams … output -> transport
+
+Owned by the edge's `connections`, which runs `run` in a task; cancelling it ends the connection and its requests at
+once.
 
 What floods the connection ends it: streams that are opened and reset again (CVE-2023-44487), frames that only make work
 (CVE-2019-9512 and its like), header lists far over the limit.
@@ -8,14 +11,13 @@ What floods the connection ends it: streams that are opened and reset again (CVE
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any
 
 import trio
 from h2.errors import ErrorCodes
-from h2.exceptions import DenialOfServiceError, ProtocolError
+from h2.exceptions import ProtocolError
 
 from protocol.failures import CallbackFailures
 from protocol.http.date import DateHeader
@@ -30,14 +32,9 @@ from protocol.http2 import events
 from protocol.http2.connection import ServerConnection
 from protocol.http2.frames import GOAWAY
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID
-from protocol.http2.reader import WireReader
+from protocol.http2.reader import Http2Reader
 from protocol.limits.flood import FloodGuard
-from protocol.messages import Buffer
 from protocol.reactor.transport import Wire
-
-logger = logging.getLogger(__name__)
-
-RECEIVE_SIZE = 65536
 
 
 class _CutOffError(ProtocolError):
@@ -61,7 +58,6 @@ class Http2Connection:
         self._failures = failures or CallbackFailures()
         self._limits = limits
         self._on_limit = on_limit
-        self._wire = wire
         self._now = trio.lowlevel.current_clock().current_time
         blocks = ResponseBlocks(date)
         self._h2 = ServerConnection(
@@ -77,7 +73,6 @@ class Http2Connection:
             self._h2, blocks, wire, on_limit, send_timeout=limits.send_timeout, connection_window=CONNECTION_WINDOW
         )
         self._streams = Http2Streams(app, direct, limits, self._out, self, on_limit)
-        self._reader = WireReader(wire, None if direct is None else direct.poller, self._out, self._h2, self)
         self._flush = None if direct is None else direct.flush
         self._goodbye = Goodbye()
         self._served = 0
@@ -85,11 +80,9 @@ class Http2Connection:
         self._seen = -1  # how many requests had been taken when the connection was last looked at
         self._deadline = math.inf  # of the wait for a request
         self._reading = trio.CancelScope()
-        self._is_lost = False  # the client is gone, or cannot be written to
-        self._has_failed = False  # it broke the protocol, or we have a defect, and a GOAWAY says so
         self._resets = FloodGuard(limits.max_stream_resets)
         self._control_frames = FloodGuard(limits.max_control_frames)
-        self._on_event: dict[type[events.Event], Callable[[Any], None]] = {
+        on_event: dict[type[events.Event], Callable[[Any], None]] = {
             events.RequestReceived: self._streams.on_request,
             events.DataReceived: self._streams.on_data,
             events.TrailersReceived: self._streams.on_trailers,
@@ -100,6 +93,8 @@ class Http2Connection:
             events.PingAckReceived: self._on_ping_answered,
             events.IgnoredFrame: self._on_ignored_frame,
         }
+        poller = None if direct is None else direct.poller
+        self._reader = Http2Reader(wire, poller, self._out, self._h2, self, on_event)
 
     async def run(self, begun: bytes) -> None:
         """Serve until the client goes, breaks the protocol, or `drain` was called and no request is left. `begun` has
@@ -112,11 +107,11 @@ class Http2Connection:
                 self._streams.begin(nursery)
                 with self._reading:
                     if begun:
-                        self.take(begun)
-                        self.end_burst()
+                        self._reader.take(begun)
+                        self._reader.end_burst()
                     await self._reader.run()
                 self._streams.terminate()
-                if not self._is_lost:
+                if not self._reader.is_lost:
                     with trio.move_on_after(GOODBYE_SECONDS):
                         await self._say_goodbye()
                 nursery.cancel_scope.cancel()
@@ -150,58 +145,25 @@ class Http2Connection:
 
     # What comes.
 
-    @property
-    def is_over(self) -> bool:
-        """Implements `reader.Reading`."""
-        return self._is_lost or self._has_failed
+    def room(self, stream_id: int, size: int) -> memoryview | None:
+        """Implements `reader.Owner`."""
+        return self._streams.room(stream_id, size)
 
-    def take(self, data: Buffer) -> None:
-        """Implements `reader.Reading`."""
-        if not data:
-            self._is_lost = True
-            return
-        try:
-            for event in self._h2.receive_data(data):
-                try:
-                    self._on_event[type(event)](event)
-                except ProtocolError:
-                    raise
-                except Exception as error:
-                    self._fail_event(event, error)
-        except ProtocolError as error:  # a GOAWAY that says so to the client is ready
-            logger.debug("closing an HTTP/2 connection: %s", error)
-            if type(error) is DenialOfServiceError:
-                self._on_limit("max_header_size")
-            self._has_failed = True
-
-    def _fail_event(self, event: events.Event, error: Exception) -> None:
-        """A defect of ours costs the request that it has met. The others are answered, but the client is asked to send
-        its next ones on another connection: nobody knows what else the defect has left undone."""
-        stream_id = getattr(event, "stream_id", None)
-        if stream_id is None:
-            raise error
+    def fail_stream(self, stream_id: int, error: Exception) -> None:
+        """Implements `reader.Owner`. The other requests are answered, but the client is asked to send its next ones on
+        another connection: nobody knows what else the defect has left undone."""
         self._failures.note("connection", error, "an HTTP/2 request failed, and its connection ends behind the others")
         self._streams.fail(stream_id)
         self._retire()
 
     def fail(self, error: Exception) -> None:
-        """Implements `reader.Reading`."""
+        """Implements `reader.Owner`."""
         self._failures.note("poller", error, "an HTTP/2 connection failed, and ends")
-        self._has_failed = True
         self._streams.fail_all()
         self._out.go_away(ErrorCodes.INTERNAL_ERROR)
 
-    def end_burst(self) -> None:
-        """Implements `reader.Reading`."""
-        if not self.is_over:
-            self._out.end_burst()
-
-    def room(self, stream_id: int, size: int) -> memoryview | None:
-        """Implements `reader.Reading`."""
-        return None if self._has_failed else self._streams.room(stream_id, size)
-
     def flush(self) -> None:
-        """Implements `reader.Reading`."""
+        """Implements `reader.Owner`."""
         if self._flush is not None:
             self._flush()
 
@@ -285,14 +247,12 @@ class Http2Connection:
         try:
             await self._out.run()
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-            self._is_lost = True
+            self._reader.is_lost = True
             self._reading.cancel()
 
     async def _say_goodbye(self) -> None:
         """Write out what is left, GOAWAY at its end, and let the client close first, so that it loses no response."""
-        if not self._has_failed and not self._streams.refuses:
+        if not self._reader.has_failed and not self._streams.refuses:
             self._out.go_away()
         await self._out.finish()
-        await self._wire.send_eof()
-        while await self._wire.receive(RECEIVE_SIZE):
-            pass
+        await self._reader.drop_rest()
