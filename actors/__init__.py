@@ -1,1 +1,1 @@
-"""The actors, what they say to each other, and the plain policies that they consult."""
+"""The actors, the messages between them, and the policies that they consult."""

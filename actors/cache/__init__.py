@@ -1,1 +1,1 @@
-"""Where the response cache keeps its entries: the interface, the registry, and one module for each implementation."""
+"""The response cache: its interface, its registry, and one module for each implementation."""

@@ -1,4 +1,4 @@
-"""What the response cache keeps: the key of a request, and a response as bytes. Pure codecs."""
+"""Response cache entries: the key of a request (a digest), and the encoding of a response. Pure codecs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LENGTH_BYTES = 4
 
 
 class BadEntry(ValueError):
-    """These bytes are no response as `encode_response` gives it."""
+    """The bytes are not an encoded response."""
 
 
 class _Output(msgspec.Struct, array_like=True):
@@ -43,8 +43,8 @@ def version_key(model: str, version: int, generation: bytes) -> bytes:
 
 
 def files_generation(files: Fingerprint, config: Mapping[str, object]) -> bytes:
-    """The same for two loads of the same files, judged by their sizes and times of change, with the same configuration.
-    Directories that hold copies agree only if those were made with their times."""
+    """The same for two loads of the same files, judged by their sizes and modification times, with the same
+    configuration. Directories that hold copies agree only if the copies kept those times."""
     return _digest(b"", [msgspec.msgpack.encode((files, config), order="deterministic")])
 
 
@@ -70,7 +70,7 @@ def request_key(version: bytes, request: InferenceRequest) -> bytes:
 
 
 def input_bytes(request: InferenceRequest) -> int:
-    """How much there is to digest."""
+    """How many bytes are to be digested."""
     return sum(tensor.byte_size for tensor in request.inputs)
 
 

@@ -1,4 +1,4 @@
-"""The interface between the response cache and what keeps its entries.
+"""The interface of response cache implementations.
 
 A *cache* is a class: one subclass of `Cache` for each implementation, found by name (`actors.cache.registry`). A
 server makes one object of it from the settings that `--cache-config` gives:
@@ -19,7 +19,7 @@ from protocol.messages import Buffer
 
 
 class CacheError(Exception):
-    """The cache cannot be reached, or does not do what it was asked. The request goes on without it."""
+    """The cache cannot be reached, or has failed. The request goes on without it."""
 
 
 class Cache(abc.ABC):
@@ -31,7 +31,7 @@ class Cache(abc.ABC):
     is_shared: ClassVar[bool] = False
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        """Judge the settings; no I/O.
+        """Validate the settings; no I/O.
 
         Raises:
             ValueError: one is missing, unknown or wrong; the text names it and what was expected.
@@ -48,8 +48,7 @@ class Cache(abc.ABC):
 
     @abc.abstractmethod
     async def insert(self, key: bytes, value: bytes) -> bool:
-        """Keep a value, or drop it if it is not wanted; False if the key is there already, which then stays as it is.
-        Raises CacheError."""
+        """Store a value, or drop it; False if the key exists already, whose value then stays. Raises CacheError."""
 
     async def close(self) -> None:  # noqa: B027 (many have nothing to close)
         """Free everything. Called once, shielded, within a bounded time."""

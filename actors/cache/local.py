@@ -1,4 +1,5 @@
-"""`--cache-config local,size=<bytes>`: entries in the server's own memory, the least recently used go first."""
+"""The cache `local` (`--cache-config local,size=<bytes>`): entries in the server's own memory, evicted least recently
+used first."""
 
 from __future__ import annotations
 

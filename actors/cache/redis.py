@@ -1,7 +1,7 @@
-"""`--cache-config redis,host=<name>,…`: entries in a Redis server, which other servers may share.
+"""The cache `redis` (`--cache-config redis,host=<name>,…`): entries in a Redis server, which other servers may share.
 
-The `redis` package's client blocks, so each call runs in a thread of a bounded pool. Which entries go when memory is
-short is for the Redis server to say (`maxmemory-policy allkeys-lru`).
+The `redis` package's client blocks, so each call runs in a thread of a bounded pool. Eviction is up to the Redis server
+(`maxmemory-policy allkeys-lru`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The caches this server knows, by the name that `--cache-config` gives them.
+"""Registry of response cache implementations, by their name in `--cache-config`.
 
 `local` and `redis` come with the server. Any installed package can add one by an entry point of the group
 `trioton.caches`:

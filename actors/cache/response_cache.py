@@ -1,8 +1,8 @@
-"""Response cache: answers to requests that were asked before, without asking the model again.
+"""Response cache: answers a request from the stored response to an equal one, without running the model.
 
 Flow: core → model → [response cache] → hit: back to the core; miss: scheduler → … → [response cache] → core.
-`ResponseCache` is the server's, started and owned by it; `VersionCache` is what one model version uses of it. A cache
-that fails, is slow or is gone never fails a request: it runs as if there were no cache.
+`ResponseCache` is owned by the server, which runs it; `VersionCache` is one model version's view of it. A cache that
+fails, is slow or is gone never fails a request: it runs as if there were no cache.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DIGEST_IN_THREAD_ABOVE = 1 << 20
 
 
 class ResponseCache:
-    """One server's cache. Before and after `run` it finds and keeps nothing."""
+    """The cache of one server. Before and after `run` it stores and finds nothing."""
 
     def __init__(self, name: str, settings: Mapping[str, str], extra: Mapping[str, type[Cache]] | None = None) -> None:
         self._name = name
@@ -91,14 +91,14 @@ class ResponseCache:
                     logger.exception("cache '%s' failed to close", self._name)
 
     def generation(self, directory: ModelDirectory, config: ModelConfig) -> bytes:
-        """What tells one load of a model from others: in a cache of this server alone each is different, in a shared
-        one those with other files or another configuration. Looks at the files' metadata, so it blocks."""
+        """Distinguishes the loads of a model: in a cache of this server alone each is different, in a shared one those
+        with other files or another configuration. Reads the files' metadata, so it blocks."""
         if not self.is_shared:
             return secrets.token_bytes(KEY_BYTES)
         return files_generation(fingerprint(directory), to_json_form(config))
 
     async def look_up(self, key: bytes) -> tuple[list[Tensor], dict[str, ParameterValue]] | None:
-        """Outputs and parameters of a response; None if it is not there, or the cache is not."""
+        """Outputs and parameters of a response; None on a miss or a failure."""
         cache = self._cache
         if cache is None or not self._is_up():
             return None
@@ -112,14 +112,14 @@ class ResponseCache:
             return None
 
     async def insert(self, key: bytes, response: InferenceResponse) -> bool:
-        """Keep a response; False if it was there already."""
+        """Store a response; False if there was one already."""
         cache = self._cache
         if cache is None or not self._is_up():
             return True
         return await self._guarded(lambda: cache.insert(key, encode_response(response))) is not False
 
     async def _guarded(self, call: Callable[[], Awaitable[T]]) -> T | None:
-        """What the call gives, or None if it fails or takes too long."""
+        """The result of the call, or None if it fails or takes too long."""
         with trio.move_on_after(CALL_TIMEOUT_SECONDS):
             try:
                 return await call()
@@ -149,9 +149,9 @@ class ResponseCache:
 
 
 class VersionCache:
-    """What one load of a model version uses of the cache. `key` is its part of all keys (`version_key`).
+    """One load of a model version's view of the cache. `key` is its part of all keys (`version_key`).
 
-    A client that gives its request up while an answer is being kept may leave it unkept.
+    A caller that is cancelled while its response is being stored may leave it unstored.
     """
 
     def __init__(self, cache: ResponseCache, key: bytes, version: int) -> None:
@@ -160,7 +160,7 @@ class VersionCache:
         self._version = version
 
     def forget(self) -> None:
-        """From now on, nothing that was kept before is found."""
+        """Invalidate everything that was stored before."""
         self._key = secrets.token_bytes(KEY_BYTES)
 
     async def infer(
@@ -169,9 +169,9 @@ class VersionCache:
         run: Callable[[InferenceRequest], Awaitable[InferenceResponse]],
         statistics: VersionStatistics,
     ) -> InferenceResponse:
-        """The answer from the cache, or that of `run`, which is then kept. An error is not kept.
+        """The response from the cache, or that of `run`, which is then stored. Errors are not stored.
 
-        The request need not be checked before: an equal one has been, or there is no entry.
+        The request need not have been checked: an equal one was, or there is no entry.
         """
         began = trio.current_time()
         key = await self._request_key(request)

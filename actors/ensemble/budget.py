@@ -1,4 +1,4 @@
-"""The byte budget of an ensemble's intermediate tensors: who may begin now, and who waits.
+"""Byte budget policy of an ensemble (`max_inflight_bytes`): which requests and iterations may begin, which must wait.
 
 A plain synchronous policy that imports no Trio; the ensemble runner consults it.
 
@@ -39,7 +39,7 @@ class PassKind:
 
 @dataclass(eq=False, slots=True)
 class PassOwner:
-    """Whose passes they are, and how many of them there are at present."""
+    """The owner of passes, and how many of them it has at present."""
 
     kind: PassKind
     most: float = math.inf
@@ -48,7 +48,7 @@ class PassOwner:
 
 @dataclass(eq=False, slots=True)
 class Pass:
-    """One that has asked. `held` and `peak` are in bytes."""
+    """One pass, waiting or begun. `held` and `peak` are in bytes."""
 
     owner: PassOwner
     expected: int
@@ -63,7 +63,7 @@ class Pass:
 
 @dataclass(eq=False, slots=True)
 class ByteBudget:
-    """`limit` is in bytes, infinite for none. `wake` is told each pass that may begin after it had to wait."""
+    """`limit` is in bytes, infinite for none. `wake` is called with each pass that may begin after it had to wait."""
 
     limit: float
     wake: Callable[[Pass], None]
@@ -76,7 +76,7 @@ class ByteBudget:
         return len(self._requests)
 
     def ask(self, owner: PassOwner, *, starts_with: int) -> Pass:
-        """A new pass. It has begun, or will be woken."""
+        """Add a pass. It has begun, or waits until `wake`."""
         asked = Pass(owner, max(starts_with, owner.kind.expected))
         if owner.kind.is_stream:  # streams are of different owners: one need not wait for another
             if self._may_begin(asked):
@@ -90,7 +90,7 @@ class ByteBudget:
         return asked
 
     def hold(self, holder: Pass, held: int) -> None:
-        """What a pass holds now."""
+        """Set what a pass holds now."""
         if held == holder.held or not holder.has_begun:
             return
         before = holder.counted
@@ -101,7 +101,7 @@ class ByteBudget:
         self._begin_waiting()
 
     def leave(self, left: Pass) -> None:
-        """A pass has ended, or gives up waiting. Twice is once."""
+        """A pass has ended, or gives up waiting. Idempotent."""
         if left.has_begun:
             left.has_begun = False
             left.owner.count -= 1

@@ -1,7 +1,7 @@
-"""Where the time of an ensemble's steps went, read from the stamps that every traced request is given.
+"""Step clock: measures the time of an ensemble's steps by the trace stamps that each request's trace receives.
 
-A step's request carries a `StepClock` as its trace: the models stamp it as they go, and nothing else on their road has
-to know of ensembles. If the ensemble's request is traced, the clock passes everything on to the step's own trace.
+A step's request carries a `StepClock` as its trace, so the models on its way need not know of ensembles. If the
+ensemble's request is traced, the clock forwards every stamp to the step's own trace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.server_settings import Trace, TracedTensor
 
 @dataclass(slots=True)
 class TimeSpent:
-    """Durations in nanoseconds, summed up over steps; of steps that run at the same time all count."""
+    """Durations in nanoseconds, summed over steps, also over those that run concurrently."""
 
     queue_ns: int = 0
     compute_input_ns: int = 0

@@ -1,6 +1,6 @@
-"""Composition: an ensemble bound to the models of its steps.
+"""Composition: an ensemble bound to the models of its steps (composing models), and whether they still fit it.
 
-Flow: model loading → [composition] → ensemble runner. Models are looked up anew for each step that runs, so that a
+Flow: model loader → [composition] → ensemble runner. Models are looked up anew for each step that runs, so that a
 composing model can be replaced while its ensembles serve; the manager then has the composition checked again.
 """
 
@@ -104,14 +104,15 @@ class Composition:
             return False
 
     async def check_ready(self) -> bool:
-        """As `is_ready`, with the composing models asked themselves."""
+        """As `is_ready`, also asking the composing models themselves."""
         if not self.is_ready:
             return False
         models = {(step.model_name, step.model_version) for step in self._steps}
         return await all_ready([self.find(name, version).check_ready for name, version in models])
 
     def note_left_out(self, outputs: Sequence[str]) -> None:
-        """The models of a request's steps did not give these outputs; each is a warning once, then verbose."""
+        """The models of a request's steps did not return these outputs; each is logged as a warning once, then
+        verbosely."""
         for output in outputs:
             level = logging.DEBUG if output in self._left_out else logging.WARNING
             self._left_out.add(output)
@@ -123,8 +124,8 @@ class Composition:
             )
 
     def check_again(self) -> None:
-        """A composing model was replaced: go by its new configuration, or note in `failure` why that cannot be. What
-        runs already goes on as it began."""
+        """A composing model was replaced: use its new configuration, or note in `failure` why that is impossible.
+        Requests in flight go on as they began."""
         try:
             composing = self._find_all(self.config)
             if composing != self._composing:
@@ -165,7 +166,7 @@ class Composition:
             ) from None
 
     def _take_labels(self) -> None:
-        """In place: the model that serves the ensemble shows this very mapping."""
+        """In place, since the model of the ensemble reports this very mapping."""
         self.labels.clear()
         wanted = {output.name for output in self.config.output}
         for step in self._steps:

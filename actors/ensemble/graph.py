@@ -1,4 +1,4 @@
-"""The graph of an ensemble, made once when it is loaded, and the part of it that one set of outputs needs.
+"""Ensemble graph: the dataflow graph of an ensemble's steps, and the plan that a set of requested outputs needs.
 
 Flow: ensemble validation → [ensemble graph] → ensemble state. Plain values without I/O.
 
@@ -248,7 +248,7 @@ class EnsembleGraph:
 
 
 def _kept_on_device(steps: Sequence[Step]) -> set[str]:
-    """The tensors that all steps which read them take where they lie on a device; a condition reads on the host."""
+    """The tensors that all steps which read them accept on a device; a condition is read on the host."""
     kept = {tensor for step in steps for tensor in step.outputs.values()}
     for step in steps:
         if not step.takes_device_tensors:
@@ -285,13 +285,13 @@ def _port(model: ModelConfig, tensor: str, end: ModelInput | ModelOutput) -> Por
 
 
 def _input_port(ensemble: ModelConfig, tensor: ModelInput) -> Port:
-    """Where a client's tensor comes in."""
+    """Where a client's tensor enters."""
     reshape = None if tensor.reshape is None else Reshape(tensor.dims, tensor.reshape.shape)
     return Port(tensor.name, tensor.name, len(tensor.dims) + ensemble.is_batching, ensemble.is_batching, reshape)
 
 
 def _output_port(ensemble: ModelConfig, tensor: ModelOutput) -> Port:
-    """Where a tensor leaves in the response."""
+    """Where a tensor leaves, in the response."""
     reshape = None if tensor.reshape is None else Reshape(tensor.reshape.shape, tensor.dims)
     rank = len(tensor.backend_dims) + ensemble.is_batching
     return Port(tensor.name, tensor.name, rank, ensemble.is_batching, reshape)

@@ -1,7 +1,8 @@
-"""What the requests of one ensemble share and must wait for: requests in flight per step, and the byte budget.
+"""Ensemble limits: what the requests of one ensemble share, which is slots for requests in flight per step, and the
+byte budget.
 
-Flow: ensemble request → [ensemble limits] → ensemble request. Waits are bounded and cancellable; one that is given up
-leaves nothing behind.
+Flow: ensemble request → [ensemble limits] → ensemble request. Waits are bounded and cancellable; a cancelled one leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class EnsembleLimits:
 
     @property
     def held_bytes(self) -> int:
-        """What is held or expected to be, at present."""
+        """What is held or expected to be held, at present."""
         return self._budget.used
 
     def stream_owner(self, depth: int) -> PassOwner:
-        """For the iterations of one stream, which have this depth."""
+        """The owner of the iterations of one stream, which have this depth."""
         return PassOwner(self._streams.setdefault(depth, PassKind(is_stream=True)), MAX_ITERATIONS)
 
     async def begin_request(self, *, starts_with: int) -> Pass:
@@ -58,7 +59,7 @@ class EnsembleLimits:
 
     async def begin(self, owner: PassOwner, *, starts_with: int) -> Pass:
         """As `begin_request`, for an iteration of a stream; that waits as long as the iterations before it need, and so
-        also for a slow reader."""
+        also for a slow client."""
         asked = self._budget.ask(owner, starts_with=starts_with)
         if asked.has_begun:
             return asked

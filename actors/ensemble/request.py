@@ -1,8 +1,8 @@
-"""Ensemble request: takes one request through the graph of its ensemble.
+"""Ensemble request: runs one request through the graph of its ensemble.
 
-Flow: ensemble runner → [ensemble request] → the models of the steps → [ensemble request] → ensemble runner.
-Made by the ensemble runner, and run in the task of the request's caller. A chain of steps needs no other task; steps
-beside each other, and the iterations of decoupled steps, run in tasks of one nursery, so cancelling one cancels all.
+Flow: ensemble runner → [ensemble request] → the models of the steps → [ensemble request] → ensemble runner. Made by the
+ensemble runner, and run in the task of the request's caller. A chain of steps needs no other task; concurrent steps,
+and the iterations of decoupled steps, run in tasks of one nursery, so cancelling one cancels all.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Stream:
             self.end()
 
     def end(self) -> None:
-        """It gives no more responses; told by its last one already, or by its end."""
+        """The stream has no more responses; known from its last one, or from its end."""
         if not self.has_ended:
             self.has_ended = True
             self.ensemble._open_streams -= 1
@@ -71,8 +71,8 @@ class _Stream:
 
 @dataclass(eq=False, slots=True)
 class EnsembleRequest:
-    """`run` once. `send` takes the responses of a decoupled ensemble. `spent` is what the steps have taken so far,
-    `first_response` when the first response was ready, in seconds of Trio's clock."""
+    """`run` once. `send` receives the responses of a decoupled ensemble. `spent` is the time that the steps have taken
+    so far, `first_response` when the first response was ready, in seconds of Trio's clock."""
 
     composition: Composition
     limits: EnsembleLimits
@@ -137,7 +137,7 @@ class EnsembleRequest:
                 await self._follow(*following)
 
     async def _fail(self, iteration: Iteration, error: ServerError) -> None:
-        """The first error ends the request, when the responses before it have been sent."""
+        """The first error ends the request, once the responses before it have been sent."""
         live = self._live.get(iteration)
         if live is None:
             return  # it has responded, this step was not needed for that
@@ -148,12 +148,12 @@ class EnsembleRequest:
         self._end_all()
 
     def _end_all(self) -> None:
-        """What still runs is not needed."""
+        """Cancel what still runs, as its results are not needed."""
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
     async def _start(self, ready: Sequence[Ready]) -> Ready | None:
-        """Give all of these their places in flight, and start all but the last in tasks; that one is answered."""
+        """Take a slot for each of these, and start all but the last in tasks; that one is returned."""
         here: Ready | None = None
         for iteration, node in ready:
             if here is not None:
@@ -172,8 +172,8 @@ class EnsembleRequest:
         self._nursery.start_soon(self._follow, iteration, node)
 
     def _start_in_turn(self, iteration: Iteration, node: Node) -> None:
-        """A decoupled step inside another: its responses leave in turn, so where places in flight are limited it must
-        not take one that an earlier iteration needs, nor hold up the step before it while it waits."""
+        """A decoupled step inside another: its responses are sent in order, so where slots are limited it must not take
+        one that an earlier iteration needs, nor delay the step before it while it waits."""
         assert self._nursery is not None
         self._nursery.start_soon(self._run_in_turn, iteration, node)
 
@@ -190,7 +190,7 @@ class EnsembleRequest:
             await self._follow(iteration, node)
 
     async def _follow(self, iteration: Iteration, node: Node) -> None:
-        """Run a step, whose place in flight is taken, and then one of those that it sets free, until there is none."""
+        """Run a step, whose slot is taken, and then one of those that become ready by it, until there is none."""
         following: Ready | None = iteration, node
         try:
             while following is not None:
@@ -203,8 +203,8 @@ class EnsembleRequest:
             await self._fail(iteration, error)
 
     async def _run_node(self, iteration: Iteration, node: Node, step: Step) -> Ready | None:
-        """Run one step. Its place is given back when those after it have theirs, so a limit holds up what comes before
-        it."""
+        """Run one step. Its slot is given back once those after it have theirs, so a limit applies backpressure to what
+        comes before it."""
         last: SendOrder | None = None
         try:
             if iteration not in self._live:
@@ -238,7 +238,7 @@ class EnsembleRequest:
     async def _run_stream(self, iteration: Iteration, node: Node, step: Step) -> SendOrder | None:
         """Run a decoupled step; each of its responses begins an iteration. Returns the send order of the last one.
 
-        A response is taken when there is room for its iteration, so what cannot be worked off slows the step down.
+        A response is taken when there is room for its iteration, so a backlog slows the step down.
         """
         override = iteration.override(node.reads)
         clock = self._clock(step)
@@ -293,7 +293,7 @@ class EnsembleRequest:
         return step_request(self.request, self._plan, node, inputs, override or sequence_of(self.request), clock)
 
     def _clock(self, step: Step) -> StepClock:
-        """It measures a step; where the request is traced it takes the step's trace, a child of the request's."""
+        """The clock of a step; where the request is traced it takes the step's trace, a child of the request's."""
         trace = self.request.trace
         return StepClock(None if trace is None else trace.child(step.model_name))
 
@@ -335,12 +335,12 @@ class EnsembleRequest:
         return sequence_parameters(override or sequence_of(self.request))
 
     def _is_last(self, iteration: Iteration) -> bool:
-        """Whether no response can come after that of an iteration whose turn it is: no stream goes on, and nothing runs
-        but it and those around it. As in Triton, an end of a stream that becomes known later is told by itself."""
+        """Whether no response can come after that of an iteration whose turn it is: no stream is open, and nothing runs
+        but it and those around it. As in Triton, an end of a stream that becomes known later is sent on its own."""
         return not self._open_streams and len(self._live) == iteration.depth + 1
 
     def _settle(self, iteration: Iteration) -> None:
-        """After each change: what an iteration holds, and which ones have come to nothing."""
+        """After each change: update what an iteration holds, and close those that cannot give a response."""
         live = self._live.get(iteration)
         if live is not None:
             self.limits.hold(live.begun, iteration.held_bytes)
@@ -348,7 +348,7 @@ class EnsembleRequest:
             self._close(barren)
 
     def _close(self, iteration: Iteration) -> None:
-        """No response comes of an iteration any more, nor of those inside it."""
+        """An iteration, and those inside it, will give no response any more."""
         live = self._live.get(iteration)
         if live is None:
             return
@@ -361,21 +361,21 @@ class EnsembleRequest:
             live.order.done()
 
     def _leave(self, live: _Live) -> None:
-        """Others may begin in the place of an iteration."""
+        """Release an iteration's part of the limits."""
         self.limits.leave(live.begun)
         if live.memory is not None:
             live.memory.give(live.size)
 
 
 def _first_text(error: BaseException) -> str:
-    """What went wrong first, out of the group that a nursery makes of it."""
+    """The first error of the exception group of a nursery."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return text_of(error)
 
 
 def _memory_apart(request: InferenceRequest) -> ResponseMemory:
-    """For responses that wait for those of another stream inside the same request, or have them wait."""
+    """The bound for responses that wait for those of another stream inside the same request, or have them wait."""
     return ResponseMemory() if request.response_memory is None else request.response_memory.apart()
 
 
@@ -384,5 +384,5 @@ def _size(tensors: Sequence[Tensor]) -> int:
 
 
 def _with_text(error: ServerError, text: str) -> ServerError:
-    """An error of the same kind. Not of the same class: a model's own class may mean more."""
+    """An error of the same kind, not of the same class: a model's own class may mean more."""
     return KINDS.get(error.kind, ServerError)(text)

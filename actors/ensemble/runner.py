@@ -1,9 +1,9 @@
-"""Ensemble runner: the scheduler of an ensemble, which has no instances but the models of its steps.
+"""Ensemble runner: takes the role of the scheduler for an ensemble, whose instances are the models of its steps.
 
-Flow: core → model → [ensemble runner] → ensemble request → the models of the steps → … → model → core.
-Started and owned by the model actor, in the place of another model's scheduler. An ensemble has no queue: a request
-begins at once, but for the byte budget, and runs in its caller's own task, so the caller's cancel scope is that of all
-its steps. The runner knows all that run: a drain waits for them, and with the runner's end they end.
+Flow: core → model → [ensemble runner] → ensemble request → the models of the steps → … → model → core. Started and
+owned by the model actor, in place of another model's scheduler. An ensemble has no queue: a request begins at once, but
+for the byte budget, and runs in its caller's own task, so the caller's cancel scope is that of all its steps. The
+runner tracks all requests in flight: a drain waits for them, and its end cancels them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from protocol.messages import InferenceRequest, InferenceResponse
 
 @dataclass(eq=False, slots=True)
 class EnsembleRunner:
-    """Ends when drained: asked to, and no request running. Cancelled, it fails those that run, and their steps are
-    given up."""
+    """Ends when drained: asked to, and no request in flight. Cancelled, it fails those in flight and cancels their
+    steps."""
 
     composition: Composition
     version: int
@@ -101,7 +101,7 @@ class EnsembleRunner:
         return is_final
 
     async def _serve(self, request: InferenceRequest, respond: Respond | None) -> InferenceResponse | None:
-        """One request, from its checks to its answer; None if all was sent."""
+        """One request, from its checks to its response; None if all responses were sent."""
         trace = request.trace
         if trace is None:
             return await self._run(request, respond)

@@ -1,4 +1,4 @@
-"""The sequence that an ensemble's request belongs to, as its steps are told and as its response says.
+"""Sequence parameters in ensembles: which sequence id and flags each step's request and the response carry.
 
 A step's response may carry the parameters `sequence_id`, `sequence_start` and `sequence_end`; they then hold for the
 steps that read its tensors, and for the ensemble's response, which otherwise says what the request said. Source:
@@ -18,7 +18,7 @@ _NAMES = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 
 @dataclass(frozen=True, slots=True)
 class SequenceValues:
-    """A request's place in its sequence."""
+    """A request's sequence id and flags."""
 
     id: int | str
     is_start: bool
@@ -26,15 +26,15 @@ class SequenceValues:
 
 
 def sequence_of(request: InferenceRequest) -> SequenceValues:
-    """What the client said."""
+    """The values of the client's request."""
     return SequenceValues(request.sequence_id, request.sequence_start, request.sequence_end)
 
 
 def sequence_override(
     parameters: Mapping[str, ParameterValue], request: InferenceRequest, before: SequenceValues | None
 ) -> SequenceValues | None:
-    """What holds after a step that answered `request` with these parameters; `before` is what held for it, if that was
-    not what the client said. A step that says anything of it says it all: a flag that it leaves out is off.
+    """The values that hold after a step that answered `request` with these parameters; `before` are those that held for
+    it, if they were not the client's. A step that sets any of them sets all: a flag that it omits is off.
 
     Raises:
         InvalidArgument: a parameter of the wrong type.

@@ -1,6 +1,6 @@
-"""The tensors of one ensemble request on their way through the graph, and which steps they set free.
+"""Ensemble state: the tensors of one ensemble request as they become known, and the steps that become ready by them.
 
-Flow: ensemble request tells what a step has given → [ensemble state] → the steps that can run now. Plain and
+Flow: ensemble request, with the outputs of a step → [ensemble state] → the steps that can run now. Plain and
 synchronous: it starts nothing and waits for nothing.
 
 Rules:
@@ -16,7 +16,7 @@ Rules:
 4. A decoupled step opens a child iteration for each of its responses. An iteration sees its own tensors and those of
    the iterations around it, and no others, so tensors of two iterations never meet.
 5. A response leaves out outputs that are SKIPPED or LEFT_OUT, and cannot be made where one is MISSING.
-6. A tensor is let go when all that read it have run, if it is no output and nothing in an inner iteration reads it.
+6. A tensor is released when all that read it have run, if it is no output and nothing in an inner iteration reads it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Iteration:
         return None
 
     def override(self, reads: Iterable[str]) -> SequenceValues | None:
-        """What the steps before have made of the sequence's values; the last of `reads` that says something counts."""
+        """What the previous steps have made of the sequence's values; the last of `reads` that sets them counts."""
         found: SequenceValues | None = None
         iteration: Iteration | None = self
         while iteration is not None:
@@ -94,7 +94,7 @@ Ready: TypeAlias = tuple[Iteration, Node]
 
 
 class EnsembleState:
-    """One request's. Methods answer what can run now; a node is answered once for each iteration."""
+    """The state of one request. Methods return the nodes that are ready; each is returned once per iteration."""
 
     def __init__(self, plan: Plan, request: InferenceRequest) -> None:
         self.plan = plan
@@ -167,12 +167,12 @@ class EnsembleState:
         self._let_go(iteration, node)
 
     def take_barren(self) -> list[Iteration]:
-        """The iterations whose decoupled step has been skipped since the last call: no response comes of them."""
+        """The iterations whose decoupled step was skipped since the last call: they will give no response."""
         barren, self._barren = self._barren, []
         return barren
 
     def close(self, iteration: Iteration) -> None:
-        """Let go of an iteration: its response is made, or none comes of it."""
+        """Release an iteration: its response is made, or there will be none."""
         if iteration.parent is not None:
             iteration.parent.children.discard(iteration)
         iteration.waits_for.clear()
@@ -233,7 +233,7 @@ class EnsembleState:
                 iteration.held_bytes += value.byte_size
 
     def _lack(self, iteration: Iteration, tensor: str, absence: Absence) -> None:
-        """One writer does not give a tensor; it is absent if no other does."""
+        """A writer will not give a tensor; it is absent if no other does."""
         writers = self.plan.writers.get(tensor)
         if writers is not None:
             left, before = iteration.writers.get(tensor, (writers, Absence.SKIPPED))
@@ -252,7 +252,7 @@ class EnsembleState:
                 self._tell(reading, node, tensor, value)
 
     def _tell(self, iteration: Iteration, node: Node, tensor: str, value: Value) -> None:
-        """A node learns of a tensor that it reads."""
+        """A tensor that a node reads is known."""
         left = iteration.waits_for.get(node, _DECIDED)
         if left == _DECIDED:
             return
@@ -270,7 +270,7 @@ class EnsembleState:
             self._ready.append((iteration, node))
 
     def _settled(self) -> list[Ready]:
-        """What can run, after all that is skipped has been passed on."""
+        """The nodes that are ready, after all that is skipped was propagated."""
         while self._skipped:
             iteration, node, absence = self._skipped.popleft()
             if node.is_decoupled:
@@ -301,7 +301,7 @@ class EnsembleState:
 
 
 def _holds(node: Node, tensor: str, value: Value) -> bool:
-    """Whether the node's condition leaves it to run, as far as this tensor says."""
+    """Whether the node's condition lets it run, as far as this tensor decides."""
     condition = node.condition
     if condition is None or condition.tensor != tensor or not isinstance(value, Tensor):
         return True

@@ -1,4 +1,4 @@
-"""The request that an ensemble makes to the model of one of its steps: an ordinary one, batched with others."""
+"""Step request: the ordinary inference request that an ensemble makes to the model of one of its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules between an ensemble and the models of its steps, judged when those are known.
+"""Validation of an ensemble against the models of its steps: datatypes, shapes, and decoupled steps.
 
 Flow: model manager loads the composing models → [ensemble validation] → ensemble graph. Texts are Triton's, but where
 it has no such rule: conditions, and decoupled steps beside each other.

@@ -1,1 +1,1 @@
-"""The life cycle of models: found in a repository, loaded, watched, kept within memory, exchanged and unloaded."""
+"""The life cycle of models: repository polling, loading, version swaps, memory budget, draining and unloading."""

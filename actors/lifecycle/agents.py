@@ -1,4 +1,4 @@
-"""Model agents: the repository agents of one load of one model, from before the load to after the unload.
+"""Repository agents of one model load: called before the load, at its end, and at the unload (Triton's agent actions).
 
 Flow: model life cycle → [model agents] → repository agents, in threads. `attend` runs in the nursery of the models.
 """
@@ -36,10 +36,11 @@ class ModelAgents:
     _loaded: list[tuple[str, RepositoryAgent, AgentModel]] = field(default_factory=list)
 
     async def load(self) -> ModelDirectory:
-        """Where the model is to be loaded from. Raised or cancelled, those agents that came before have been told.
+        """Returns where the model is to be loaded from. If it raises or is cancelled, the agents that were called
+        before have been notified.
 
         Raises:
-            ServerError: an agent is not to be had, or refuses the model.
+            ServerError: an agent cannot be found, or refuses the model.
         """
         wanted = () if self.config.model_repository_agents is None else self.config.model_repository_agents.agents
         directory = self.directory
@@ -76,11 +77,12 @@ class ModelAgents:
         return agent, moved
 
     async def fail(self) -> None:
-        """The load has come to nothing."""
+        """The load has failed: notify the agents."""
         await self._tell_shielded("load_fail", reversed(self._loaded))
 
     async def attend(self, versions: Sequence[VersionEntry]) -> None:
-        """Tell the agents how the loaded versions fare, to their end. Cancelled, they are told of the end at once."""
+        """Notify the agents of the state of the loaded versions until their end. Cancelled, it notifies them of the end
+        at once."""
         if not self._loaded:
             return
         try:
@@ -100,8 +102,7 @@ class ModelAgents:
     async def _tell(
         self, word: str, told: Iterable[tuple[str, RepositoryAgent, AgentModel]], *, abandon: bool = False
     ) -> None:
-        """Cancelled, it waits for the call that is under way, so that no other comes beside it; unless it may abandon
-        it."""
+        """Cancelled, it waits for the call in progress, so that no other overlaps it; unless it may abandon it."""
         for name, agent, model in told:
             try:
                 await trio.to_thread.run_sync(getattr(agent, word), model, abandon_on_cancel=abandon)

@@ -1,6 +1,7 @@
-"""Whether the models that an ensemble needs can be had, before they are loaded and after.
+"""Composing models: checks that the models an ensemble or traffic split needs exist and can serve, before and after
+they load.
 
-Consulted by the model manager, which does the loading.
+Consulted by the model manager, which does the loading. Reads the model table; no I/O.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ComposingModels:
         self._repositories = repositories
 
     async def needs(self, directory: ModelDirectory, parameters: LoadParameters) -> Needs:
-        """What a model needs, by identifiers, as far as that can be known."""
+        """What a model needs, by identifiers, as far as its configuration can be read."""
         needs = await self._loader.composing_models(directory, parameters)
         if not needs.names or not self._repositories.is_namespaced:
             return needs
@@ -41,10 +42,10 @@ class ComposingModels:
         return Needs(tuple(by_name.values()), needs.kind, by_name)
 
     async def check(self, name: str, needs: Needs) -> None:
-        """Before any is loaded, so that no two loads wait for each other.
+        """Check before any is loaded, so that no two loads wait for each other.
 
         Raises:
-            InvalidArgument: it needs itself, a model that is not there, or one whose load waits for it.
+            InvalidArgument: it needs itself, a model that does not exist, or one whose load waits for it.
         """
         all_needs = await self._all_needs(name, needs.names)
         circle = find_circle(name, all_needs)
@@ -60,7 +61,7 @@ class ComposingModels:
             raise InvalidArgument(f"the load of model '{name}' would wait for itself: {' → '.join(circle)}")
 
     def check_loaded(self, name: str, needs: Needs) -> None:
-        """After they were loaded.
+        """Check after they were loaded.
 
         Raises:
             InvalidArgument: one of them does not serve.
@@ -73,7 +74,7 @@ class ComposingModels:
                 )
 
     def _waiting_loads(self, name: str, needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Of the model and whatever it waits for: which loads each of them waits for."""
+        """For the model and whatever it waits for: which loads each of them waits for."""
         waits: dict[str, list[str]] = {}
         left = [name]
         while left:
@@ -88,7 +89,7 @@ class ComposingModels:
         return entry is None or not entry.can_serve
 
     async def _all_needs(self, name: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
-        """What a model's composing models need in their turn, and so on; only of those that can be had."""
+        """The needs of a model's composing models, transitively; only of those that exist."""
         needs: dict[str, Sequence[str]] = {name: names}
         left = list(names)
         while left:

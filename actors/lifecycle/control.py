@@ -1,6 +1,7 @@
-"""Model control: loads and unloads models by name, each with the models that it needs.
+"""Model control: loads and unloads models by name, each together with the models that it needs.
 
-Flow: model manager → [model control] → model life cycle. Its calls run in tasks of the manager's.
+Flow: model manager → [model control] → model life cycle. Its calls run in tasks of the manager's nursery; a caller that
+is cancelled leaves them running.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ logger = logging.getLogger("trioton.model_manager")
 
 
 class ModelControl:
-    """Calls for one model run one after the other, by the lock of its entry in the table, and no more than `load_limit`
-    load at a time. `tasks` outlive the calls."""
+    """Loads and unloads of one model are serialised by the lock of its table entry; at most `load_limit` loads run at a
+    time. `tasks` outlive the calls."""
 
     def __init__(
         self,
@@ -87,7 +88,8 @@ class ModelControl:
         *,
         only_if_absent: bool = False,
     ) -> ModelEntry:
-        """An ensemble's composing models are loaded first, if they are not; those that were `tried` are not again."""
+        """Load a model. An ensemble's composing models are loaded first, if they are not; those that were `tried` are
+        not tried again."""
         with self._defects_told(name):
             if parameters.files:
                 return await self._load_files(name, parameters)
@@ -100,7 +102,7 @@ class ModelControl:
 
     @contextmanager
     def _defects_told(self, name: str) -> Iterator[None]:
-        """A defect costs the call that it meets: that gets an error, as any call that fails."""
+        """A defect fails the call that hits it with an error, and nothing else."""
         try:
             yield
         except ServerError:
@@ -154,7 +156,7 @@ class ModelControl:
     async def _at_hand(
         self, entry: ModelEntry, directory: ModelDirectory
     ) -> AsyncIterator[tuple[ModelDirectory, HeldDirectory | None]]:
-        """The model on this machine; a download that fails is a load that fails."""
+        """The model with its files on this machine; a failed download is a failed load."""
         async with AsyncExitStack() as stack:
             try:
                 here = await stack.enter_async_context(at_hand(directory, limit=self._download_limit))
@@ -173,8 +175,8 @@ class ModelControl:
             raise self._life_cycle.failed(entry, error) from None
 
     async def _load_files(self, name: str, parameters: LoadParameters) -> ModelEntry:
-        """Load a model from what the call brought; no repository needs to have it. The next load without files goes
-        back to the repository."""
+        """Load a model from the files of the call; no repository needs to have it. The next load without files uses the
+        repository again."""
         check_model_name(name)
         files = await trio.to_thread.run_sync(OverrideFiles, name, parameters.files)
         try:
@@ -192,8 +194,8 @@ class ModelControl:
             await release(files)
 
     async def _load_composing(self, entry: ModelEntry, needs: Needs, tried: frozenset[str]) -> None:
-        """Load those models of an ensemble's steps, or of a traffic split, that do not serve, without holding any lock
-        or limit of its own.
+        """Load the models of an ensemble's steps, or of a traffic split, that do not serve, while holding neither a
+        lock nor a load slot.
 
         Raises:
             InvalidArgument: not all of them serve then, or the model would need itself.
@@ -211,7 +213,7 @@ class ModelControl:
             raise self._life_cycle.failed(entry, error) from None
 
     async def _find_directory(self, name: str) -> ModelDirectory:
-        """Raises what a client is told of a name that no repository has, or that more than one has."""
+        """Raises the error for a name that no repository has, or that more than one has."""
         found = await trio.to_thread.run_sync(self._repositories.find_model, name, abandon_on_cancel=True)
         for directory in found.models.values():
             return directory
@@ -221,7 +223,7 @@ class ModelControl:
         raise InvalidArgument(f"failed to load '{name}', {reason}")
 
     async def needs(self, name: str) -> Sequence[str]:
-        """What a model of the repositories needs, as far as that can be known."""
+        """What a model of the repositories needs, as far as its configuration can be read."""
         try:
             directory = await self._find_directory(name)
         except ServerError:
@@ -229,7 +231,7 @@ class ModelControl:
         return (await self._composing.needs(directory, NO_PARAMETERS)).names
 
     def failed_for(self, name: str) -> list[str]:
-        """The models whose last load has failed, perhaps for want of this one."""
+        """The models whose last load failed, perhaps because this one was missing."""
         return [each.name for each in self._table.entries.values() if name in each.needs and each.has_failed]
 
     async def load_resident(self, name: str) -> None:
@@ -254,7 +256,7 @@ class ModelControl:
             await version.ended.wait()
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Returns when the model's versions have been told to end."""
+        """Returns when unloading the model's versions has begun."""
         entry = self._table.find_entry(name)
         if entry is not None:
             with self._defects_told(name):

@@ -1,4 +1,5 @@
-"""Which models need which: what has to be loaded before an ensemble, and kept until it has ended.
+"""Dependencies between models: what an ensemble needs, in which order to load it, and what must stay loaded while it
+runs.
 
 Consulted by the model manager. The functions are pure; `EnsembleDependencies` is state without I/O, written by the
 manager between two checkpoints.
@@ -69,7 +70,7 @@ def needs_of(entry: ModelEntry | None) -> tuple[str, ...] | None:
 
 
 def find_circle(name: str, needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The way from a model over what it needs back to itself, or to another that needs itself; empty for none."""
+    """The cycle of needs from a model back to itself, or to another that needs itself; empty if there is none."""
     done: set[str] = set()
 
     def visit(model: str, trail: list[str]) -> list[str]:
@@ -86,7 +87,7 @@ def find_circle(name: str, needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def load_levels(names: Iterable[str], needs: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """The models in an order in which they can be loaded, those of one level beside each other: each comes after what
+    """The models in an order in which they can be loaded, in levels that can load concurrently: each comes after what
     it needs. Those that need themselves come last, to fail."""
     left = list(names)
     levels: list[list[str]] = []
@@ -101,7 +102,7 @@ def load_levels(names: Iterable[str], needs: Mapping[str, Sequence[str]]) -> lis
 
 
 class EnsembleDependencies:
-    """The ensembles that run, from their load to their end, and what they need."""
+    """The ensembles that are loaded or loading, until they end, and what they need."""
 
     def __init__(self) -> None:
         self._running: dict[VersionEntry, frozenset[str]] = {}
@@ -117,7 +118,7 @@ class EnsembleDependencies:
 
     @contextmanager
     def wanted(self, names: Sequence[str]) -> Iterator[None]:
-        """While an ensemble loads, nobody else unloads what it needs."""
+        """While an ensemble loads, what it needs is not unloaded."""
         self._wanted.update(names)
         try:
             yield
@@ -129,7 +130,7 @@ class EnsembleDependencies:
         return self._wanted[name] > 0 or any(name in names for names in self._running.values())
 
     def draining(self) -> list[VersionEntry]:
-        """The ensembles that finish their requests."""
+        """The ensembles that are draining."""
         return [version for version in self._running if version.state is ModelState.UNLOADING]
 
     def replaced(self, name: str) -> None:

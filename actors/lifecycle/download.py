@@ -1,7 +1,7 @@
-"""Model download: the files of a model in a store, brought to this machine before it is loaded.
+"""Model download: copies the files of a model in an object store to local disk before it is loaded.
 
 Flow: model control → [model download] → repository.stores, in threads. Runs in the task of the load that needs them;
-cancelled, it leaves only whole files in the cache.
+cancelled, it leaves only complete files in the cache.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MEGABYTE = 1e6
 async def at_hand(
     directory: ModelDirectory, *, only_configuration: bool = False, limit: trio.CapacityLimiter | None = None
 ) -> AsyncIterator[tuple[ModelDirectory, HeldDirectory | None]]:
-    """The model where backends can read it: itself, if it lies on this machine, else a copy that lasts until the end of
-    the block and as long as anybody shares it.
+    """Within this block, the model where backends can read it: itself, if it is on a local disk, else a copy that lasts
+    until the end of the block and as long as it is shared.
 
     Args:
-        limit: how many parts of files are downloaded at a time; where absent, `PARALLEL_PARTS` of this model.
+        limit: how many parts of files are downloaded at a time; by default `PARALLEL_PARTS` of this model.
 
     Raises:
-        ServerError: what the store, or the disk, has against it.
+        ServerError: the store or the disk has failed.
     """
     if directory.remote is None:
         yield directory, None
@@ -100,7 +100,7 @@ async def _fetch_file(
     failures: list[ServerError],
     scope: trio.CancelScope,
 ) -> None:
-    """The first failure of any file ends all."""
+    """The first failure of any file cancels the others."""
     try:
         async with trio.open_nursery() as parts:
             for part in file.parts:

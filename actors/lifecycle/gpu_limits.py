@@ -1,6 +1,6 @@
-"""GPU limits: no model is loaded onto a GPU whose memory is used beyond a fraction (`--model-load-gpu-limit`).
+"""GPU load limit (`--model-load-gpu-limit`): refuses to load a model onto a GPU whose memory use exceeds a fraction.
 
-Consulted by model loading. Source: Triton's flag of this name.
+Consulted by the model loader. Source: Triton's flag of this name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ logger = logging.getLogger("trioton.model_loading")
 
 
 def check_gpu_limits(config: ModelConfig, limits: Mapping[int, float]) -> None:
-    """Judge a normalised configuration by the GPUs as they are now; blocks while the driver answers. A GPU whose memory
-    cannot be read does not stop a load, and is told of in the log.
+    """Check a normalised configuration against the GPUs as they are now; blocks while the driver answers. A GPU whose
+    memory cannot be read does not stop a load, and is logged.
 
     Raises:
         Unavailable: a GPU that an instance is for is over its limit.

@@ -1,6 +1,7 @@
-"""Load waits: which models, while they are loaded themselves, wait for loads and unloads of others that they ask for.
+"""Wait graph of loads: which models, while they load, wait for loads and unloads of others that their code has asked
+for.
 
-Consulted by the calls of models and by the model manager, so that no two loads wait for each other. Plain state.
+Consulted by model calls and by the model manager, which refuse a wait that would close a cycle (deadlock). Plain state.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ class LoadWaits:
         self._waits: dict[str, list[str]] = {}
 
     def of(self, name: str) -> Sequence[str]:
-        """What the load of this model waits for."""
+        """The loads that the load of this model waits for."""
         return self._waits.get(name, ())
 
     @contextmanager
     def waiting(self, loading: str, name: str) -> Iterator[None]:
-        """While the model `loading`, which is being loaded, waits for the model `name`.
+        """Within this block, the model `loading`, which is being loaded, waits for the model `name`.
 
         Raises:
             InvalidArgument: that one waits for this one.
@@ -41,7 +42,7 @@ class LoadWaits:
                 del self._waits[loading]
 
     def _chain(self, name: str, loading: str) -> list[str]:
-        """The loads from `loading` by `name` back to `loading`; empty if there is no such way."""
+        """The chain of loads from `loading` by `name` back to `loading`; empty if there is none."""
         ways = [[loading, name]]
         seen: set[str] = set()
         while ways:

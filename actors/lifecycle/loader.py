@@ -1,6 +1,8 @@
-"""From a model directory to `Model` objects that are ready to be run: the blocking and fallible part of a load.
+"""Model loader: from a model directory to `Model` objects that are ready to run; the blocking and fallible part of a
+load.
 
-Reads and completes the configuration, refuses what is not built, picks the versions and places the instances.
+Reads and completes the configuration, refuses what is not supported, selects versions and places instances on devices.
+Cancelled, it leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ logger = logging.getLogger("trioton.model_loading")
 
 @dataclass(frozen=True, slots=True)
 class ModelLoader:
-    """How this server turns directories into models."""
+    """Turns directories into models, with the settings of one server."""
 
     registry: BackendRegistry
     compute_capabilities: Sequence[str] = ()  # of each GPU
@@ -95,10 +97,11 @@ class ModelLoader:
             return Needs()
 
     async def read(self, directory: ModelDirectory, here: ModelDirectory, parameters: LoadParameters) -> LoadedFrom:
-        """What the model is to be loaded from. Files that change after it has begun count as changed. `here` is where
-        its files can be read.
+        """The configuration and where the model is loaded from. Files that change after it has begun count as changed.
+        `here` is where its files can be read.
 
-        Raises ServerError with what is wrong and where."""
+        Raises ServerError with what is wrong and where.
+        """
         files = await trio.to_thread.run_sync(fingerprint, directory)
         return LoadedFrom(await self.read_config(here, parameters), files, directory.path)
 
@@ -203,7 +206,7 @@ class ModelLoader:
     def source(
         self, directory: ModelDirectory, config: ModelConfig, version: int, backend: type[Backend]
     ) -> ModelSource:
-        """One version as a backend gets it."""
+        """One version as its backend gets it."""
         settings: dict[str, str] = {}
         for name in ("", *backend.settings_from, config.backend):
             settings.update(self.backend_config.get(name, {}))
@@ -304,6 +307,6 @@ def _refuse_joining(config: ModelConfig, backend: type[Backend]) -> None:
 
 
 def with_reason(error: Exception) -> str:
-    """How a load error reads in the repository index: Triton's word for its kind, then its text."""
+    """The text of a load error in the repository index: Triton's word for its kind, then its message."""
     label = getattr(error, "label", "Internal")
     return f"{label}: {error}"

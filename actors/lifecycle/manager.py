@@ -1,8 +1,8 @@
-"""Model manager: loads and unloads models and owns every model actor.
+"""Model manager: the actor that owns every model, and handles loads, unloads and the repository index.
 
-Flow: core → [model manager] → model. Started and owned by the core. Loads and unloads are messages, each handled in a
-task of its own, so that a client that goes away ends no load half-way. What a load does is in `lifecycle/control.py`,
-how versions come and go in `lifecycle/versions.py`.
+Flow: core → [model manager] → model. Started and owned by the core. Each load or unload runs in a task of the manager's
+nursery, so that a cancelled client leaves none half done. Loads are in `control`, version swaps in `versions`, both of
+this package.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Unload:
 
 
 class ModelManager:
-    """`run` owns the models; the other methods are its address."""
+    """`run` owns the models; the other methods are the address that others call."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ModelManager:
         self.is_started = False
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load what is to be loaded at the start, then serve until `stop`; drain and unload everything, and return.
+        """Load the start-up models, then serve until `stop`; then drain and unload everything, and return.
 
         Started when the start-up loads have ended; those that failed are in the index with their reason.
         """
@@ -154,8 +154,8 @@ class ModelManager:
 
     @contextmanager
     def load_for(self, loading: str, name: str) -> Iterator[None]:
-        """Around a load or an unload of `name` that a model asks for; if it is being loaded itself, `loading` is its
-        name, and it lends its place among the loads.
+        """Within this block, a load or an unload of `name` runs at the request of a model's code. If that model is
+        being loaded itself, `loading` is its name, and it lends its load slot.
 
         Raises:
             InvalidArgument: the two would wait for each other.
@@ -171,12 +171,12 @@ class ModelManager:
                 self._load_limit.total_tokens -= 1
 
     def open_sequences(self) -> dict[tuple[str, int], int]:
-        """By model and version; only those that have any."""
+        """Open sequences by model and version; only of models that have any."""
         found = {(entry.name, model.version): model.open_sequences for entry, model in self.table.ready()}
         return {key: count for key, count in found.items() if count}
 
     def continues_sequence(self, request: InferenceRequest) -> bool:
-        """Whether a request belongs to a sequence that is open, on its model or one that this is composed of."""
+        """Whether a request belongs to an open sequence of its model, or of one that this is composed of."""
         if not request.sequence_id or request.sequence_start:
             return False
         models = (
@@ -192,19 +192,19 @@ class ModelManager:
         return () if entry is None else entry.ready_versions or tuple(sorted(entry.evicted))
 
     def is_ready(self) -> bool:
-        """Strict readiness: every model that was asked for serves."""
+        """Strict readiness: every model that was explicitly loaded serves."""
         return all(entry.is_as_asked() for entry in self.table.entries.values())
 
     async def check_ready(self) -> bool:
-        """As `is_ready`, with the models asked themselves."""
+        """As `is_ready`, also asking the models themselves."""
         return await all_ready([model.check_ready for _, model in self.table.ready()]) and self.is_ready()
 
     def snapshots(self) -> list[VersionSnapshot]:
         return version_snapshots(self.table)
 
     async def index(self, *, ready: bool) -> list[ModelIndex]:
-        """The known versions, and by name those models of the repositories that were never loaded; without these for
-        a repository that cannot be listed now."""
+        """The known versions, and by name the models of the repositories that were never loaded; without these for a
+        repository that cannot be listed now."""
         found = await trio.to_thread.run_sync(self._repositories.find_models, abandon_on_cancel=True)
         index: list[ModelIndex] = []
         for identifier in sorted({*found.models, *found.duplicates, *self.table.entries}):
@@ -218,14 +218,14 @@ class ModelManager:
         return [entry for entry in index if not ready or entry.state == ModelState.READY.value]
 
     async def load(self, name: str, parameters: LoadParameters) -> None:
-        """Returns when the model serves; raises if it does not. Cancelled, the load goes on without its caller."""
+        """Returns when the model serves; raises if it does not. Cancelled, the load goes on."""
         self._refuse_unless_explicit()
         if parameters.files and parameters.config is None:
             raise InvalidArgument("Load parameter 'config' must be specified for model file override")
         await self._call(partial(Load, name, parameters))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Returns when unloading has begun; requests in flight finish. Unknown models are unloaded already. With
+        """Returns when unloading has begun; requests in flight finish. Unknown models count as unloaded. With
         `unload_dependents` an ensemble's composing models follow it, if they were loaded for it alone."""
         self._refuse_unless_explicit()
         await self._call(partial(Unload, name, unload_dependents))

@@ -1,4 +1,5 @@
-"""The memory budget as a policy: which models hold memory, who uses them, and which go when there is no room.
+"""Memory budget policy: which models hold memory, which are in use, and which are evicted to make room (least recently
+used).
 
 Consulted by the residence, which loads and unloads. Plain and synchronous; sizes are in bytes, times in seconds.
 """
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 
 class Victims(NamedTuple):
-    """The models to unload. Where that does not make room enough (`fits` false), they are those that could go."""
+    """The models to evict. Where that does not make room enough (`fits` is false), they are those that could be."""
 
     names: tuple[str, ...]
     fits: bool
@@ -21,9 +22,9 @@ class Victims(NamedTuple):
 @dataclass(eq=False, slots=True)
 class MemoryBudget:
     """A model holds memory while it is *resident*; while it is *reserved*, that is about to be loaded; and while it is
-    *leaving*, that is being unloaded. Only a resident one that nobody uses is ever chosen to leave.
+    *leaving*, that is being unloaded. Only a resident model that is not in use is ever evicted.
 
-    `limit` may be exceeded only by what callers reserve without asking. Sizes are known from the last load.
+    `limit` is exceeded only where callers reserve without checking. Sizes are known from the last load.
     """
 
     limit: int
@@ -37,7 +38,7 @@ class MemoryBudget:
 
     @property
     def used(self) -> int:
-        """What is held, and what will be soon."""
+        """What is held, and what is reserved."""
         resident = sum(self.sizes[name] for name in self._used_at)
         return resident + sum(self._reserved.values()) + sum(self._leaving.values())
 
@@ -60,11 +61,11 @@ class MemoryBudget:
         return [name for name in names if name not in self._used_at]
 
     def use(self, names: Iterable[str]) -> None:
-        """Somebody uses these from now on, resident or soon to be: they do not leave."""
+        """Mark these in use, resident or soon to be: they are not evicted."""
         self._users.update(names)
 
     def give_back(self, names: Iterable[str], now: float) -> None:
-        """The same as in one `use`."""
+        """Undo one `use` of the same models."""
         for name in names:
             self._users[name] -= 1
             if not self._users[name]:
@@ -73,11 +74,11 @@ class MemoryBudget:
                 self._used_at[name] = now
 
     def reserve(self, sizes: Mapping[str, int]) -> None:
-        """These are about to be loaded, for `add` or `release` to end."""
+        """These are about to be loaded; `add` or `release` ends that."""
         self._reserved.update(sizes)
 
     def release(self, name: str) -> None:
-        """It was not loaded after all, or is resident already."""
+        """End a reservation: it was not loaded after all, or is resident already."""
         self._reserved.pop(name, None)
 
     def add(self, name: str, size: int, now: float) -> None:
@@ -97,14 +98,14 @@ class MemoryBudget:
         self._leaving.pop(name, None)
 
     def remove(self, name: str) -> None:
-        """It is resident no more, by whomever it was unloaded."""
+        """It is no longer resident, whoever unloaded it."""
         self._used_at.pop(name, None)
 
     def victims(self, needed: int, keep: Collection[str], is_idle: Callable[[str], bool]) -> Victims:
-        """Who has to go for so many bytes more: those that were not used for longest, and none without need.
+        """The models to evict for so many bytes more, least recently used first, and none without need.
 
-        They are neither used, nor in `keep`, nor busy in any other way (`is_idle`). Whoever asks for more than the
-        whole budget fits where he is left alone.
+        They are not in use, nor in `keep`, nor busy otherwise (`is_idle`). A model larger than the whole budget fits
+        when it is alone.
         """
         leaving = sum(self._leaving.values())  # they go anyway, and have to be waited for
         missing = self.used - leaving + needed - self.limit
@@ -123,7 +124,7 @@ class MemoryBudget:
         return Victims(tuple(chosen), missing + leaving <= 0 or is_alone)
 
     def doomed(self, needed: int, keep: Collection[str]) -> frozenset[str]:
-        """Who has to go for so many bytes more once nobody uses them: used or not, again by age."""
+        """The models to evict for so many bytes more once they are idle: in use or not, least recently used first."""
         missing = self.used - sum(self._leaving.values()) + needed - self.limit
         chosen: set[str] = set()
         for name in self._by_age(keep):
@@ -134,11 +135,11 @@ class MemoryBudget:
         return frozenset(chosen)
 
     def youngest(self) -> Collection[str]:
-        """The one that was used last, if there is one."""
+        """The most recently used model, if there is any."""
         return self._by_age(())[-1:]
 
     def _by_age(self, keep: Collection[str]) -> list[str]:
-        """The resident models that hold memory, the one that was not used for longest first."""
+        """The resident models that hold memory, least recently used first."""
         return sorted(
             (name for name in self._used_at if self.sizes[name] and name not in keep),
             key=lambda name: (self._used_at[name], name),

@@ -1,6 +1,6 @@
-"""How much memory a model takes: as its configuration states it, as its backend tells, or else by its files.
+"""Memory size of a model: as its configuration states it, as its backend measures it, or else estimated from its files.
 
-Consulted by the residence. The functions look at files and processes, and so belong into a thread.
+Consulted by the residence. The functions read files and processes, so they run in threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARAMETER = "memory_bytes"
 
 
 def stated_bytes(config: ModelConfig) -> int | None:
-    """What the configuration says; None if it says nothing.
+    """The size in the configuration; None if it has none.
 
     Raises:
         InvalidArgument: it is no number of bytes.
@@ -34,7 +34,7 @@ def stated_bytes(config: ModelConfig) -> int | None:
 
 
 def estimated_bytes(model: Model) -> int:
-    """Before it is loaded: as stated, or its files once for each instance."""
+    """The size before a load: as stated, or that of its files once for each instance."""
     stated = stated_bytes(model.config)
     if stated is not None:
         return stated
@@ -43,14 +43,14 @@ def estimated_bytes(model: Model) -> int:
 
 
 def measured_bytes(model: Model) -> int:
-    """When it is loaded: as stated, or what its backend tells, or as estimated."""
+    """The size after a load: as stated, or as its backend measures it, or as estimated."""
     stated = stated_bytes(model.config)
     told = sum(used.byte_size for used in model.memory_usage()) if stated is None else 0
     return told or estimated_bytes(model)
 
 
 def files_bytes(directory: Path) -> int:
-    """Of all files below a directory; 0 where there is none."""
+    """The size of all files below a directory; 0 where there is none."""
     total = 0
     for folder, _, names in os.walk(directory, followlinks=True):
         for name in names:

@@ -1,4 +1,5 @@
-"""Poll policy: which models have changed since they were loaded, and have come to rest.
+"""Poll policy: decides from file fingerprints which models have changed since they were loaded, once the changes have
+settled.
 
 Consulted by the repository watcher. Plain and synchronous.
 """
@@ -12,7 +13,7 @@ S = TypeVar("S")
 
 
 class Changes(NamedTuple):
-    """What to do after a look. `is_restless`: something changes still, so the next look should come soon."""
+    """What to do after a poll. `is_restless`: something is still changing, so the next poll should come soon."""
 
     load: tuple[str, ...] = ()
     unload: tuple[str, ...] = ()
@@ -20,8 +21,8 @@ class Changes(NamedTuple):
 
 
 class PollPolicy(Generic[S]):
-    """Copies take time, and a model may be moved away to be replaced: a change counts when two looks, one after the
-    other, have found the same. `taken` is what was found when the models were loaded first."""
+    """Copies take time, and a model may be moved away to be replaced: a change counts once two successive polls have
+    found the same. `taken` is what was found when the models were first loaded."""
 
     def __init__(self, taken: Mapping[str, S]) -> None:
         self._taken = dict(taken)
@@ -29,12 +30,12 @@ class PollPolicy(Generic[S]):
         self._again: set[str] = set()
 
     def load_again(self, name: str) -> None:
-        """A model is to be loaded at the next look, though nothing of it changes."""
+        """Load a model at the next poll, though its files have not changed."""
         if name in self._taken:
             self._again.add(name)
 
     def look(self, found: Mapping[str, S], busy: Collection[str] = ()) -> Changes:
-        """Take what the latest look has found. Changes of the models that are `busy` stay for a later one."""
+        """Take the result of a poll. Changes of models that are `busy` are left to a later one."""
         last, self.found = self.found, found
         load: list[str] = []
         unload: list[str] = []

@@ -1,8 +1,8 @@
-"""Residence: keeps models within the memory budget, by unloading those that were not used for longest, and loads what a
-request needs.
+"""Residence: keeps models within the memory budget by evicting the least recently used, and loads evicted ones on
+demand.
 
-Flow: core → [residence] → model control, and back with a lease on the model. Owned by the model manager. A lease holds
-a model and all that it is composed of; what is leased is never unloaded for the budget.
+Flow: core → [residence] → model control, and back with a lease on the model. Owned by the model manager. A lease covers
+a model and all that it is composed of; leased models are never evicted.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class Control(Protocol):
 
 
 class ResidenceSnapshot(NamedTuple):
-    """For the metrics. By model: the bytes of those that are resident, evictions, and loads that requests have asked
-    for."""
+    """For the metrics, by model: bytes of the resident ones, evictions, and loads on demand."""
 
     limit: int
     used: int
@@ -54,7 +53,7 @@ class ResidenceSnapshot(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Ticket:
-    """A request in the line. When `done`, it has its leases, or its `error`."""
+    """A queued request for a lease. When `done`, it has its leases, or its `error`."""
 
     names: Sequence[str]
     done: trio.Event = field(default_factory=trio.Event)
@@ -63,7 +62,7 @@ class _Ticket:
 
 
 class Residence:
-    """One server's. `run` is for the requests; the rest may be used before it is started."""
+    """One per server. `run` serves the queue; the rest may be used before it is started."""
 
     def __init__(
         self, limit: int, table: ModelTable, load_limit: trio.CapacityLimiter, failures: CallbackFailures | None = None
@@ -92,14 +91,14 @@ class Residence:
 
     @asynccontextmanager
     async def lease(self, request: InferenceRequest, *, is_nested: bool = False) -> AsyncIterator[None]:
-        """In this block the request's model, and those that it is composed of, are resident, and stay so.
+        """Within this block the request's model, and those that it is composed of, are resident.
 
-        Waits in line while they are loaded, within the request's own timeout. A request that a model makes
-        (`is_nested`) does not wait for room: whoever made the model run may wait for it, so it is loaded above the
-        budget if need be.
+        Queues while they are loaded, within the request's own timeout. A request that a model makes (`is_nested`) does
+        not wait for room, as the calling model may be what it would wait for: its model is loaded above the budget if
+        need be. Cancelled, it leaves the queue and gives its leases back.
 
         Raises:
-            ServerError: a model could not be loaded, or the time was up.
+            ServerError: a model could not be loaded, or the timeout has passed.
         """
         names = self._table.with_needs(request.model_name)
         if is_nested:
@@ -132,7 +131,7 @@ class Residence:
             raise ticket.error.with_traceback(None)
 
     async def _bring_now(self, names: Sequence[str]) -> None:
-        """Whoever runs a model that is itself being loaded holds a place among the loads, and lends it."""
+        """A model that is itself being loaded holds a load slot, and lends it to the loads that it asks for."""
         self._budget.use(names)
         self._load_limit.total_tokens += 1
         try:
@@ -151,7 +150,7 @@ class Residence:
     # The actor
 
     async def run(self) -> None:
-        """Serve those that wait in line. Cancelled, what it loads is given up."""
+        """Serve the queue. Cancelled, it abandons its loads."""
         async with trio.open_nursery() as loads:
             while True:
                 self._changed = trio.Event()
@@ -167,8 +166,8 @@ class Residence:
         self._changed.set()
 
     def _serve_line(self, loads: trio.Nursery) -> None:
-        """Memory is given in the order of the line. Who needs none passes, unless the first in line waits for what he
-        would use: else the models that are busiest would keep all others out for ever."""
+        """Grant memory in the order of the queue. A request that needs none overtakes, unless the first in the queue
+        waits for memory that it would use: else busy models would starve all others."""
         self._doomed = frozenset()
         has_first = False
         for ticket in list(self._line):
@@ -193,8 +192,8 @@ class Residence:
                     self._doomed = self._budget.doomed(sum(needed.values()), ticket.names)
 
     def _trim(self, evictions: trio.Nursery) -> None:
-        """What was loaded above the budget, or has turned out to be larger than thought, is made up for. The last one
-        used stays: alone, it may be larger than the budget."""
+        """Evict for what was loaded above the budget, or is larger than estimated. The most recently used model stays:
+        alone, it may be larger than the budget."""
         if self._budget.is_exceeded:
             for name in self._budget.victims(0, self._budget.youngest(), self._is_idle).names:
                 self._budget.begin_eviction(name)
@@ -202,7 +201,7 @@ class Residence:
         self._is_over = self._budget.is_exceeded
 
     def _fail_line(self, error: Exception) -> None:
-        """The budget has raised: nobody knows who could be let in, so nobody is left waiting."""
+        """The policy has raised: fail all queued requests, since none could be granted any more."""
         self._failures.note("scheduler", error, "the memory budget failed, and with it the requests that wait for it")
         line, self._line = self._line, []
         for ticket in line:
@@ -231,7 +230,7 @@ class Residence:
             self._wake()
 
     async def _load(self, missing: Sequence[str]) -> None:
-        """Those that others are composed of come first."""
+        """Load models, composing ones first."""
         assert self._control is not None
         for name in missing:
             if self._budget.missing([name]):
@@ -239,7 +238,7 @@ class Residence:
                 await self._control.load_resident(name)
 
     def _fail_others(self, missing: Sequence[str], error: ServerError) -> None:
-        """What cannot be loaded now is not tried again for each that waits for it."""
+        """What cannot be loaded now is not tried again for each request that waits for it."""
         for name in self._budget.missing(missing)[:1]:
             for other in [each for each in self._line if name in each.names]:
                 self._line.remove(other)
@@ -263,15 +262,15 @@ class Residence:
             self._wake()
 
     def _is_idle(self, name: str) -> bool:
-        """Nobody loads or unloads it, and it has nothing that a load would not bring back."""
+        """Whether no load or unload of it is under way, and it has no state that a load would not restore."""
         entry = self._table.entries[name]
         return not entry.lock.locked() and not entry.is_overridden and not any(m.has_work for m in entry.models)
 
     # For the life cycle of models
 
     async def make_room(self, entry: ModelEntry, models: Sequence[Model]) -> None:
-        """Before these are loaded, whoever asks for it: unload what nobody uses, as far as that is needed. Where it is
-        not enough, they are loaded all the same."""
+        """Before these are loaded, by whatever request: evict idle models, as far as needed. Where that is not enough,
+        they are loaded all the same."""
         if not models or self._budget.is_reserved(entry.name):
             return
         size = sum([await trio.to_thread.run_sync(estimated_bytes, model) for model in models])
@@ -293,17 +292,17 @@ class Residence:
             raise
 
     async def note_loaded(self, entry: ModelEntry) -> None:
-        """It serves."""
+        """The model serves."""
         size = sum([await trio.to_thread.run_sync(measured_bytes, model) for model in entry.models])
         self._budget.add(entry.name, size, trio.current_time())
         self._wake()
 
     def note_failed(self, entry: ModelEntry) -> None:
-        """It was not loaded."""
+        """The load of the model failed."""
         self._budget.release(entry.name)
         self._wake()
 
     def note_gone(self, entry: ModelEntry) -> None:
-        """Nothing of it serves any more, or holds memory."""
+        """No version of the model serves or holds memory any more."""
         self._budget.remove(entry.name)
         self._wake()

@@ -1,6 +1,6 @@
-"""Every version that serves, as the metrics see it.
+"""Snapshots of the statistics of every ready version, for the metrics endpoint.
 
-Flow: model table → [version snapshots] → metrics.
+Flow: model table → [version snapshots] → metrics. Pure.
 """
 
 from __future__ import annotations

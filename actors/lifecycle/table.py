@@ -1,6 +1,8 @@
-"""The table of the model manager: which versions of which models there are, and how they fare.
+"""Model table: the registry of models and versions with their states (Triton's repository index), and the look-ups in
+it.
 
-Plain state without I/O. The manager writes it, between two checkpoints; the core reads it at any time.
+Plain state without I/O, owned by the model manager, which writes it between two checkpoints; the core reads it at any
+time.
 """
 
 from __future__ import annotations
@@ -127,7 +129,7 @@ class ModelEntry:
         )
 
     def note_failure(self, reason: str) -> None:
-        """A load came to nothing; what served before goes on serving."""
+        """A load has failed; what served before goes on serving."""
         if self.ready_versions:
             self.reload_failure = reason
         else:
@@ -239,10 +241,10 @@ class ModelTable:
         return found.model
 
     def find_all(self, name: str, version: int = LATEST_VERSION) -> list[Model]:
-        """The ready models that a statistics call is about: one version, a model's all, or (no name) everything.
+        """The ready models that a statistics call asks for: one version, all of a model, or (no name) everything.
 
         Raises:
-            InvalidArgument: what is asked for is not there.
+            InvalidArgument: what is asked for does not exist.
         """
         if not name:
             return [model for _, model in self.ready()]
@@ -257,7 +259,7 @@ class ModelTable:
         return found
 
     def ready(self) -> Iterator[tuple[ModelEntry, Model]]:
-        """Every model that serves, or does as soon as it is asked, by name and version."""
+        """Every model that serves, or would after a load on demand, by name and version."""
         for _, entry in sorted(self.entries.items()):
             for model in entry.models or [model for _, model in sorted(entry.evicted.items())]:
                 yield entry, model

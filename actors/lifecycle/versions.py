@@ -1,4 +1,5 @@
-"""The life cycle of a model's versions: loaded beside those that serve, swapped with them, drained and unloaded.
+"""Version life cycle: loads a model's new versions beside the old, swaps them atomically, and drains and unloads the
+old.
 
 Flow: model control → [model life cycle] → model. Runs every model actor, in the model manager's nursery.
 """
@@ -34,7 +35,7 @@ LASTING = (InvalidArgument, NotFound, Unsupported)
 
 
 class LoadFailed(InvalidArgument):
-    """A load that came to nothing. `may_pass`: tried again it may succeed, for it failed by no fault of the files."""
+    """A failed load. `may_pass`: a retry may succeed, as the cause was not in the files."""
 
     def __init__(self, message: str, *, may_pass: bool) -> None:
         super().__init__(message)
@@ -42,7 +43,7 @@ class LoadFailed(InvalidArgument):
 
 
 class _Loaded:
-    """A task status that knows whether it was told."""
+    """A task status that remembers whether it was called."""
 
     def __init__(self, status: trio.TaskStatus[None]) -> None:
         self._status = status
@@ -54,7 +55,7 @@ class _Loaded:
 
 
 class ModelLifeCycle:
-    """Changes the entries of the table. Who calls `replace` or `retire` for an entry holds its lock; `models` is the
+    """Changes the entries of the table. A caller of `replace` or `retire` holds the lock of the entry; `models` is the
     nursery in which models run from their load to their end."""
 
     def __init__(
@@ -128,7 +129,7 @@ class ModelLifeCycle:
         kept: Mapping[int, VersionEntry],
         files: HeldDirectory | None,
     ) -> dict[int, VersionEntry]:
-        """As `_bring_up`, tried again with growing delays while it fails in a way that may pass."""
+        """As `_bring_up`, retried with growing delays while the failure may be transient."""
         backoff = RestartBackoff()
         left = self._retries
         while True:
@@ -148,7 +149,7 @@ class ModelLifeCycle:
     async def _prepare(
         self, entry: ModelEntry, directory: ModelDirectory, config: ModelConfig | None, parameters: LoadParameters
     ) -> tuple[Model, ...]:
-        """Without a configuration, by that of the directory."""
+        """Without a configuration, that of the directory is used."""
         names = entry.needed_names
 
         def find(name: str, version: int) -> Model:
@@ -168,8 +169,8 @@ class ModelLifeCycle:
         kept: Mapping[int, VersionEntry],
         files: HeldDirectory | None,
     ) -> dict[int, VersionEntry]:
-        """All versions, ready. Raised, none of the new ones is left; cancelled, they end with the nursery of the
-        models."""
+        """Load all versions and return when they are ready. If it raises, none of the new ones is left; cancelled, they
+        end with the nursery of the models."""
         new = {
             model.version: kept.get(model.version) or VersionEntry(model.version, model, files, entry.needs)
             for model in prepared
@@ -203,7 +204,7 @@ class ModelLifeCycle:
     async def _update_instances(
         self, prepared: Iterable[Model], kept: Mapping[int, VersionEntry], failures: dict[int, ServerError]
     ) -> dict[int, str]:
-        """Of the versions that serve on; returns why that has failed."""
+        """Update the instances of the versions that serve on; returns why that has failed."""
         for wanted in prepared:
             serving = kept[wanted.version].model if wanted.version in kept else None
             if serving is None or serving.config.instance_group == wanted.config.instance_group:
@@ -240,7 +241,7 @@ class ModelLifeCycle:
         return LoadFailed(f"failed to load '{entry.name}': {reason}", may_pass=not isinstance(error, LASTING))
 
     async def _start(self, name: str, version: VersionEntry, failures: dict[int, ServerError]) -> None:
-        """Bring one version up; its state says how that went, and `failures` gets why it did not."""
+        """Start one version; its state says how that went, and `failures` gets the reason if it failed."""
         began = trio.current_time()
         try:
             await self._models.start(self._run, name, version)
@@ -256,7 +257,7 @@ class ModelLifeCycle:
             version.state, version.load_seconds = ModelState.READY, trio.current_time() - began
 
     async def _run(self, name: str, version: VersionEntry, *, task_status: trio.TaskStatus[None]) -> None:
-        """One model actor, from its load to its end. Once it serves, a failure of it is not the server's."""
+        """Run one model actor, from its load to its end. Once it serves, its failure does not end the server."""
         loaded = _Loaded(task_status)
         try:
             await self._run_to_end(name, version, loaded)
@@ -296,7 +297,7 @@ class ModelLifeCycle:
             await trio.to_thread.run_sync(return_free_memory, abandon_on_cancel=True)
 
     def _let_sequences_end(self, replaced: Iterable[VersionEntry], new: Mapping[int, VersionEntry]) -> None:
-        """Open sequences go on where they began; their requests come to the version that serves now."""
+        """Keep a version for its open sequences, whose requests arrive at the version that replaced it."""
         for version in replaced:
             model = version.model
             successor = (new.get(version.version) or new[max(new)]).model
@@ -311,7 +312,7 @@ class ModelLifeCycle:
                 self._lingering.add(version)
 
     def retire(self, versions: Iterable[VersionEntry]) -> None:
-        """Let versions finish their requests and unload; they end in `_run`."""
+        """Have versions drain and unload; they end in `_run`."""
         for version in versions:
             if version.state is ModelState.READY and version.model is not None:
                 version.state = ModelState.UNLOADING
@@ -319,7 +320,7 @@ class ModelLifeCycle:
                 version.model.drain()
 
     async def retire_all(self) -> None:
-        """Let everything finish, each ensemble before the models that its requests still need; the end of all."""
+        """Drain everything at the end of the server, each ensemble before the models that its requests still need."""
         self._is_ending = True
         for version in self._lingering:
             if version.model is not None:

@@ -1,8 +1,8 @@
-"""Repository watcher: `--model-control-mode poll`. Looks at the repositories again and again, and has models loaded and
-unloaded as their files come, change and go.
+"""Repository watcher (`--model-control-mode poll`): polls the repositories, and loads and unloads models as their files
+change.
 
-Flow: files → [repository watcher] → model control. Owns the timer and what was seen last. Each change runs in a task
-of its own, so a load that takes long holds up nothing but further changes of its own model.
+Flow: files → [repository watcher] → model control. Owns the timer and what was last seen. Each change runs in a task of
+its own, so a long load delays only further changes of its own model. Cancelled, it stops polling.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST_SHARE = 0.1
 
 
 class PolledModels(Protocol):
-    """What the watcher has done; `actors.lifecycle.control.ModelControl` does it."""
+    """What the watcher calls; implemented by `actors.lifecycle.control.ModelControl`."""
 
     @property
     def out_of_reach(self) -> Collection[str]:
@@ -41,21 +41,22 @@ class PolledModels(Protocol):
         ...
 
     async def load(self, name: str) -> object:
-        """Returns when the model serves as it is now. Raises ServerError, and then what served before serves on."""
+        """Returns when the model serves as its files are now. Raises ServerError, and then the old version still
+        serves."""
         ...
 
     async def unload(self, name: str) -> None: ...
 
     def failed_for(self, name: str) -> Sequence[str]:
-        """The models whose last load has failed, perhaps for want of this one."""
+        """The models whose last load failed, perhaps because this one was missing."""
         ...
 
 
 class RepositoryWatcher:
-    """`begin` before the models are loaded first, then `run`, cancelled at the end.
+    """`begin` before the models are first loaded, then `run`, cancelled at the end.
 
     Args:
-        poll_seconds: between two polls; 0 means that nothing is polled.
+        poll_seconds: between two polls; 0 turns polling off.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class RepositoryWatcher:
         self._busy: dict[str, trio.Event] = {}
 
     async def begin(self) -> None:
-        """Take the files as they are now for those that are loaded."""
+        """Record the files as they are now for the models that are loaded."""
         self._policy = PollPolicy(await trio.to_thread.run_sync(self._repositories.look, {}, abandon_on_cancel=True))
 
     async def run(self) -> None:
@@ -90,7 +91,7 @@ class RepositoryWatcher:
                 pause = max(min(self._poll_seconds, RESTLESS_SECONDS) if is_restless else self._poll_seconds, least)
 
     async def _poll(self, changes: trio.Nursery) -> bool:
-        """Returns whether something changes still."""
+        """Returns whether something is still changing."""
         found = await trio.to_thread.run_sync(self._repositories.look, self._policy.found, abandon_on_cancel=True)
         for name in self._models.out_of_reach:
             self._policy.load_again(name)
@@ -104,7 +105,7 @@ class RepositoryWatcher:
         return wanted.is_restless
 
     def _start(self, changes: trio.Nursery, name: str, needs: Sequence[str], *, is_load: bool = False) -> None:
-        """After whatever it needs that was started before."""
+        """Start a change after those of the models that it needs."""
         before = [self._busy[needed] for needed in needs if needed in self._busy]
         self._busy[name] = trio.Event()
         if is_load:

@@ -1,1 +1,1 @@
-"""What actors send to each other: messages, inboxes, and the slots in which replies are left."""
+"""Messages between actors, inboxes, and the slots for replies."""

@@ -1,7 +1,7 @@
-"""Inbox: what an actor's task has been told and has not taken yet.
+"""Inbox: an unbounded queue of messages for the one task of an actor, cheaper than a memory channel.
 
-What an unbounded memory channel does for one task that hears, at a fraction of its cost. An actor that notes by a call
-what it is told needs none (`actors.scheduling.base`).
+Owned by the actor that receives from it. Actors that handle messages synchronously, in the sender's call, need none
+(`actors.scheduling.base`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Inbox(Wakeup, Generic[T]):
-    """Closed, what is in it can still be taken, and no more comes."""
+    """Once closed, what is in it can still be received, and sending raises."""
 
     __slots__ = ("_is_closed", "_messages")
 

@@ -1,4 +1,4 @@
-"""What the actors say to each other: frozen, except for the request in the queue, which has a state.
+"""The messages between actors: frozen structs, except for the queued request, which has state.
 
 Structs of msgspec: a frozen dataclass takes seven times as long to make.
 """
@@ -27,10 +27,10 @@ class QueuedRequest(msgspec.Struct, eq=False):
     """A request on its way through a model. `arrival` is in seconds of Trio's clock.
 
     Its caller sets `is_cancelled` when it gives up; whoever holds the request then may drop it. `failure` is why a
-    stream of responses ended early. `turn` is its place among requests whose streams keep their order. `watcher` is who
-    runs it, and is told when its caller gives up. `response_count` is how many responses a stream has had so far.
-    `take_states` takes from each response of a stream what is for the scheduler; what it answers ends the stream.
-    `is_for_nobody` marks what only fills a row of a batch. `waiting` counts the responses of a stream that its caller
+    stream of responses ended early. `turn` is its position among requests whose streams are ordered. `watcher` runs the
+    request, and is notified when its caller gives up. `response_count` is how many responses a stream has had so far.
+    `take_states` takes from each response of a stream what is for the scheduler; an error that it returns ends the
+    stream. `is_for_nobody` marks a padding row of a batch. `waiting` counts the responses of a stream that its caller
     has not taken.
     """
 
@@ -55,37 +55,37 @@ class QueuedRequest(msgspec.Struct, eq=False):
         return self.reply
 
     def cancel(self) -> None:
-        """Its caller gives up."""
+        """The caller has given up."""
         self.is_cancelled = True
         if self.watcher is not None:
             self.watcher(self)
 
     def answer(self, reply: Reply) -> None:
-        """Hand the only answer to the caller, if it is still there. Never waits: the reply channel has room for it."""
+        """Send the only reply to the caller, if it is still there. Never waits: the reply slot has room for it."""
         if not self.is_cancelled:
             self.reply.send_nowait(reply)
 
 
 class Execute(msgspec.Struct, frozen=True):
-    """To a model instance: run this batch. With `keeps_rows` also those requests whose callers have gone: a request's
-    place in the batch has a meaning."""
+    """To a model instance: run this batch. With `keeps_rows` requests whose callers have gone are kept, since a
+    request's row in the batch has a meaning."""
 
     batch: Sequence[QueuedRequest]
     keeps_rows: bool = False
 
 
 class BatchInbox(Protocol):
-    """Where a model instance is given its batches."""
+    """The inbox of a model instance for batches."""
 
     def send_nowait(self, message: Execute) -> None:
         """Raises trio.BrokenResourceError once it is closed."""
 
     def close(self) -> None:
-        """Finish what was given, and unload."""
+        """Finish the batches that were sent, and unload."""
 
 
 class InstanceAddress(msgspec.Struct, frozen=True, eq=False):
-    """A loaded model instance. An instance is given no more than the batch that it runs and the next, so its `inbox` is
+    """The address of a loaded model instance. It has at most the batch that it runs and the next, so its `inbox` is
     never full. `prefetch` makes it take the next one while it runs one; None where that waits in the inbox."""
 
     name: str
@@ -112,17 +112,17 @@ class InstanceReady(msgspec.Struct, frozen=True):
 
 
 class InstanceGone(msgspec.Struct, frozen=True):
-    """To a scheduler: this instance takes no more batches."""
+    """To a scheduler: this instance is gone and takes no more batches."""
 
     instance: InstanceAddress
 
 
 class RestartDelayed(msgspec.Struct, frozen=True):
-    """To a scheduler: no instance is being started again now, so nobody needs to wait for one."""
+    """To a scheduler: no instance is being restarted now, so requests need not wait for one."""
 
 
 class RemoveInstance(msgspec.Struct, frozen=True):
-    """To a scheduler: have the instance of this name finish what it has, and no more; others take its place."""
+    """To a scheduler: have the instance of this name finish its batches and end; others replace it."""
 
     name: str
 
@@ -145,7 +145,7 @@ class BatchDone(msgspec.Struct, frozen=True):
 class StreamEnded(msgspec.Struct, frozen=True):
     """To a scheduler: a request to a decoupled model has had its last response, or its error. `first_response` is when
     the first one left, in seconds of Trio's clock. The error `Rescheduled` ends only a round of an iterative sequence:
-    the request's reply channel is open."""
+    the request's reply channel stays open."""
 
     item: QueuedRequest
     error: ServerError | None
@@ -153,8 +153,8 @@ class StreamEnded(msgspec.Struct, frozen=True):
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """To a scheduler: accept no more requests, finish those that are here, then end. With `lets_sequences_end` those of
-    sequences that are open are accepted, until each has ended or has been idle for too long."""
+    """To a scheduler: accept no more requests, finish those that it has, then end. With `lets_sequences_end` requests
+    of open sequences are accepted, until each has ended or timed out."""
 
     lets_sequences_end: bool = False
 
@@ -165,8 +165,8 @@ SchedulerMessage: TypeAlias = (
 
 
 class SchedulerAddress(msgspec.Struct, frozen=True):
-    """`send_nowait` has the scheduler note a message before it returns, and never waits. It raises Unavailable if the
-    scheduler has ended. Requests may be answered meanwhile (see `actors.scheduling.base`)."""
+    """The address of a scheduler. `send_nowait` handles a message before it returns, and never waits. It raises
+    Unavailable if the scheduler has ended. Requests may be answered within the call (see `actors.scheduling.base`)."""
 
     send_nowait: Callable[[SchedulerMessage], None]
     # As telling `Submit`, but what can run is given out only when `flush` is called, which must follow soon.
@@ -175,7 +175,7 @@ class SchedulerAddress(msgspec.Struct, frozen=True):
 
 
 class StoppedAccepting(Unavailable):
-    """The model drains: the request was not taken, and a version that has replaced it may take it."""
+    """The model drains: it did not take the request; a version that has replaced it may."""
 
 
 def stopped_accepting() -> StoppedAccepting:

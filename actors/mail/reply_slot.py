@@ -1,6 +1,7 @@
-"""Where the only answer to a request is left for its caller.
+"""Reply slot: a one-shot channel for the only reply to a request.
 
-A memory channel does the same for streams of answers; for one answer it costs several times as much, on the main road.
+Owned by the caller, who waits for it. A memory channel does the same for streams of replies; for one reply it costs
+several times as much, on the path of every request.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Reply: TypeAlias = InferenceResponse | ServerError
 
 
 class ReplySlot(Wakeup):
-    """Room for one answer, and one task that waits for it."""
+    """Room for one reply, and one task that waits for it."""
 
     __slots__ = ("_reply",)
 
@@ -26,14 +27,14 @@ class ReplySlot(Wakeup):
         self._reply: Reply | None = None
 
     def send_nowait(self, reply: Reply) -> None:
-        """Raises trio.WouldBlock if there is an answer already."""
+        """Raises trio.WouldBlock if there is a reply already."""
         if self._reply is not None:
             raise trio.WouldBlock
         self._reply = reply
         self.wake()
 
     async def receive(self) -> Reply:
-        """The answer, once. Cancelled, an answer that comes is kept."""
+        """The reply, once. Cancelled, a reply that comes later is kept."""
         if self._reply is None:
             await self.wait()
             assert self._reply is not None  # only an answer ends the wait

@@ -1,7 +1,8 @@
-"""Turns: `preserve_ordering` of a decoupled model, whose requests have any number of responses each.
+"""Turns: `preserve_ordering` for decoupled models, whose requests have any number of responses each.
 
-All responses of a request leave before the first one of a later request. What a model gives too early is held, since
-to make the model wait could mean to wait for ever: one thread may answer all its requests.
+All responses of a request are sent before the first one of a later request. Early responses are held, since blocking
+the model could deadlock it: one thread may answer all its requests. Owned by the model; a cancelled caller leaves the
+order.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ MAX_HELD_BYTES = 64 << 20
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """One request's place in the order, from when it joins. Its caller waits for it, hands on what was held and then
-    what comes, and leaves the order in whatever way the request ends."""
+    """One request's position in the order, from when it joins. Its caller waits for it, forwards what was held and then
+    what comes, and leaves the order however the request ends."""
 
     order: TurnOrder
     held: list[InferenceResponse] = field(default_factory=list)
@@ -35,11 +36,11 @@ class Turn:
         self._began.set()
 
     def join(self) -> None:
-        """Take a place behind all that have one."""
+        """Take the last position."""
         self.order.admit(self)
 
     def pass_by(self) -> None:
-        """The request has ended: if it has no place in the order, it need not wait for one."""
+        """The request has ended: if it has no position in the order, it need not wait for one."""
         if self not in self.order:
             self.begin()
 
@@ -86,7 +87,7 @@ class TurnOrder:
         return turn in self._turns
 
     def leave(self, turn: Turn) -> None:
-        """One that leaves from the middle lets nobody pass; one that has not joined changes nothing."""
+        """Leaving from the middle lets no other begin; leaving without having joined changes nothing."""
         self._turns.pop(turn, None)
         for first in self._turns:
             first.begin()

@@ -1,6 +1,6 @@
-"""The responses of one request to a decoupled model that wait for its caller: counted, and bounded in bytes.
+"""Responses of one request to a decoupled model that its caller has not taken yet: counted, and bounded in bytes.
 
-Flow: model instance -> response stream -> [waiting responses] -> the request's caller.
+Flow: model instance → response stream → [waiting responses] → the request's caller. Backpressure for the model.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from protocol.messages import InferenceResponse
 
 
 class WaitingResponses:
-    """A `with` block around all that the caller does with them, after which nothing of them counts. They are taken in
-    the order in which they were put; each counts until it has been handed on."""
+    """A `with` block around all that the caller does with them; at its end, also by cancellation, nothing of them
+    counts any more. They are taken in the order in which they were put; each counts until it has been passed on."""
 
     __slots__ = ("_is_over", "_kept", "_memory", "_sizes")
 
@@ -36,7 +36,7 @@ class WaitingResponses:
         self._sizes.clear()
 
     def put(self, response: InferenceResponse) -> bool:
-        """Whether there is room for one more, which counts then; after the end there always is."""
+        """Whether there is room for one more, which counts from then on; after the end there always is."""
         if self._is_over:
             return True
         size = response_size(response)
@@ -46,31 +46,31 @@ class WaitingResponses:
         return True
 
     async def put_later(self, response: InferenceResponse) -> None:
-        """As `put`, when there is room."""
+        """As `put`, waiting until there is room."""
         while not self.put(response):
             await self._memory.wait_freed()
 
     def keep(self, response: InferenceResponse) -> None:
-        """Count one over all calls only, to the request's end: it waits for an earlier request to end, whose responses
-        it must not hold up."""
+        """Count one only against the bound over all calls, until the request ends: it waits for an earlier request to
+        end, whose responses it must not delay."""
         if not self._is_over:
             size = response_size(response)
             self._kept += size
             self._memory.keep(size)
 
     def remove_first(self) -> None:
-        """It has been handed on."""
+        """The first was passed on."""
         if self._sizes:
             self._memory.give(self._sizes.popleft())
 
     def remove_last(self) -> None:
-        """It was not sent after all."""
+        """The last was not sent after all."""
         if self._sizes:
             self._memory.give(self._sizes.pop())
 
 
 def response_size(response: InferenceResponse) -> int:
-    """In bytes, of its tensors."""
+    """The size of its tensors in bytes."""
     size = 0
     for tensor in response.outputs:
         size += tensor.byte_size

@@ -1,1 +1,2 @@
-"""What is counted and timed: statistics of model versions, latencies, and metrics that models define."""
+"""Statistics and metrics: counters of model versions, latency histograms and summaries, and metrics that models
+define."""

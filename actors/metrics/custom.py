@@ -1,7 +1,7 @@
-"""Custom metrics: what the server's models count for themselves (`backends.services.CustomMetrics`).
+"""Custom metrics: metric families that models create (`backends.services.CustomMetrics`), in one registry per server.
 
-Consulted by the backends, read by the exposition. Plain state of one server: models and instances that name the same
-family share it, and the same labels share one value; a value vanishes with its last holder.
+Written by the backends, read by the exposition. Plain state: models and instances that name the same family share it,
+and the same labels share one value; a value is removed with its last holder.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class _Family:
 
 
 class CustomMetrics:
-    """One server's. `reserved` says of a name whether the server has a metric of its own under it; without `is_enabled`
-    there are no metrics at all."""
+    """The metric families of one server. `reserved` tells whether the server has a metric of its own of a name; without
+    `is_enabled` there are no metrics at all."""
 
     def __init__(self, reserved: Callable[[str], bool] = lambda name: False, *, is_enabled: bool = True) -> None:
         self._reserved = reserved
@@ -84,10 +84,10 @@ class CustomMetrics:
         self._families: dict[str, _Family] = {}
 
     def family(self, name: str, description: str, kind: MetricKind) -> FamilyHandle:
-        """The family of this name, made if there is none; the first description stays.
+        """The family of this name, created if there is none; the first description stays.
 
         Raises:
-            Unsupported: metrics are off. InvalidArgument: no name for a metric. AlreadyExists: there is another one.
+            Unsupported: metrics are off. InvalidArgument: an invalid name. AlreadyExists: another kind has the name.
         """
         if not self._is_enabled:
             raise Unsupported("metrics are not enabled at this server")
@@ -103,7 +103,7 @@ class CustomMetrics:
         return FamilyHandle(family, self._families)
 
     def values(self) -> Iterator[FamilyValues]:
-        """Everything that is held now."""
+        """All current values."""
         for _, family in sorted(self._families.items()):
             shown = [series.frozen() for series in family.series.values()]
             yield FamilyValues(family.name, family.description, family.kind, shown)
@@ -133,7 +133,7 @@ class FamilyHandle:
         self._is_closed = False
 
     def metric(self, labels: Mapping[str, str], buckets: Sequence[float]) -> MetricHandle:
-        """Raises InvalidArgument: no name for a label, or bounds that are no bounds, or others than before."""
+        """Raises InvalidArgument: an invalid label name, or bounds that are invalid or differ from those before."""
         for label in labels:
             if not _LABEL.fullmatch(label) or (label == "le" and self._family.kind == "histogram"):
                 raise InvalidArgument(f"'{label}' is no name for a label of the metric '{self._family.name}'")

@@ -1,4 +1,5 @@
-"""Histograms of durations, cheap enough to be on by default: see `latencies`, which keeps observations for a while."""
+"""Histograms of durations, cheap enough to be on by default. `latencies` collects observations and adds them in
+bulk."""
 
 from __future__ import annotations
 

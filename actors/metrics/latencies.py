@@ -1,7 +1,7 @@
-"""How the durations of a version's requests are spread: histograms, which are on by default, and summaries.
+"""Latency distributions of one model version: Prometheus histograms, on by default, and summaries with quantiles.
 
-Filled by `statistics`, batch by batch. Durations are in microseconds, but for the time to the first response, which
-Triton has in milliseconds.
+Owned and filled by `statistics`, batch by batch. Durations are in microseconds, but for the time to the first response,
+which Triton has in milliseconds.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def _durations() -> Histogram:
 
 @dataclass(slots=True)
 class LatencyHistograms:
-    """Of successful requests; the histograms are in the metrics' names.
+    """Of successful requests; the histograms are named as the metrics.
 
-    An observation is a number in a list: finding its bucket costs several times as much, unless it is done for hundreds
-    together. Anything that holds others, kept as long, would make work for the garbage collector; numbers do not.
+    An observation is a number appended to a list: finding its bucket costs several times as much, unless done for
+    hundreds at once. Containers kept as long would burden the garbage collector; numbers do not.
     """
 
     request: Histogram = field(default_factory=_durations)

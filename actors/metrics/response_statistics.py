@@ -1,4 +1,4 @@
-"""Statistics of a decoupled model's responses: one row for each place that a response can have among its request's.
+"""Response statistics of a decoupled model: one row for each index of a response within its request.
 
 Filled by `response_stream`, read with the other statistics of the version. Source: Triton's statistics extension.
 """
@@ -51,7 +51,7 @@ class ResponseStatistics:
             sums.success.add_seconds(ended - began)
 
     def count_empty(self, index: int, *, began: float, ended: float) -> None:
-        """A response without a tensor, or a stream's end that came by itself."""
+        """A response without tensors, or the end of a stream on its own."""
         sums = self._at(index)
         if sums is not None:
             sums.empty_response.add_seconds(ended - began)

@@ -1,7 +1,7 @@
-"""Quantiles of what was observed of late: the summaries of `--metrics-config summary_latencies`.
+"""Quantiles over a sliding window of observations: the summaries of `--metrics-config summary_latencies`.
 
-Exact over the last observations, so within any error that a quantile is allowed. Old ones leave by age and by number:
-memory is bounded, and a server under load tells of its last moments.
+Exact over the last observations, so within any error that a quantile is allowed. Old ones expire by age and by number,
+which bounds the memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Statistics of one model version, as the statistics extension and the metrics report them.
 
-Counted by the scheduler, once per batch, so that a request's share of the cost is small. Durations are kept in
+Written by the version's scheduler, once per batch, so that the cost per request is small. Durations are kept in
 nanoseconds; compute durations of a batch count once for every request in it (Triton's statistics extension).
 """
 

@@ -1,4 +1,4 @@
-"""A count and a duration that only grow: what every row of the statistics is made of."""
+"""A count and a cumulative duration: the element of every row of the statistics."""
 
 from __future__ import annotations
 

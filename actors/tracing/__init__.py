@@ -1,1 +1,1 @@
-"""Traces: what is sampled, recorded and handed to files or to OpenTelemetry."""
+"""Tracing: sampling, recording and export of traces, to Triton's JSON files or to OpenTelemetry."""

@@ -1,6 +1,6 @@
-"""W3C Trace Context: where the spans of one request stand among those of others.
+"""W3C Trace Context: the trace and span ids of one request, from and to `traceparent` and `tracestate`.
 
-Pure. A place is decided before the spans are made, so that a model can make spans of its own beneath them.
+Pure. Ids are decided before the spans are made, so that a model can make child spans of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SpanContext:
 
     @property
     def headers(self) -> tuple[str, str]:
-        """`traceparent` and `tracestate` for what is beneath the computation."""
+        """`traceparent` and `tracestate` for children of the compute span."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-01", self.trace_state
 
     @property
@@ -37,12 +37,12 @@ class SpanContext:
 
 
 def place_beneath(traceparent: str, tracestate: str) -> SpanContext:
-    """A new place, in the caller's trace if it has given one that is valid."""
+    """A new context, in the caller's trace if the caller gave a valid one."""
     found = _TRACEPARENT.fullmatch(traceparent)
     caller = 0 if found is None or not int(found.group(2), 16) else int(found.group(1), 16)
     return SpanContext(caller or _random(16), _random(8), tracestate if caller else "")
 
 
 def _random(size: int) -> int:
-    """An id of so many bytes that is not 0, which would be none."""
+    """A random id of so many bytes that is not 0, which would be invalid."""
     return int.from_bytes(secrets.token_bytes(size)) or 1

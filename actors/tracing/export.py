@@ -1,4 +1,4 @@
-"""Mode `opentelemetry`: finished traces as spans, sent to a collector by OTLP over HTTP.
+"""Trace mode `opentelemetry`: exports finished traces as spans to a collector, by OTLP over HTTP.
 
 Flow: tracer → [trace export] → the library's own thread → collector. Needs the extra `trace`. Spans are made when a
 request has ended, from its stamps, so that tracing costs the request no more than in mode `triton`; nothing of the
@@ -44,7 +44,7 @@ _MODEL_ACTIVITIES = frozenset({REQUEST_START, QUEUE_START, REQUEST_END})
 
 
 class TraceExport:
-    """One server's way to its collector. What cannot be sent is dropped and logged by the library."""
+    """The exporter of one server. Spans that cannot be sent are dropped and logged by the library."""
 
     def __init__(self, settings: ExportSettings) -> None:
         """Raises CannotTrace if the settings contradict each other."""
@@ -87,8 +87,8 @@ def _resource(settings: ExportSettings) -> Resource:
 
 
 class PlacedIds(RandomIdGenerator):
-    """Random ids, but for those that were decided before: the next span is made with `trace_id` and `span_id`, where
-    they are not 0."""
+    """Random ids, but for those that were decided before: the next span gets `trace_id` and `span_id`, where they are
+    not 0."""
 
     def __init__(self) -> None:
         self.trace_id = 0
@@ -102,7 +102,7 @@ class PlacedIds(RandomIdGenerator):
 
 
 def _make_spans(tracer: Tracer, ids: PlacedIds, trace: RequestTrace, epoch: int) -> None:
-    """A root with the front end's stamps as events; in it the model's span; in that the computation's."""
+    """A root span with the edge's stamps as events; in it the model's span; in that the compute span."""
     stamps = [(name, ns + epoch) for name, ns in sorted(trace.stamps, key=lambda stamp: stamp[1])]
     if not stamps:
         return
@@ -137,7 +137,7 @@ def _make_span(
     attributes: dict[str, str | int],
     kind: SpanKind = SpanKind.INTERNAL,
 ) -> Context:
-    """A finished span over all of `extent`; answers the context for its children."""
+    """A finished span over all of `extent`; returns the context for its children."""
     times = [ns for _, ns in extent]
     span = tracer.start_span(name, parent, kind, attributes, start_time=min(times))
     for event, ns in events:

@@ -1,4 +1,4 @@
-"""Mode `triton`: finished traces as JSON in files.
+"""Trace mode `triton`: writes finished traces to JSON files.
 
 Flow: tracer → [trace files] → disk. Plain and blocking; the tracer calls it in a thread. After each call the files are
 complete JSON arrays, so that a crash loses no trace that was written. Source: Triton, "Tracing".
@@ -26,8 +26,8 @@ _OPEN, _BETWEEN, _CLOSE = b"[\n", b",\n", b"\n]\n"
 
 
 class TraceFiles:
-    """One server's trace files: `file` for the traces without a log frequency, `file.0`, `file.1`, … for the others.
-    What an earlier server left in them is replaced."""
+    """The trace files of one server: `file` for the traces without a log frequency, `file.0`, `file.1`, … for the
+    others. Files of an earlier run are overwritten."""
 
     def __init__(self, file: str) -> None:
         """Raises CannotTrace if the file's directory is not there."""

@@ -1,4 +1,4 @@
-"""The trace of one request, while it is being made.
+"""The trace of one request in progress: its timestamps, tensors and span context.
 
 Flow: edge → core → model → model instance → edge, carried by the request; `end` hands it to the tracer.
 """
@@ -106,7 +106,7 @@ class RequestTrace:
             self.model_version, self.request_id = model_version, request_id
 
     def record_tensors(self, activity: str, tensors: Sequence[TracedTensor]) -> None:
-        """Those that are beyond the budget are left out."""
+        """Tensors beyond the budget are left out."""
         if not self._is_open or not self.sampling.has_tensors:
             return
         for tensor in tensors:
@@ -147,7 +147,7 @@ class RequestTrace:
             self._finish(self)
 
     def release(self) -> None:
-        """By the tracer, when the trace is written or lost."""
+        """Called by the tracer, when the trace is written or lost."""
         self._budget.give_back(self.tensor_bytes)
         self.tensor_bytes = 0
         self.tensors = []

@@ -1,4 +1,4 @@
-"""Which requests are traced: one set of trace settings while it is in force, with its counters.
+"""Trace sampling: decides which requests are traced under one set of trace settings (rate, count), with its counters.
 
 Pure; every change of settings makes a new one, which begins to count anew. Source: Triton, "Tracing": every rate-th
 request of a model is traced until the count is used up.
@@ -38,7 +38,7 @@ class TraceSampling:
 
     @property
     def settings(self) -> TraceSettings:
-        """As they stand: `count` is what is left."""
+        """The settings as they are now: `count` is what is left."""
         settings = self._settings
         return settings if settings.count < 0 or invalid_reason(settings) else replace(settings, count=self._remaining)
 
@@ -48,8 +48,8 @@ class TraceSampling:
         return self._remaining != 0
 
     def takes(self, model: str, is_known: Callable[[str], bool], *, is_forced: bool) -> bool:
-        """Whether this request is traced. `is_known` is asked once for each model, so that made-up names cost no
-        memory and use up no count. A forced one is traced though it is not its turn, and does not use up the count."""
+        """Whether this request is traced. `is_known` is called once for each model, so that made-up names cost no
+        memory and use up no count. A forced trace is made out of turn, and does not use up the count."""
         if self._remaining == 0:
             return False
         seen = self._seen.get(model)

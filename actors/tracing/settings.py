@@ -1,4 +1,4 @@
-"""What tracing can be told: at the start by flags, later by clients, in the texts of the wire.
+"""Trace settings: parsing and validation of the trace extension's settings, from flags and from clients.
 
 Pure: `actors.tracing.tracer` consults it. Source: Triton's trace extension (reference: HTTP section "Trace settings").
 """
@@ -58,7 +58,7 @@ class TracerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """A client's wish: fields of `TraceSettings` with their new values, and those to clear."""
+    """A client's update: fields of `TraceSettings` with their new values, and those to clear."""
 
     values: Mapping[str, object]
     cleared: frozenset[str]
@@ -126,10 +126,10 @@ def _number(name: str, texts: Sequence[str]) -> int:
 
 
 def changed(settings: TraceSettings, changes: Changes, fallback: TraceSettings) -> TraceSettings:
-    """The settings after a change; what is cleared comes from `fallback`.
+    """The settings after an update; cleared fields come from `fallback`.
 
     Raises:
-        InvalidArgument: they would trace, but cannot.
+        InvalidArgument: they ask for traces that are impossible.
     """
     new = followed(settings, fallback, changes.cleared)
     new = replace(new, **changes.values)  # type: ignore[arg-type]  # `parse_changes` has made them of the right types

@@ -1,4 +1,4 @@
-"""Where finished traces go to: what `actors.tracing.files` and `actors.tracing.export` have in common."""
+"""Trace sink: the interface of the trace exporters (`actors.tracing.files`, `actors.tracing.export`)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from actors.tracing.record import RequestTrace
 
 
 class CannotTrace(Exception):
-    """Tracing cannot start as it was asked for. The text says why and what to change."""
+    """Tracing cannot start as configured. The text says why and what to change."""
 
 
 class TraceSink(Protocol):
     """Called in threads, as it may block; writes do not overlap."""
 
     def write(self, traces: Sequence[RequestTrace]) -> None:
-        """Take these, oldest first. Raises OSError if they are lost."""
+        """Write these traces, oldest first. Raises OSError if they are lost."""
 
     def close(self) -> None:
-        """Send what is left; may take long."""
+        """Flush what is left; may take long."""
 
     def abort(self) -> None:
-        """Make a `close` under way come to its end; quick."""
+        """Make a `close` in progress return; quick."""

@@ -1,4 +1,4 @@
-"""The activities of a trace inside a model, by Triton's names, and how a batch stamps them."""
+"""Trace timestamps inside a model: Triton's activity names, and how a batch records them."""
 
 from __future__ import annotations
 

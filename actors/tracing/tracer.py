@@ -1,6 +1,6 @@
-"""Tracer: decides which requests are traced, and takes their traces to files or to a collector.
+"""Tracer: the actor that decides which requests are traced, and writes finished traces to files or to a collector.
 
-Flow: edge → [tracer] gives a trace → the request carries it through the server → edge ends it → [tracer] → disk.
+Flow: edge → [tracer] makes a trace → the request carries it through the server → edge ends it → [tracer] → sink.
 Started and owned by the server, before its edges; cancelled after them. Its settings can be changed while it runs.
 """
 
@@ -37,7 +37,7 @@ _FIELDS = frozenset(CHANGEABLE.values())
 class Tracer:
     """Implements `protocol.server_settings.TraceControl`. Before and after `run` it traces nothing.
 
-    `is_model_ready` is asked about models by name; it raises what a client is told of one that is not there.
+    `is_model_ready` is asked about models by name; it raises the client's error for one that does not exist.
     """
 
     def __init__(self, settings: TracerSettings, is_model_ready: Callable[[str], bool]) -> None:
@@ -59,11 +59,11 @@ class Tracer:
         self._finished: trio.MemorySendChannel[RequestTrace] | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write traces as they end. Cancelled, as it is in the end, it takes a moment for those that are left; so it is
-        cancelled when no more traces can end.
+        """Write traces as they end. Cancelled, it writes those that are left, within a bounded time; so it is cancelled
+        once no more traces can end.
 
         Raises:
-            CannotTrace: the settings cannot be followed here; before it is started.
+            CannotTrace: the settings are impossible here; before it is started.
         """
         sink = await trio.to_thread.run_sync(open_sink, self._settings)
         to_writer, finished = trio.open_memory_channel[RequestTrace](QUEUED_TRACES)
@@ -160,7 +160,7 @@ class Tracer:
             self._lose([trace], f"more than {QUEUED_TRACES} wait to be written")
 
     async def _write(self, sink: TraceSink, traces: Sequence[RequestTrace]) -> None:
-        """Write what was taken from the queue, though cancelled meanwhile; give it up if the disk hangs."""
+        """Write what was taken from the queue, also when cancelled meanwhile; give up if the disk hangs."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + GRACE_SECONDS) as writing:
             try:
                 await trio.to_thread.run_sync(sink.write, traces, abandon_on_cancel=True, limiter=self._one_writer)
@@ -196,7 +196,7 @@ class Tracer:
 
 
 def open_sink(settings: TracerSettings) -> TraceSink:
-    """What the mode asks for. Raises CannotTrace."""
+    """The sink of a mode. Raises CannotTrace."""
     start = settings.start
     if not start.is_off:
         reason = invalid_reason(start)
