@@ -30,6 +30,7 @@ check: $(VENV)/check-ready
 generate: $(VENV)/check-ready
 	$(BIN)/python -m tests.generate
 	$(BIN)/python -m tests.modules_page
+	$(BIN)/python -m tests.public.listing
 
 bench: $(VENV)/test-ready
 	$(BIN)/python -m tests.bench

@@ -41,31 +41,34 @@ from repository.shape_rules import DimRule, read_shape_rules
 class ArrayBackend(SignatureBackend):
     """A backend whose model maps named arrays to named arrays.
 
-    Subclasses must implement `load_model` and `run`. An ImportError that leaves `load_model` or `signature` becomes
+    Subclasses must implement `load_model` and `run`, which may block: each instance has a thread of its own, in which
+    they are called one after the other. An ImportError that leaves `load_model` or `signature` becomes
     the sentence that says what to install.
     """
 
     joins_requests = True
     can_run_ahead = True  # the instance's thread takes batches one after the other
 
-    # BYTES inputs reach `run` as arrays of `str` instead of `bytes`; a request that is not UTF-8 fails alone.
     text_strings: ClassVar[bool] = False
+    """BYTES inputs reach `run` as arrays of `str` instead of `bytes`; a request that is not UTF-8 fails alone."""
 
-    # While runs take less, the instance's thread does all by itself: to hand on what is the host's costs some 0.05 ms.
+    # To hand on what is the host's costs some 0.05 ms.
     overlaps_from_ns: ClassVar[int] = 1_000_000
+    """While runs take less than so many nanoseconds, the instance's thread does all by itself."""
 
-    # Large inputs that the server joins begin at a multiple of so many bytes; 0 where the framework does not care.
     alignment: ClassVar[int] = 0
+    """Large inputs that the server joins begin at a multiple of so many bytes; 0 where the framework does not care."""
 
-    # The inputs and outputs of states (`sequence_batching.state`) that the instance holds itself, set by `load_model`:
-    # batches then go to `run_holding`.
     held_inputs: frozenset[str] = frozenset()
+    """The inputs of states (`sequence_batching.state`) that the instance holds itself, set by `load_model`: batches
+    then go to `run_holding`."""
     held_outputs: frozenset[str] = frozenset()
+    """The outputs of these states."""
 
-    # The stream of an instance that computes on a device, set by `load_model`: `run` then gets and gives device tensors
-    # in place of arrays of numbers, and what it gives may be incomplete until the stream has been waited for. Its class
-    # should say `takes_device_tensors`.
     device_stream: DeviceStream | None = None
+    """The stream of an instance that computes on a device, set by `load_model`: `run` then gets and gives device
+    tensors in place of arrays of numbers, and what it gives may be incomplete until the stream has been waited for. Its
+    class should say `takes_device_tensors`. Private."""
 
     def __init__(self, spec: InstanceSpec) -> None:
         super().__init__(spec)
@@ -86,7 +89,13 @@ class ArrayBackend(SignatureBackend):
 
     @abc.abstractmethod
     def load_model(self) -> None:
-        """Load the model of `self.spec`. Called once, first, in the instance's thread."""
+        """Load the model of `self.spec`. Called once, first, in the instance's thread. Not stopped when the load is
+        cancelled: it ends by itself, and `close_model` follows.
+
+        Raises:
+            ServerError: the model cannot be loaded.
+            ImportError: the framework is not installed.
+        """
 
     @abc.abstractmethod
     def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -112,7 +121,7 @@ class ArrayBackend(SignatureBackend):
     ) -> tuple[dict[str, NDArray[Any]], Sequence[Sequence[Tensor]]]:
         """As `run`, for an instance that holds states: they are missing in `inputs` and in the arrays that it returns.
         The states are among the inputs of `requests`, the first time as plain tensors and then as what was returned
-        beside the arrays: for each request its next states, `backends.interface.HeldTensor`."""
+        beside the arrays: for each request its next states, each a `HeldTensor`."""
         raise NotImplementedError(f"{type(self).__name__} holds no states")
 
     def interrupt(self) -> None:

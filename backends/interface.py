@@ -1,4 +1,4 @@
-"""The interface between the actors and a framework.
+"""The interface between the actors and a framework; public as `trioton.backends`.
 
 A *backend* is a class: one subclass of `Backend` per framework, found by name through the entry-point group
 `trioton.backends` (see `backends.registry`). One object of it is one *model instance*: a loaded copy of one version
@@ -35,9 +35,19 @@ from repository.model_config import InstanceKind, ModelConfig, SecondaryDevice
 class ModelSource:
     """One version of a model on disk, with its configuration as far as it is known.
 
-    `settings` are the server's `--backend-config` entries for this backend. `model_file` is the default model
-    file's path; it may name a directory. `services` are there where the model may call its server. `shared` is where
-    a backend keeps what all instances of this load have in common. `devices` gives instances on GPUs their streams.
+    `services`, `devices` and `resources` are for the server's own backends, and private.
+
+    Attributes:
+        name: the model's name.
+        version: its number; 1 where the model has no version directories.
+        model_directory: the model's folder, in which `config.pbtxt` lies.
+        config: its configuration: complete when an instance is made, before that as it was written.
+        settings: the server's `--backend-config` entries for this backend.
+        services: the server's other models, and metrics of a model's own; there where the model may use them.
+        shared: where a backend keeps what all instances of this load have in common.
+        is_flat: the model has no version directories: its files lie in its own.
+        devices: gives instances on GPUs their streams.
+        resources: what backends keep beyond one load, as long as the server lives; None where there is no server.
     """
 
     name: str
@@ -47,10 +57,8 @@ class ModelSource:
     settings: Mapping[str, str] = field(default_factory=dict)
     services: BackendServices | None = field(default=None, compare=False, repr=False)
     shared: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
-    # The model has no version directories: its files lie in its own.
     is_flat: bool = False
     devices: Devices = field(default_factory=Devices, compare=False, repr=False)
-    # What backends keep beyond one load, as long as the server lives; None where there is no server.
     resources: ServerResources | None = field(default=None, compare=False, repr=False)
 
     def for_device(self, kind: InstanceKind, compute_capability: str) -> ModelSource:
@@ -63,18 +71,29 @@ class ModelSource:
 
     @property
     def version_directory(self) -> Path:
+        """The folder of this version's files."""
         return self.model_directory if self.is_flat else self.model_directory / str(self.version)
 
     @property
     def model_file(self) -> Path:
+        """The path of the default model file, which may be a folder; whether it is there has not been looked at."""
         return self.version_directory / self.config.default_model_filename
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """What one instance is to load, and where. `kind` is CPU, GPU or MODEL (AUTO is resolved before). One that is
-    passive is loaded, and executes nothing. Its threads and processes are to run on the `cpu_cores` (see
-    `backends.affinity`), if there are any. `profiles` and `secondary_devices` are those of its instance group."""
+    """What one instance is to load, and where.
+
+    Attributes:
+        source: the version of the model.
+        name: the instance's name, for errors and logs.
+        kind: CPU, GPU or MODEL (AUTO is resolved before).
+        device_id: the GPU's number, where `kind` is GPU.
+        is_passive: the instance is loaded, and executes nothing.
+        cpu_cores: the cores that its threads and processes are to run on; all, where it is empty.
+        profiles: those of its instance group.
+        secondary_devices: those of its instance group.
+    """
 
     source: ModelSource
     name: str
@@ -87,11 +106,18 @@ class InstanceSpec:
 
     @property
     def config(self) -> ModelConfig:
+        """The model's configuration."""
         return self.source.config
 
 
 class BatchTiming(msgspec.Struct, frozen=True):
-    """Where a batch's time went, in nanoseconds: gathering inputs, computing, scattering outputs."""
+    """Where a batch's time went, in nanoseconds.
+
+    Attributes:
+        compute_input_ns: gathering the inputs of the requests.
+        compute_infer_ns: computing.
+        compute_output_ns: scattering the outputs into responses.
+    """
 
     compute_input_ns: int
     compute_infer_ns: int
@@ -99,8 +125,13 @@ class BatchTiming(msgspec.Struct, frozen=True):
 
 
 class BatchResult(msgspec.Struct, frozen=True):
-    """One entry per request of the batch, in order: its response, or the error that concerns it alone; `Rescheduled`
-    for one that is to run again."""
+    """What a batch has come to.
+
+    Attributes:
+        responses: one entry per request of the batch, in order: its response, or the error that concerns it alone;
+            `Rescheduled` for one that is to run again.
+        timing: where the batch's time went.
+    """
 
     responses: Sequence[InferenceResponse | ServerError]
     timing: BatchTiming
@@ -115,7 +146,7 @@ class Responder(Protocol):
 
     async def send(self, response: InferenceResponse) -> None:
         """Give one response; waits while the client is slow to take them. One with `is_final` is the last, and ends
-        the request."""
+        the request. Cancelled: it was not sent, and the request goes on."""
 
     def send_nowait(self, response: InferenceResponse) -> bool:
         """As `send`, but False instead of waiting; then it was not sent."""
@@ -129,8 +160,10 @@ class HeldTensor(Tensor):
     """A state of a sequence that stays where its instance computes (`sequence_batching.state`).
 
     A backend answers with it and gets it with the next request of the sequence, as it is. Only the instance that made
-    it can read it, by `held`, its own; `data` is empty where no client may ask for the output. Who drops it frees the
-    memory.
+    it can read it; `data` is empty where no client may ask for the output. Who drops it frees the memory.
+
+    Attributes:
+        held: the instance's own handle.
     """
 
     held: Any = None
@@ -144,7 +177,9 @@ class Rescheduled(Internal):
     """In place of a response: the request has no answer yet and is to run again, in one of the next batches.
 
     Only for models with `sequence_batching.iterative_sequence`; a caller of any other model gets it as its error.
-    `outputs` are state outputs of this round (`sequence_batching.state`), which the next round gets.
+
+    Attributes:
+        outputs: state outputs of this round (`sequence_batching.state`), which the next round gets.
     """
 
     def __init__(self, outputs: Sequence[Tensor] = ()) -> None:
@@ -160,53 +195,60 @@ class InstanceDied(Unavailable):
 
 
 class Backend(abc.ABC):
-    """One model instance of one framework.
+    """One model instance of one framework: one object is loaded, executes batches, and is unloaded.
 
-    Subclasses raise `protocol.errors.ServerError` with a text that names the model and what to mend; any other
-    exception is reported as an internal error of the model with the exception's text.
+    All methods are called on the server's Trio loop and must not block it. Subclasses raise
+    `trioton.errors.ServerError` with a text that names the model and what to mend; any other exception is reported as
+    an internal error of the model with the exception's text.
+
+    Attributes:
+        spec: what the instance is to load, and where.
     """
 
-    # The number of instances that KIND_CPU gets where the configuration gives no count.
     default_cpu_instance_count: int = 1
-    # Whether models with `model_transaction_policy { decoupled: true }` can be served.
+    """The number of instances that KIND_CPU gets where the configuration gives no count."""
     can_be_decoupled: bool = False
-    # Whether it joins the requests of a batch into tensors, as `batch_input`, `batch_output` and the model's shape
-    # rules (`backends.padding`) say. Else it gets requests that are padded already, and what concerns the batch as a
-    # whole is refused at load.
+    """Whether models with `model_transaction_policy { decoupled: true }` can be served."""
     joins_requests: bool = False
-    # Whether `execute` may be called for the next batch while one runs. Calls are then made in the order in which the
-    # batches are to run, and each raises or returns for itself.
+    """Whether it joins the requests of a batch into tensors, as `batch_input`, `batch_output` and the model's shape
+    rules say. Else it gets requests that are padded already, and what concerns the batch as a whole is refused at
+    load."""
     can_run_ahead: bool = False
-    # Whether it may be given a batch while others go on, as `execute_overlapping` says.
+    """Whether `execute` may be called for the next batch while one runs. Calls are then made in the order in which the
+    batches are to run, and each raises or returns for itself."""
     can_overlap: bool = False
-    # Whether a batch runs without a turn of the loop: then it is told by `cancel`, before the batch that it is given
-    # next, of those callers that have gone already.
+    """Whether it may be given a batch while others go on, as `execute_overlapping` says."""
     runs_at_once: bool = False
-    # How long `unload` may take.
+    """Whether a batch runs without a turn of the loop: then it is told by `cancel`, before the batch that it is given
+    next, of those callers that have gone already."""
     unload_seconds: float = 10.0
-    # What its model file is usually called, for backends from other packages: `trioton repo add` knows files by the
-    # suffix of this name.
+    """How long `unload` may take."""
     model_filename: str = ""
-    # Other backends whose `--backend-config` settings it takes as well; its own win.
+    """What its model file is usually called, for backends from other packages: `trioton repo add` knows files by the
+    suffix of this name."""
     settings_from: tuple[str, ...] = ()
-    # Whether a group of KIND_AUTO goes to the GPU where there is one.
+    """Other backends whose `--backend-config` settings it takes as well; its own win."""
     prefers_gpu: bool = False
-    # Whether instances on a GPU take inputs that lie on a device (`protocol.tensors.device_tensor`), on theirs or
-    # another, as they are. Others get them in host memory.
+    """Whether a group of KIND_AUTO goes to the GPU where there is one."""
     takes_device_tensors: bool = False
-
-    # Whether it takes inputs that are still in their client's memory (`protocol.tensors.shared_tensor`), and reads each
-    # once.
+    """Whether instances on a GPU take inputs that lie on a device, on theirs or another, as they are. Others get them
+    in host memory. Private."""
     takes_shared_tensors: bool = False
+    """Whether it takes inputs that are still in their client's memory, and reads each once. Private."""
 
     def __init__(self, spec: InstanceSpec) -> None:
         self.spec = spec
 
     @classmethod
     async def complete_config(cls, source: ModelSource) -> ModelConfig:
-        """Fill in what the configuration leaves out from the model itself; called where auto-completion is on.
+        """Fill in what the configuration leaves out from the model itself; called where auto-completion is on, before
+        any instance is made.
 
-        Returns a new configuration; raises if model and configuration contradict each other.
+        Returns:
+            A new configuration (`msgspec.structs.replace`), or the same.
+
+        Raises:
+            ServerError: model and configuration contradict each other.
         """
         return source.config
 
@@ -226,16 +268,26 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     async def load(self) -> None:
-        """Make the instance ready to execute. Cancellation must leave nothing behind."""
+        """Make the instance ready to execute; called once, first. Cancelled, as after an error, `unload` follows, and
+        must find what is to be freed.
+
+        Raises:
+            ServerError: the model cannot be loaded.
+        """
 
     @abc.abstractmethod
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
         """Run one batch. The requests are checked against the configuration and agree in all non-batch shapes, but for
-        those of ragged inputs (`allow_ragged_batch`). Outputs are in host memory, but for those that the request's
-        `device_outputs` names: these may be device tensors, and are complete.
+        those of ragged inputs (`allow_ragged_batch`). With `max_batch_size` > 0 the first dimension of every tensor is
+        the batch, and the rows of all requests together are no more than that. Outputs are in host memory, but for
+        those that the request's `device_outputs` names: these may be device tensors, and are complete.
 
-        An exception fails the whole batch; `InstanceDied` also ends the instance. If the caller is cancelled the
-        work may go on, but the instance must then be able to take the next batch or raise `InstanceDied`.
+        Cancelled: the work may go on, but the instance must then be able to take the next batch or raise
+        `InstanceDied`.
+
+        Raises:
+            ServerError: the whole batch fails with it, as with any other exception.
+            InstanceDied: the batch fails, and the instance is unloaded and loaded again.
         """
 
     async def execute_overlapping(self, requests: Sequence[InferenceRequest], free: Callable[[], None]) -> BatchResult:
@@ -275,10 +327,10 @@ class Backend(abc.ABC):
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
     ) -> BatchTiming:
-        """Run one batch of a decoupled model; each request has its responder, in order.
+        """Run one batch of a decoupled model (`can_be_decoupled`); each request has its responder, in order.
 
         Returns when the instance can take the next batch; responders may be used after that, until each is closed. An
-        exception closes those of the batch that are open.
+        exception closes those of the batch that are open. Cancelled: as `execute`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no decoupled models")
 

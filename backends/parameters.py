@@ -15,7 +15,11 @@ _INTEGER = re.compile(r"\s*([+-]?\d+)")
 
 
 def parse_bool(value: str, *, place: str) -> bool:
-    """true, on, 1, false, off, 0 in any case. `place` (model and key) opens the error's text."""
+    """true, on, 1, false, off, 0 in any case. `place` (model and key) opens the error's text.
+
+    Raises:
+        InvalidArgument: the text is none of these.
+    """
     lowered = value.lower()
     if lowered in _TRUE:
         return True
@@ -25,7 +29,12 @@ def parse_bool(value: str, *, place: str) -> bool:
 
 
 def parse_int(value: str, *, place: str) -> int:
-    """The integer that the text begins with; what follows it is ignored, as C++'s `stoi` does."""
+    """The integer that the text begins with; what follows it is ignored, as C++'s `stoi` does. `place` (model and key)
+    opens the error's text.
+
+    Raises:
+        InvalidArgument: the text begins with no integer.
+    """
     found = _INTEGER.match(value)
     if found is None:
         raise InvalidArgument(f"{place}: failed to convert '{value}' to integral number")

@@ -141,7 +141,7 @@ def _import(entry_point: EntryPoint, model: str) -> type[Backend]:
     if not (isinstance(found, type) and issubclass(found, Backend)):
         raise Internal(
             f"model '{model}': backend '{entry_point.name}' ({_origin(entry_point)}) is no subclass of "
-            f"backends.interface.Backend, but {found!r}"
+            f"trioton.backends.Backend, but {found!r}"
         )
     return found
 

@@ -31,7 +31,11 @@ class SignatureBackend(Backend):
         """The inputs and outputs that the model's file declares; None if files of this framework do not say.
 
         Called before any instance exists, in a thread of no instance, and only if the configuration lacks inputs
-        or outputs, or `trioton doctor` asks.
+        or outputs, or `trioton doctor` asks. Shapes are whole, the batch dimension included, -1 where variable.
+
+        Raises:
+            ServerError: the file cannot be read.
+            ImportError: the framework is not installed.
         """
         return None
 

@@ -20,6 +20,8 @@ Respond: TypeAlias = Callable[[InferenceResponse], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ServerMetadata:
+    """What a server says of itself; `extensions` are those of the protocol that it has."""
+
     name: str
     version: str
     extensions: tuple[str, ...]
@@ -36,6 +38,8 @@ class TensorMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
+    """What a model takes and gives; `versions` are those that serve, or the one that was asked for."""
+
     name: str
     versions: tuple[str, ...]
     platform: str
@@ -64,12 +68,16 @@ class ModelRepository:
 
 @dataclass(frozen=True, slots=True)
 class StatisticDuration:
+    """How often something has happened, and how many nanoseconds it has taken in all."""
+
     count: int = 0
     ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class InferStatistics:
+    """Where the requests of a model version have spent their time; the `compute_…` ones count requests, not batches."""
+
     success: StatisticDuration = StatisticDuration()
     fail: StatisticDuration = StatisticDuration()
     queue: StatisticDuration = StatisticDuration()
@@ -82,6 +90,8 @@ class InferStatistics:
 
 @dataclass(frozen=True, slots=True)
 class InferBatchStatistics:
+    """The same for batches of one size."""
+
     batch_size: int
     compute_input: StatisticDuration
     compute_infer: StatisticDuration
@@ -127,8 +137,12 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LoadParameters:
-    """What a load call may override. `config` is a model configuration as JSON text; `files` maps
-    `<version>/<name>` to contents."""
+    """What a load may override.
+
+    Attributes:
+        config: a model configuration as JSON text, in place of `config.pbtxt`.
+        files: contents by `<version>/<name>`, in place of the model's files; `config` must then be given.
+    """
 
     config: str | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)

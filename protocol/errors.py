@@ -30,6 +30,8 @@ class Internal(ServerError):
 
 
 class NotFound(ServerError):
+    """There is no such model, version, or other thing that was named."""
+
     kind = "NOT_FOUND"
     label = "Not found"
 
@@ -55,6 +57,8 @@ class Overloaded(Unavailable):
 
 
 class Unsupported(ServerError):
+    """The server, or the model, cannot do this at all."""
+
     kind = "UNSUPPORTED"
     label = "Unsupported"
 
@@ -64,6 +68,8 @@ class Decoupled(Unsupported):
 
 
 class AlreadyExists(ServerError):
+    """What was to be made is there already."""
+
     kind = "ALREADY_EXISTS"
     label = "Already exists"
 

@@ -27,10 +27,15 @@ LATEST_VERSION = -1
 class Tensor(msgspec.Struct, eq=False):
     """A named array in the protocol's raw layout.
 
-    `data` holds the elements row-major and little-endian; for BYTES each element is a 4-byte little-endian length
-    and its bytes. It is a view wherever it can be (of the received body, of a backend's output), so it must not be
-    written to, and it keeps what it views alive. What lies on a device is a
-    `protocol.tensors.device_tensor.DeviceTensor`.
+    What lies on a device is a `protocol.tensors.device_tensor.DeviceTensor`.
+
+    Attributes:
+        name: the input's or output's name.
+        datatype: the type of its elements.
+        shape: its dimensions, the batch dimension first where the model has one.
+        data: the elements row-major and little-endian; for BYTES each element is a 4-byte little-endian length and its
+            bytes. It is a view wherever it can be (of the received body, of a backend's output), so it must not be
+            written to, and it keeps what it views alive.
     """
 
     name: str
@@ -40,6 +45,7 @@ class Tensor(msgspec.Struct, eq=False):
 
     @property
     def element_count(self) -> int:
+        """The product of the dimensions."""
         return math.prod(self.shape)
 
     @property
@@ -149,16 +155,30 @@ class Caller(Protocol):
 class InferenceRequest(msgspec.Struct, eq=False):
     """One request for one model, as a client sent it.
 
-    `inputs` carry the batch dimension where the model has one. An empty `requested_outputs` means all outputs.
-    `parameters` are the client's own; those with a meaning to the server have fields of their own here.
-    `model_version` is -1 for the latest ready version. `timeout_microseconds` 0 means none. `sequence_id` 0 (or
-    the empty string) means that the request is no part of a sequence. `trace` is there if the request is traced; its
-    edge ends it. `caller` is there if a model has made the request, or an ensemble to answer such a one. Requests with
-    the same `template` are equal but for their id, parameters and the bytes of their tensors: what is found of the
-    names, datatypes, shapes and sizes of one holds for all. An edge that does not know has none.
-    `has_device_inputs` where some of its inputs may lie on a device; of its outputs those in `device_outputs` may come
-    so, and no others. `response_memory` is what the responses of a decoupled model count for while they wait for the
-    client; without one each request has its own bound.
+    All fields after `timeout_microseconds` are the server's own.
+
+    Attributes:
+        model_name: the model that is to answer.
+        inputs: the input tensors, with the batch dimension where the model has one.
+        model_version: the version; -1 for the latest that is ready.
+        id: the client's name for the request; may be empty.
+        requested_outputs: the outputs that are wanted; all where it is empty.
+        parameters: the client's own; those with a meaning to the server have fields here.
+        sequence_id: the sequence that it belongs to; 0 or the empty text for none.
+        sequence_start: whether it is the first of its sequence.
+        sequence_end: whether it is the last one.
+        priority: its level in the queue, 1 for the first; 0 for the model's default.
+        timeout_microseconds: how long it may wait in the queue or, where no queue policy takes it, take in all; 0 for
+            no limit.
+        trace: there if the request is traced; its edge ends it.
+        caller: there if a model has made the request, or an ensemble to answer such a one.
+        has_device_inputs: whether some of the inputs may lie on a device.
+        device_outputs: the outputs that may come on a device; no others may.
+        template: requests with the same one are equal but for their id, parameters and the bytes of their tensors:
+            what is found of the names, datatypes, shapes and sizes of one holds for all. An edge that does not know has
+            none.
+        response_memory: what the responses of a decoupled model count for while they wait for the client; without one
+            each request has its own bound.
     """
 
     model_name: str
@@ -181,8 +201,16 @@ class InferenceRequest(msgspec.Struct, eq=False):
 
 
 class InferenceResponse(msgspec.Struct, eq=False):
-    """One answer. `model_version` is the version that ran; `id` repeats the request's. `is_final` is false where the
-    model may send more for the same request."""
+    """One response to a request.
+
+    Attributes:
+        model_name: the model that has answered.
+        model_version: the version that ran.
+        outputs: the output tensors, with the batch dimension where the model has one.
+        id: repeats the request's.
+        parameters: the model's own.
+        is_final: false where the model may send more for the same request.
+    """
 
     model_name: str
     model_version: int

@@ -1,1 +1,4 @@
-"""From a folder of files to typed model configurations: layout, parsing, validation, completion, version policies."""
+"""From a folder of files to typed model configurations: layout, parsing, validation, completion, version policies.
+
+Private: what other packages may import of it is in `trioton` (`docs/api.md`).
+"""

@@ -155,7 +155,8 @@ class ServerLog:
 
 @contextmanager
 def logging_to(settings: Settings) -> Iterator[ServerLog]:
-    """Send the process's log where the settings say, under the control that is given, until the end of the block.
+    """Send the process's log where the settings say, in Triton's layout, until the end of the block. What it yields
+    controls that log, and is for `Server`, so that clients can change its settings.
 
     Raises:
         OSError: the log file cannot be opened.

@@ -1,11 +1,17 @@
-"""The server: the composition root that starts the actors and the edges, and stops them in order.
+"""Public: a server inside a program that runs on Trio, beside its other work. There may be several in one process.
 
-    Settings → [Server] → ServerCore (the models), then gRPC, HTTP and metrics in front of it
-
-`trioton.process` runs one as a process of its own. A program may also hold one, or several, beside its other work:
+    from trioton.messages import InferenceRequest, Tensor
+    from trioton.server import Settings, open_server
 
     async with open_server(Settings(model_repository=(Path("models"),), http_port=0)) as server:
-        print(server.addresses["http"])
+        host, port = server.addresses["http"]
+        tensor = Tensor.from_numpy("IN", np.ones((1, 16), np.float32))
+        response = await server.models.infer(InferenceRequest("my_model", [tensor]))
+        print(response.outputs[0].as_numpy())
+
+The server is the composition root that starts the actors and the edges, and stops them in order:
+
+    Settings → [Server] → ServerCore (the models), then gRPC, HTTP and metrics in front of it
 """
 
 from __future__ import annotations
@@ -32,7 +38,20 @@ from actors.tracing.tracer import Tracer
 from backends.devices.devices import Devices
 from backends.registry import BackendRegistry
 from protocol.access.keys_file import KeysFile
-from protocol.core import ModelIndex
+from protocol.core import (
+    InferBatchStatistics,
+    InferResponseStatistics,
+    InferStatistics,
+    LoadParameters,
+    MemoryUsage,
+    ModelIndex,
+    ModelMetadata,
+    ModelStatistics,
+    Respond,
+    ServerMetadata,
+    StatisticDuration,
+    TensorMetadata,
+)
 from protocol.errors import ServerError
 from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
@@ -40,7 +59,7 @@ from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.poller import the_poller
 from protocol.reactor.tls import CertificateError
-from protocol.server_settings import LogControl
+from protocol.server_settings import LogControl, LogSettings
 from protocol.shared_memory.table import SharedMemoryTable
 from repository.layout import Repository
 from repository.stores.store_repository import StoreRepository, Stores
@@ -48,16 +67,42 @@ from repository.stores.urls import StoreUrl
 from trioton.custom_collector import is_own_name
 from trioton.edges import Edge, Shared, edges, tls_contexts
 from trioton.ending import Ending, ExitTimeoutExpired
+from trioton.flags import UsageError
 from trioton.gpus import Gpus
+from trioton.in_process import Models
 from trioton.load_report import load_report
-from trioton.log import VERBATIM, ServerLog
+from trioton.log import VERBATIM, ServerLog, logging_to
 from trioton.metrics import Metrics
 from trioton.reload import Reloader
 from trioton.settings import Address, BackendSetting, Settings, backend_settings
 from trioton.store_flags import repository_place
 from trioton.tables import model_table
 
-__all__ = ["ExitTimeoutExpired", "Server", "StartError", "open_server"]
+__all__ = [
+    "Address",
+    "ExitTimeoutExpired",
+    "InferBatchStatistics",
+    "InferResponseStatistics",
+    "InferStatistics",
+    "LoadParameters",
+    "LogControl",
+    "LogSettings",
+    "MemoryUsage",
+    "ModelIndex",
+    "ModelMetadata",
+    "ModelStatistics",
+    "Models",
+    "Respond",
+    "Server",
+    "ServerMetadata",
+    "Settings",
+    "StartError",
+    "StatisticDuration",
+    "TensorMetadata",
+    "UsageError",
+    "logging_to",
+    "open_server",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +115,20 @@ class StartError(Exception):
 
 
 class Server:
-    """One server, good for one `run`.
+    """One server, good for one `run`. `open_server` is the short way to one.
 
-    Clients change the settings of `log`; where none is given, that is without effect on the program's log.
+    It logs by `logging`, to the loggers of the program, and leaves signals to the program. Attributes that are not
+    described here are private.
 
     Attributes:
-        core: the models; may be called without going through an edge.
-        tracer: which requests are traced, and where to.
-        started: set when every edge listens.
+        settings: as given.
+        started: set when every service listens.
         addresses: where the services listen, by "grpc", "http" and "metrics"; complete when the server has started.
+
+    Args:
+        settings: all that can be configured.
+        log: what clients change by the log settings of the protocol, see `logging_to`. Without it their changes are
+            checked and remembered, and have no effect on the program's log.
     """
 
     def __init__(self, settings: Settings, log: LogControl | None = None) -> None:
@@ -130,10 +180,16 @@ class Server:
         self.started = trio.Event()
         self._scope = trio.CancelScope()
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load the models, open the edges, and serve until `stop`.
+    @property
+    def models(self) -> Models:
+        """The server's models, to be called in this process; while the server runs."""
+        return self.core
 
-        Started when every edge listens. Cancelling it stops everything now, and still unloads.
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Load the models, listen, and serve until `stop`; to be started by `await nursery.start(server.run)`.
+
+        Started when every service listens. Cancelled: stops everything now, without waiting for requests, and still
+        unloads the models; nothing is left.
 
         Raises:
             StartError: no such repository, a model that failed to load (with `exit_on_error`), a port that cannot be
@@ -324,7 +380,8 @@ class _Files:
 
 @asynccontextmanager
 async def open_server(settings: Settings) -> AsyncIterator[Server]:
-    """A running server; at the end of the block it is stopped in order, see `Server.stop`.
+    """A running server for the time of a block, at whose end it is stopped in order, see `Server.stop`. Cancelled: it
+    is stopped at once, and its models are unloaded.
 
     Raises:
         StartError, ExitTimeoutExpired: as from `Server.run`; like whatever the block raises, in an ExceptionGroup.

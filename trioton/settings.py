@@ -29,7 +29,9 @@ from trioton.flags import (
     filesystem_path,
     flag,
     integer,
+    read_arguments,
     repeatable,
+    rows,
     seconds,
     switch,
 )
@@ -142,9 +144,11 @@ _TEXT = "<string>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(CompatibilityFlags, LoadingFlags, DeviceFlags, StoreFlags, HttpFlags, GrpcFlags):
-    """A server's settings.
+    """A server's settings: a keyword argument for each flag of `trioton serve`, with its name, default and unit.
 
-    Ports: 0 lets the system choose. An empty `metrics_address` means that of HTTP.
+    `--http-port` is `http_port`. Values are numbers, booleans, texts and paths; a flag that may be given several times
+    takes a tuple. Those whose texts have a form of their own, as `--cache-config`, are read by `from_flags`. Port 0
+    lets the system choose. An empty `metrics_address` means that of HTTP.
 
     Raises:
         UsageError: settings that contradict each other.
@@ -370,6 +374,16 @@ class Settings(CompatibilityFlags, LoadingFlags, DeviceFlags, StoreFlags, HttpFl
         metavar=_INT,
         help="Deprecated: --trace-config triton,log-frequency=<integer>.",
     )
+
+    @classmethod
+    def from_flags(cls, words: Sequence[str]) -> Settings:
+        """Settings from flags as `trioton serve` takes them, such as
+        `["--model-repository=models", "--cache-config=local,size=1048576"]`. The environment is not looked at.
+
+        Raises:
+            UsageError: a flag is unknown, its value cannot be read, or settings contradict each other.
+        """
+        return cls(**read_arguments(rows(cls), words))
 
     def __post_init__(self) -> None:
         if not self.model_repository and self.model is None:

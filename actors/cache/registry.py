@@ -53,5 +53,5 @@ def find_cache(name: str, extra: Mapping[str, type[Cache]] | None = None) -> typ
             f"cache '{name}' ({point.value}) failed when it was imported: {type(error).__name__}: {error}"
         ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, Cache)):
-        raise UnusableCache(f"cache '{name}' ({point.value}) is no subclass of actors.cache.interface.Cache")
+        raise UnusableCache(f"cache '{name}' ({point.value}) is no subclass of trioton.caches.Cache")
     return loaded

@@ -6,12 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.array_backend import ArrayBackend
-from backends.interface import ModelSource
-from backends.signature_backend import Signature
-from protocol.datatypes import DataType
-from protocol.errors import InvalidArgument
-from repository.completion import TensorSignature
+from trioton.backends import ArrayBackend, ModelSource, Signature, TensorSignature
+from trioton.errors import InvalidArgument
+from trioton.messages import DataType
 
 
 def read_model(source: ModelSource) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from repository.agents.interface import AgentModel, RepositoryAgent
+from trioton.repository_agents import AgentModel, RepositoryAgent
 
 
 class GzipAgent(RepositoryAgent):

@@ -45,7 +45,7 @@ class AgentRegistry:
         (point,) = found.values()
         loaded = _import(point, where)
         if not (isinstance(loaded, type) and issubclass(loaded, RepositoryAgent)):
-            raise Unavailable(f"{where} ({point.value}) is no subclass of repository.agents.interface.RepositoryAgent")
+            raise Unavailable(f"{where} ({point.value}) is no subclass of trioton.repository_agents.RepositoryAgent")
         return loaded
 
 

@@ -119,7 +119,7 @@ def test_a_module_that_fails_when_imported_concerns_its_models_only(site: Path) 
 
 def test_an_entry_point_that_is_no_backend_is_refused(site: Path) -> None:
     install(site, "stranger_four", "strange = stranger_four:B", "class B:\n    pass\n")
-    with pytest.raises(Internal, match=r"is no subclass of backends\.interface\.Backend"):
+    with pytest.raises(Internal, match=r"is no subclass of trioton\.backends\.Backend"):
         BackendRegistry().find("strange", model="m")
 
 

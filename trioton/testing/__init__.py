@@ -1,4 +1,6 @@
-"""Tests of a `model.py` without a server: in this process, with the real scheduler in front of it.
+"""Public: tests of a model without a server: in this process, with the real scheduler in front of it.
+
+The model may be a `model.py`, or one of any backend, also of one that is being written.
 
 Flow: test → [testing] → core → model, scheduler and model instance, as in a server → a thread that runs the model.
 
@@ -24,6 +26,7 @@ from typing import Any
 import trio
 
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
+from backends.interface import Backend
 from backends.python.testing import in_process_backend
 from backends.python.workers.in_process import offer_utilities
 from backends.registry import BackendRegistry
@@ -33,13 +36,16 @@ from repository.json_form import to_json_form
 from repository.layout import ModelDirectory
 from repository.loader import read_config
 from trioton.testing.model_object import PathLike, find_tested_model, initialize_arguments, model_class
-from trioton.testing.models import Answer, AsyncModel, Failures, Model
+from trioton.testing.models import Answer, AsyncModel, Failures, Inputs, Model, RequestFields
 from trioton.testing.runner import Runner
 
 __all__ = [
     "Answer",
     "AsyncModel",
+    "Inputs",
     "Model",
+    "PathLike",
+    "RequestFields",
     "ServerError",
     "initialize_arguments",
     "model_class",
@@ -57,14 +63,21 @@ offer_utilities()
 
 @asynccontextmanager
 async def open_model(
-    path: PathLike, *, models: Sequence[PathLike] = (), config: Mapping[str, Any] | None = None
+    path: PathLike,
+    *,
+    models: Sequence[PathLike] = (),
+    config: Mapping[str, Any] | None = None,
+    backends: Mapping[str, type[Backend]] | None = None,
 ) -> AsyncIterator[AsyncModel]:
-    """Load a model in this process, for the time of the block, without a server around it.
+    """Load a model in this process, for the time of the block, without a server around it. At its end requests are
+    finished and the models unloaded, for 10 seconds at most; then, or when the block is cancelled, what runs is
+    cancelled.
 
     Args:
         path: its directory, as for `trioton run`: with or without version directories and configuration.
         models: others that it needs: those that it calls, or that an ensemble is composed of.
         config: fields of the configuration in Triton's JSON form, to take the place of those of the file.
+        backends: classes of backends by the names that configurations give them, besides those that are installed.
 
     Raises:
         ValueError: there is no model at a path.
@@ -72,7 +85,7 @@ async def open_model(
     """
     wanted, *others = [find_tested_model(each) for each in (path, *models)]
     failures = Failures()
-    registry = BackendRegistry({"python": in_process_backend(failures.raised.append)})
+    registry = BackendRegistry({"python": in_process_backend(failures.raised.append), **(backends or {})})
     settings = CoreSettings((wanted, *others), control_mode=ControlMode.EXPLICIT, backend_config=_BACKEND_CONFIG)
     core = ServerCore(settings, registry)
     failure: BaseException | None = None
@@ -98,10 +111,19 @@ async def open_model(
 
 @contextmanager
 def serve_model(
-    path: PathLike, *, models: Sequence[PathLike] = (), config: Mapping[str, Any] | None = None
+    path: PathLike,
+    *,
+    models: Sequence[PathLike] = (),
+    config: Mapping[str, Any] | None = None,
+    backends: Mapping[str, type[Backend]] | None = None,
 ) -> Iterator[Model]:
-    """As `open_model`, for tests that do not run on Trio: its loop runs in a thread of its own."""
-    runner = Runner(partial(open_model, path, models=models, config=config))
+    """As `open_model`, for tests that do not run on Trio: its loop runs in a thread of its own.
+
+    Raises:
+        ValueError: there is no model at a path.
+        ServerError: one does not load; the exception that it raised is the cause.
+    """
+    runner = Runner(partial(open_model, path, models=models, config=config, backends=backends))
     model = runner.start()
     try:
         yield model

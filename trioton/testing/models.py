@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import trio
@@ -23,6 +23,7 @@ from protocol.datatypes import DataType
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 
+# Arrays by the names of a model's inputs.
 Inputs: TypeAlias = Mapping[str, ArrayLike]
 T = TypeVar("T")
 
@@ -30,8 +31,42 @@ T = TypeVar("T")
 _MOST_FAILURES = 64
 
 
+class RequestFields(TypedDict, total=False):
+    """What a request may carry beside its inputs, as keyword arguments.
+
+    Attributes:
+        outputs: the names of the outputs that are wanted; all where absent.
+        id: the request's id, which the answer repeats.
+        parameters: the client's own.
+        priority: the level in the queue, 1 for the first; 0 for the model's default.
+        timeout_microseconds: how long it may wait in the queue, or where no queue policy takes it, take in all; 0 for
+            no limit.
+        sequence_id: the sequence that it belongs to; 0 or the empty text for none.
+        sequence_start: whether it is the first of its sequence.
+        sequence_end: whether it is the last one.
+    """
+
+    outputs: Sequence[str]
+    id: str
+    parameters: dict[str, ParameterValue]
+    priority: int
+    timeout_microseconds: int
+    sequence_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+
+
 class Answer(dict[str, NDArray[Any]]):
-    """The outputs of one response by name, and what else it carries."""
+    """The outputs of one response by name, and what else it carries.
+
+    The arrays have the shape that the model has given, batch dimension included; those of BYTES hold `bytes` objects.
+    They are views of what the model gave, and must not be written to.
+
+    Attributes:
+        parameters: those of the response.
+        request_id: the id of the request.
+        model_version: the version that has answered.
+    """
 
     def __init__(self, response: InferenceResponse) -> None:
         super().__init__((tensor.name, tensor.as_numpy()) for tensor in response.outputs)
@@ -64,8 +99,12 @@ class Failures:
 class AsyncModel:
     """A model that serves, for tests that run on Trio. Its methods may be called by many tasks at once.
 
-    A request's error is raised as `ServerError` (the kinds are in `protocol.errors`), with the exception that the model
-    raised as its cause.
+    A request's error is raised as `ServerError` (the kinds are in `trioton.errors`), with the exception that the model
+    raised as its cause. A call that is cancelled gives its request up: it is taken out of the queue, or its answer is
+    dropped when its batch has ended.
+
+    Attributes:
+        name: the model's name.
     """
 
     def __init__(self, core: ServerCore, name: str, failures: Failures) -> None:
@@ -85,19 +124,22 @@ class AsyncModel:
         (found,) = self._core.model_statistics(self.name)
         return found
 
-    async def infer(self, inputs: Inputs, **more: Any) -> Answer:
+    async def infer(self, inputs: Inputs, **more: Unpack[RequestFields]) -> Answer:
         """The one response to one request.
 
         Args:
             inputs: arrays by name, batch dimension included where there is one. What is no array becomes one of the
                 configured datatype.
-            more: `outputs` (names), `id`, `parameters`, `priority`, `timeout_microseconds`, and `sequence_id`,
-                `sequence_start`, `sequence_end`.
+            more: what else the request carries, see `RequestFields`.
+
+        Raises:
+            ServerError: the request does not fit the model, or the model failed. `Decoupled`, where it may give any
+                number of responses: `stream` asks such a model.
         """
         with self._told():
             return Answer(await self._core.infer(self._request(inputs, more)))
 
-    async def infer_many(self, requests: Sequence[Inputs], **more: Any) -> list[Answer | ServerError]:
+    async def infer_many(self, requests: Sequence[Inputs], **more: Unpack[RequestFields]) -> list[Answer | ServerError]:
         """Requests at the same time, so that the scheduler may put them into one batch; answers and errors in their
         places."""
         answers: dict[int, Answer | ServerError] = {}
@@ -113,7 +155,7 @@ class AsyncModel:
                 nursery.start_soon(ask, index)
         return [answers[index] for index in range(len(requests))]
 
-    async def stream(self, inputs: Inputs, **more: Any) -> list[Answer]:
+    async def stream(self, inputs: Inputs, **more: Unpack[RequestFields]) -> list[Answer]:
         """All responses to one request, as a decoupled model sends them; arguments as of `infer`.
 
         Raises what the request ended with, also after responses. Cancelled, the model can see that the request is.
@@ -129,10 +171,11 @@ class AsyncModel:
         return received
 
     async def is_ready(self) -> bool:
+        """Whether all of its instances are alive."""
         return self._core.is_model_ready(self.name)
 
-    def _request(self, inputs: Inputs, more: Mapping[str, Any]) -> InferenceRequest:
-        named = dict(more)
+    def _request(self, inputs: Inputs, more: RequestFields) -> InferenceRequest:
+        named: dict[str, Any] = {**more}
         outputs = tuple(named.pop("outputs", ()))
         tensors = [Tensor.from_numpy(name, self._array(name, value)) for name, value in inputs.items()]
         return InferenceRequest(self.name, tensors, requested_outputs=outputs, **named)
@@ -152,7 +195,11 @@ class AsyncModel:
 
 
 class Model:
-    """`AsyncModel` for tests that do not run on Trio: each method waits, and may be called from any thread."""
+    """`AsyncModel` for tests that do not run on Trio: each method waits, and may be called from any thread.
+
+    Attributes:
+        name: the model's name.
+    """
 
     def __init__(self, model: AsyncModel, token: trio.lowlevel.TrioToken) -> None:
         self._model = model
@@ -169,19 +216,20 @@ class Model:
         """As `AsyncModel.statistics`."""
         return trio.from_thread.run_sync(lambda: self._model.statistics, trio_token=self._token)
 
-    def infer(self, inputs: Inputs, **more: Any) -> Answer:
+    def infer(self, inputs: Inputs, **more: Unpack[RequestFields]) -> Answer:
         """As `AsyncModel.infer`."""
         return self._wait(partial(self._model.infer, inputs, **more))
 
-    def infer_many(self, requests: Sequence[Inputs], **more: Any) -> list[Answer | ServerError]:
+    def infer_many(self, requests: Sequence[Inputs], **more: Unpack[RequestFields]) -> list[Answer | ServerError]:
         """As `AsyncModel.infer_many`."""
         return self._wait(partial(self._model.infer_many, requests, **more))
 
-    def stream(self, inputs: Inputs, **more: Any) -> list[Answer]:
+    def stream(self, inputs: Inputs, **more: Unpack[RequestFields]) -> list[Answer]:
         """As `AsyncModel.stream`."""
         return self._wait(partial(self._model.stream, inputs, **more))
 
     def is_ready(self) -> bool:
+        """As `AsyncModel.is_ready`."""
         return self._wait(self._model.is_ready)
 
     def _wait(self, work: Callable[[], Awaitable[T]]) -> T:

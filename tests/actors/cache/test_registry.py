@@ -44,7 +44,7 @@ def test_an_extra_one_wins() -> None:
         ({"c": "a:B", "c_": "d:E"}, "cache 'c' is offered more than once: a:B, d:E; keep one"),
         ({"c": "no_such_module_here:B"}, "needs what is not installed: No module named 'no_such_module_here'"),
         ({"c": f"{__name__}:Missing"}, "failed when it was imported: AttributeError"),
-        ({"c": "builtins:int"}, "is no subclass of actors.cache.interface.Cache"),
+        ({"c": "builtins:int"}, "is no subclass of trioton.caches.Cache"),
     ],
 )
 def test_what_cannot_be_used(monkeypatch: pytest.MonkeyPatch, offered: dict[str, str], text: str) -> None:

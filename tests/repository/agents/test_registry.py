@@ -58,7 +58,7 @@ def test_an_extra_one_wins() -> None:
         (
             {"a": "builtins:int"},
             Unavailable,
-            "is no subclass of repository.agents.interface.RepositoryAgent",
+            "is no subclass of trioton.repository_agents.RepositoryAgent",
         ),
     ],
 )

@@ -1,0 +1,1 @@
+"""Tests of what other packages may import: `trioton.backends` and its like."""
