@@ -1,4 +1,4 @@
-"""The vocabulary that flows through the server, and the two edges that speak it on the wire.
+"""The protocol layer: the server's vocabulary, and its HTTP and gRPC edges.
 
 Private: what other packages may import of it is in `trioton` (`docs/api.md`).
 """

@@ -1,4 +1,4 @@
-"""The tensor datatypes of the Open Inference Protocol and of `config.pbtxt`.
+"""Tensor datatypes of the Open Inference Protocol (KServe v2) and of `config.pbtxt`.
 
 One enumeration serves both: `name` is the protocol's word (`FP32`, `BYTES`), `value` the configuration's
 (`TYPE_FP32`, `TYPE_STRING`). Source: reference section "Datatypes" of Triton's model configuration.

@@ -1,4 +1,4 @@
-"""The one error tree: Triton's kinds of error, free of any status code.
+"""The server's exceptions: one class for each kind of error, without HTTP or gRPC status codes.
 
 Each edge holds one table from kind to its own status (`protocol.http.errors`, `protocol.grpc.status`). Foreign
 exceptions become one of these beside the foreign call; whatever reaches an edge as another exception is a defect
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class ServerError(Exception):
-    """A failure that a client is told about. `message` is the whole text of the answer."""
+    """A failure that is reported to the client. `message` is the whole text of the error response."""
 
     kind: ClassVar[str] = "UNKNOWN"
     # The word that Triton puts before a load error in the repository index.
@@ -37,7 +37,7 @@ class NotFound(ServerError):
 
 
 class InvalidArgument(ServerError):
-    """The request is wrong and will be wrong again."""
+    """The request is invalid, and will be again."""
 
     kind = "INVALID_ARG"
     label = "Invalid argument"
@@ -51,7 +51,7 @@ class Unavailable(ServerError):
 
 
 class Overloaded(Unavailable):
-    """Too much is in flight for one request more; the edges answer 503 as for its base, and RESOURCE_EXHAUSTED."""
+    """Too many requests are in flight; the edges answer 503 as for its base, and RESOURCE_EXHAUSTED."""
 
     kind = "OVERLOADED"
 
@@ -75,14 +75,14 @@ class AlreadyExists(ServerError):
 
 
 class Cancelled(ServerError):
-    """The client gave the request up."""
+    """The client cancelled the request."""
 
     kind = "CANCELLED"
     label = "Cancelled"
 
 
 class DeadlineExceeded(ServerError):
-    """The request's own time ran out before its answer was there."""
+    """The deadline of the request passed before its response."""
 
     kind = "DEADLINE_EXCEEDED"
     label = "Deadline exceeded"
@@ -152,6 +152,6 @@ def text_of(error: BaseException) -> str:
 
 
 def told(error: ServerError) -> None:
-    """An answer has been made of it. Its traceback goes: of the frames that it holds some hold the error, and the
-    request, whose tensors would stay until that circle is collected."""
+    """The error has been made into a response: drop its traceback. Frames that it holds may hold the error, and the
+    request, whose tensors would stay until that cycle is collected."""
     error.__traceback__ = None

@@ -1,8 +1,8 @@
-"""The log line of an inference request that is answered with an error: what was asked for, the status, the time taken.
+"""Failure log: one log line for each inference request that is answered with an error: request, status, time taken.
 
-Both edges write theirs through one `FailureLog`. Its level says whose fault it was, so that a client's mistakes are
-seen with `--log-verbose` only. What comes from clients and models is escaped and cut, so that none can forge a line or
-fill the disk, and each kind of error has a token bucket.
+Both edges log through one `FailureLog`. The level tells the server's faults from the client's, whose mistakes are
+logged with `--log-verbose` only. Text from clients and models is escaped and cut, so that none can forge a line or fill
+the disk, and each kind of error has a token bucket.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LONGEST_TEXT = 512
 
 
 class FailedRequest(NamedTuple):
-    """What is known of it: nothing of a request that could not be read. `seconds` since it arrived, None if nobody
-    has looked at the clock then."""
+    """What is known of the request: nothing if it could not be parsed. `seconds` since it arrived, None if that was not
+    measured."""
 
     model_name: str = ""
     model_version: str = ""
@@ -50,7 +50,7 @@ class FailedRequest(NamedTuple):
 
 
 class FailureLog:
-    """One server's. `clock` gives seconds and never goes back."""
+    """The failure log of one server. `clock` gives seconds and never goes back."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -58,9 +58,9 @@ class FailureLog:
         self._left_out: Counter[str] = Counter()
 
     def note(self, call: str, status: object, error: Exception, describe: Callable[[], FailedRequest]) -> None:
-        """Write the line of a request that is answered with `error`, unless its level is off or too many are written.
+        """Log a request that is answered with `error`, unless its level is off or the rate limit is reached.
 
-        `describe` is called only for a line that is written. Never raises: the request's answer is worth more.
+        `describe` is called only for a line that is written. Never raises: the response matters more.
         """
         kind = error.kind if isinstance(error, ServerError) else "INTERNAL"
         level = _LEVELS.get(kind, logging.DEBUG)
@@ -79,7 +79,7 @@ class FailureLog:
             logger.exception("the line of a failed request could not be written")
 
     def close(self) -> None:
-        """The server ends: say what has been left out since the last lines."""
+        """The server ends: log how many lines were suppressed since the last."""
         for kind in list(self._left_out):
             self._report_left_out(kind, _LEVELS.get(kind, logging.DEBUG))
 
@@ -100,5 +100,5 @@ def _line(call: str, status: object, error: Exception, failed: FailedRequest) ->
 
 
 def _quoted(text: str) -> str:
-    """As a literal of Python: in quotes, and without line ends, control characters and half surrogates."""
+    """As a Python literal: in quotes, and without line ends, control characters and lone surrogates."""
     return repr(text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}...")

@@ -1,7 +1,7 @@
-"""Defects that a callback has raised: each is logged with its traceback and counted, for the metrics.
+"""Callback failures: exceptions that escaped from a callback, logged with their traceback and counted for the metrics.
 
-Whoever calls back (the poller, a burst of answers, a scheduler) catches what is raised there, ends what that callback
-served, and goes on with everything else.
+Callers of callbacks (the poller, the replies of an edge, a scheduler) catch what is raised, end what that callback
+served, record it here, and go on with everything else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _QUIET_SECONDS = 1.0
 
 
 class CallbackFailures:
-    """One server's. `place` is where the callback was called from, a word of `docs/metrics.md`."""
+    """The failures of one server. `place` is where the callback was called from, a label value in `docs/metrics.md`."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -40,12 +40,12 @@ class CallbackFailures:
 
     @contextmanager
     def noted(self, place: str, what: str) -> Iterator[None]:
-        """What is raised within goes no further."""
+        """A context manager that records and suppresses what is raised within."""
         try:
             yield
         except Exception as error:
             self.note(place, error, what)
 
     def counts(self) -> Mapping[str, int]:
-        """By place, those where anything has failed."""
+        """Failures by place, only of places that have any."""
         return dict(self._counts)

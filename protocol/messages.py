@@ -1,4 +1,4 @@
-"""What flows: tensors, the inference request and the inference response, free of any wire format.
+"""Tensor, inference request and inference response, independent of any wire format.
 
 Edges make requests from bytes, the actors pass them on, backends answer with responses. Nothing here does I/O.
 """
@@ -143,13 +143,13 @@ def encode_bytes_elements(elements: Sequence[bytes | str]) -> bytes:
 
 
 class Caller(Protocol):
-    """Who waits inside the server for the answer to a request that a model has made."""
+    """What waits inside the server for the response to a request that a model has made."""
 
     def begin_wait(self, target: Any) -> None:
-        """The request is about to be given to a model. Raises ServerError if it could never be answered."""
+        """The request is about to be submitted to a model. Raises ServerError if that would deadlock."""
 
     def end_wait(self, target: Any) -> None:
-        """The model has answered it, or it was given up."""
+        """The model has answered it, or it was cancelled."""
 
 
 class InferenceRequest(msgspec.Struct, eq=False):

@@ -1,4 +1,4 @@
-"""Server settings that clients may read and change over the protocols: the log, and tracing.
+"""The settings that clients may read and change at run time: log settings and trace settings, with their interfaces.
 
 Source: Triton's logging and trace extensions. The edges translate their forms; `trioton.log` and
 `actors.tracing.tracer` implement the two controls.
@@ -36,10 +36,10 @@ class LogControl(Protocol):
     def settings(self) -> LogSettings: ...
 
     def update(self, settings: LogSettings) -> None:
-        """Log from now on as `settings` say; `log_file` must be what it is.
+        """Log from now on as `settings` say; `log_file` must not change.
 
         Raises:
-            InvalidArgument: `log_format` is none of those there are, or `log_verbose_level` is out of range.
+            InvalidArgument: `log_format` is unknown, or `log_verbose_level` is out of range.
             Unsupported: another `log_file`.
         """
 
@@ -100,23 +100,23 @@ class Trace(Protocol):
     """
 
     def stamp(self, activity: str, ns: int | None = None) -> None:
-        """Note that the activity happens now, or happened at `ns` of `time.monotonic_ns`."""
+        """Record that the activity happens now, or happened at `ns` of `time.monotonic_ns`."""
 
     def identify(self, model_version: int, request_id: str) -> None:
-        """Note which version serves the request, and the id its client gave it (empty for none)."""
+        """Record which version serves the request, and its client's id for it (empty for none)."""
 
     def record_tensors(self, activity: str, tensors: Sequence[TracedTensor]) -> None:
-        """Note the contents of tensors, if the trace is of level TENSORS. They are copied."""
+        """Record the contents of tensors, if the trace is of level TENSORS. They are copied."""
 
     def child(self, model: str) -> Trace | None:
-        """A trace for a request that is made to answer this one; None where none is kept. Who asks for it ends it."""
+        """A trace for a request that is made to answer this one; None where none is recorded. Its caller ends it."""
 
     def context(self) -> str | None:
         """The context for spans of the model's own, beneath this request's computation: JSON text with `traceparent`
         and perhaps `tracestate` (W3C Trace Context). None where no spans are made."""
 
     def end(self) -> None:
-        """Nothing more comes: the trace may be written. Called once, by the edge, on every path."""
+        """The trace is complete and may be written. Called once, by the edge, on every path."""
 
 
 class TraceControl(Protocol):

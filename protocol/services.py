@@ -1,4 +1,4 @@
-"""What the composition root gives an edge: the core and what both edges share beside it."""
+"""What the composition root passes to an edge: the core, and the services that both edges share."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from protocol.shared_memory.table import SharedMemoryTable
 
 @dataclass(frozen=True, slots=True)
 class EdgeServices:
-    """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` tells load balancers by name how
-    loaded the server is; `addresses` are those that the services have so far, by "grpc", "http" and "metrics"."""
+    """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives load figures by name, for
+    load balancers; `addresses` are those bound so far, by "grpc", "http" and "metrics"."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable

@@ -1,6 +1,6 @@
-"""Shapes as clients give them: what no tensor can have is refused here, before anything is allocated or multiplied on.
+"""Shape validation: refuses impossible tensor shapes in requests before anything is allocated or multiplied.
 
-Both edges call this; what a model's configuration asks of a shape, the core checks. The texts are Triton's.
+Both edges call this; the core checks shapes against the model's configuration. The texts are Triton's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`gzip` and `deflate`, as both edges read and write them: bounded inflation, and compression. No I/O."""
+"""`gzip` and `deflate` for both edges: decompression with a size limit, and compression. No I/O."""
 
 from __future__ import annotations
 

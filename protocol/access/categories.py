@@ -1,4 +1,4 @@
-"""The categories that calls fall into, and the groups of categories that a key is given.
+"""Categories of API calls (Triton's restricted API names), and the groups of categories that a key grants.
 
 Source: Triton, "Limit Endpoint Access". Every endpoint and rpc belongs to one category; both edges' tables name it.
 """

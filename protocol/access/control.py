@@ -1,4 +1,4 @@
-"""The one question that an edge asks before anything else in a call: may it be made?"""
+"""Access control of one edge: the check that every call passes first, by restricted APIs and by bearer keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from protocol.errors import ServerError
 
 
 class KeySource(Protocol):
-    """Where the current ring comes from; `keys_file.KeysFile` is one. `changed` is set when there is another one, and
-    has then been replaced. What was found by a ring holds as long as `current` is that same ring."""
+    """The source of the current key ring; `keys_file.KeysFile` is one. `changed` is set when the ring is replaced, and
+    is itself replaced before. What a ring has decided holds as long as `current` is that same ring."""
 
     @property
     def current(self) -> KeyRing | None: ...
@@ -66,7 +66,7 @@ class AccessControl:
         self._restricted.check(category, headers)
 
     async def until_refused(self, category: Category, headers: HeaderLookup) -> ServerError:
-        """Wait until a call that was allowed would not be any more, since the keys have changed; returns why."""
+        """Wait until a call that was allowed is not any more, since the keys have changed; returns the error."""
         while True:
             changed = self.keys.changed
             try:

@@ -1,4 +1,4 @@
-"""Which of a call's headers become parameters of its inference request.
+"""Header forwarding: request headers that match a pattern become parameters of the inference request.
 
 `--http-header-forward-pattern` and `--grpc-header-forward-pattern` hold a pattern for header names. The syntax and the
 engine are RE2, as in Triton: matching takes time linear in the name, whatever pattern an operator and whatever names a

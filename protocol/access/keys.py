@@ -1,4 +1,4 @@
-"""The ring of bearer keys: who a caller is, and which categories of calls it may make.
+"""Key ring: the bearer keys of an auth keys file, and the categories of calls that each grants.
 
 A ring is an immutable value, made from the text of an auth keys file; `keys_file` holds the current one. It keeps
 SHA-256 digests only. The file is TOML; docs/access.md has an example and says what each field means.

@@ -1,6 +1,7 @@
-"""The auth keys file: an actor that looks at it every second and holds the ring of keys that it says.
+"""Auth keys file: an actor that polls the file every second and holds the current key ring.
 
-Started by the server beside the edges, which read `current` in each call: a plain attribute, swapped whole.
+Started by the server beside the edges, which read `current` in each call: a plain attribute, swapped as a whole.
+Cancelled, it stops polling.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_FILE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look at the file found; `mark` tells two finds apart without keeping their text."""
+    """The result of one poll; `mark` identifies the contents without keeping their text."""
 
     mark: bytes
     found: KeyRing | ValueError
@@ -53,7 +54,7 @@ class KeysFile:
     async def watch(
         self, failures: CallbackFailures, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Look at the file every second, for ever. Ends by cancellation only, and leaves nothing behind."""
+        """Poll the file every second, for ever. Ends by cancellation only, and leaves nothing behind."""
         task_status.started()
         while True:
             await trio.sleep(LOOK_INTERVAL_SECONDS)
@@ -63,9 +64,9 @@ class KeysFile:
     async def look(self) -> None:
         """Read the file, and take its keys if it has changed.
 
-        The contents are compared, and not the time of the change, which two quick changes can share. Parsing stays in
-        the thread too. A thread is left to itself on cancellation: a file system that hangs must not keep the server
-        from stopping.
+        The contents are compared, not the modification time, which two quick changes can share. Parsing is done in the
+        thread too. On cancellation the thread is abandoned: a file system that hangs must not keep the server from
+        stopping.
         """
         look = await trio.to_thread.run_sync(_look_at, self._path, self._mark, abandon_on_cancel=True)
         if look is None:
@@ -82,7 +83,7 @@ class KeysFile:
 
 
 def _look_at(path: Path, seen: bytes) -> _Look | None:
-    """What the file says; None if that is what the mark `seen` stands for."""
+    """The contents; None if they are those of the mark `seen`."""
     try:
         contents = _read(path)
     except ValueError as exc:

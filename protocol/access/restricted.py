@@ -1,4 +1,4 @@
-"""Triton's restricted APIs: a category of calls that needs a header with a set value.
+"""Restricted APIs, as Triton has them: calls of a category need a header with a given value.
 
 The flags `--http-restricted-api` and `--grpc-restricted-protocol` are parsed here, one `Restriction` for each value;
 `RestrictedApis` joins them and is asked before each call. Source: Triton, "Limit Endpoint Access".
@@ -21,7 +21,7 @@ HeaderLookup: TypeAlias = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between the two edges: words, and what is put before a header's name."""
+    """What differs between the two edges: terms, and the prefix of header names."""
 
     option: str
     noun: str

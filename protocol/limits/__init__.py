@@ -1,1 +1,1 @@
-"""Bounds on what clients may cost: memory of requests and responses, floods, and counters of what was refused."""
+"""Limits on what clients may cost: memory of requests and responses, rate of cheap frames, and counters of refusals."""

@@ -1,4 +1,4 @@
-"""Counts how often each limit of the edges has refused something, for the metrics."""
+"""Limit counter: how often each limit of the edges has refused something, for the metrics."""
 
 from __future__ import annotations
 

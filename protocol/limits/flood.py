@@ -1,10 +1,13 @@
-"""How much of what costs a client nothing a connection puts up with: a policy, free of I/O, that takes `now`."""
+"""Flood guard: a token bucket against floods of cheap frames (PING, SETTINGS, RST_STREAM) on one connection.
+
+A policy without I/O that takes `now`.
+"""
 
 from __future__ import annotations
 
 
 class FloodGuard:
-    """Lets `per_second` events pass in a second, all of them at once if they like."""
+    """Allows `per_second` events per second, in bursts of as many."""
 
     __slots__ = ("_left", "_per_second", "_since")
 
@@ -14,7 +17,7 @@ class FloodGuard:
         self._since = 0.0
 
     def passes(self, now: float) -> bool:
-        """Count one event at `now`, in seconds of a clock that never goes back."""
+        """Count one event at `now`, in seconds of a monotonic clock; whether it is allowed."""
         self._left = min(self._per_second, self._left + (now - self._since) * self._per_second)
         self._since = now
         if self._left < 1:

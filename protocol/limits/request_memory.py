@@ -1,7 +1,8 @@
-"""What the bodies of all requests in flight hold, over all connections of both edges, and the bound on it.
+"""Request memory: accounts for the bytes of all request bodies in flight, over all connections of both edges, with a
+limit.
 
-A body counts from its first byte until its request is answered, inflated if it came compressed. It counts as it comes
-and not as it is announced: who announces much and sends nothing takes nothing from others.
+A body counts from its first byte until its request is answered, decompressed if it came compressed. It counts as it
+arrives, not as announced: a client that announces much and sends nothing takes nothing from others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LIMIT_NAME = "max_request_memory"
 
 
 class RequestMemory:
-    """One server's account; `limit` and `held` are in bytes."""
+    """The account of one server; `limit` and `held` are in bytes."""
 
     __slots__ = ("held", "limit")
 
@@ -36,7 +37,7 @@ class RequestMemory:
         self.held -= size
 
     def refusal(self, size: int) -> ServerError:
-        """The error for a request that holds `size` bytes, itself too many or one too many."""
+        """The error for a request that holds `size` bytes, which is too large itself or one too many."""
         if size > self.limit:
             return PayloadTooLarge(
                 f"the request of {size} bytes is larger than the {self.limit} bytes that the server holds for all "
@@ -49,7 +50,7 @@ class RequestMemory:
 
 
 class RequestShare:
-    """What one request holds; all of it is given back by `end`, or at the end of a `with` block. `on_refusal` is called
+    """The bytes of one request; all are released by `end`, or at the end of a `with` block. `on_refusal` is called
     before it is refused."""
 
     __slots__ = ("_memory", "_on_refusal", "size")
@@ -68,7 +69,7 @@ class RequestShare:
         self.end()
 
     def take(self, size: int) -> None:
-        """Count bytes that come, or will.
+        """Count bytes that arrive, or will.
 
         Raises:
             PayloadTooLarge: this request alone is over the limit.

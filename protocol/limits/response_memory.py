@@ -1,8 +1,8 @@
-"""What responses hold that models have given and their client has not taken: of one call, and over all calls.
+"""Response memory: bounds the responses of decoupled models that clients have not read yet, per call and in total.
 
-A decoupled model may be faster than its client. What it gives waits here, no more than a few megabytes for each call of
-a client; the model's sender waits then, and nobody else. What waits counts as the requests in flight do, so that a
-server whose memory slow readers hold takes no more of them.
+A decoupled model may be faster than its client. Its responses wait here, up to a few megabytes per call; beyond that
+the model's sender waits (backpressure), and nothing else does. What waits also counts against the limit of requests in
+flight, so that slow readers cannot exhaust the memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MAX_WAITING_BYTES = 1 << 22
 
 
 class ResponseMemory:
-    """Of one call, whatever requests it makes. `server` is the account over all calls; there is none where a model is
-    used without edges."""
+    """The account of one call, whatever requests it makes. `server` is the account over all calls; None where a model
+    is used without edges."""
 
     __slots__ = ("_freed", "held", "server")
 
@@ -26,7 +26,7 @@ class ResponseMemory:
         self._freed = WaitingTasks()
 
     def take(self, size: int) -> bool:
-        """Count a response, if there is room for it: there is for one at any time, so that every call goes on."""
+        """Count a response, if there is room: there always is for one, so that every call makes progress."""
         server = self.server
         if self.held and (self.held + size > MAX_WAITING_BYTES or (server is not None and server.left < size)):
             return False
@@ -43,14 +43,14 @@ class ResponseMemory:
             self._freed.wake_all()
 
     def keep(self, size: int) -> None:
-        """Count bytes over all calls only, or no more where they are negative."""
+        """Count bytes only in the total, or release them where they are negative."""
         if self.server is not None:
             self.server.held += size
 
     def apart(self) -> ResponseMemory:
-        """For responses that must not wait for those of this call: with a bound of their own."""
+        """An account with a bound of its own, for responses that must not wait for those of this call."""
         return ResponseMemory(self.server)
 
     async def wait_freed(self) -> None:
-        """Returns when something has changed: `take` may be tried again."""
+        """Wait until something was released: `take` may be tried again."""
         await self._freed.wait()

@@ -1,7 +1,7 @@
-"""Tensors in memory that client and server share, free of HTTP and gRPC: both edges use one table of one server.
+"""Shared memory extensions: regions that clients register, and tensors in them; independent of HTTP and gRPC.
 
-A request's way: the edge takes a lease from the table (`table`), reads its inputs through it (`lease`), asks the core,
-writes its outputs through it, and ends the lease with the response. `regions` counts who uses which region, `system`
-and `cuda` touch the memory. Source: Triton's system and CUDA shared memory extensions.
-Entry point: `protocol.shared_memory.table.SharedMemoryTable`.
+One table per server, used by both edges. For a request the edge takes a lease from the table (`table`), reads its
+inputs through it (`lease`), calls the core, writes its outputs through it, and ends the lease with the response.
+`regions` counts references, `system` and `cuda` access the memory. Source: Triton's system and CUDA shared memory
+extensions. Entry point: `protocol.shared_memory.table.SharedMemoryTable`.
 """

@@ -1,4 +1,4 @@
-"""CUDA shared memory: device memory of clients, opened by its IPC handle through cupy.
+"""CUDA shared memory: clients' device memory, opened by its IPC handle through cupy.
 
 cupy is imported with the first registration and not before. A handle is only good in another process than its maker's.
 Source: Triton's CUDA shared memory extension; CUDA Runtime API, "Device Management" and "Memory Management".

@@ -1,6 +1,7 @@
-"""A lease: one request's use of shared memory, from decoding to the end of its response.
+"""Lease: one request's use of shared memory regions, from decoding to the end of its response.
 
-Edge -> [lease] -> `regions` for the bounds and the counts -> the memory (`system`, `cuda`).
+Flow: edge → [lease] → `regions` for bounds and counts → the memory (`system`, `cuda`). Owned by the request; its end,
+also by cancellation, releases all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_SIZE = 2**64 - 1  # Triton counts bytes in 64 bits
 
 
 class _Use:
-    """Regions that are kept, and bytes that count as read, until nobody holds this any more."""
+    """Regions in use, and bytes counted as read, until nothing holds this any more."""
 
     __slots__ = ("_held", "_regions", "byte_size")
 
@@ -37,12 +38,12 @@ class _Use:
 
 
 class Lease:
-    """Keeps the regions that it has touched: while it lasts they may be unregistered, but they do not go.
+    """Keeps the regions that it has used: while it lasts they may be unregistered, but stay mapped.
 
-    A context manager; its end gives the regions back and the bytes that it counted, on every path: those of `view` and
-    `shared` when these are gone too. What `read` gave stays valid after that, an `OutputTarget` does not. One task at a
-    time may use a lease, from any thread: large tensors are better moved in one, and the lease must not end before that
-    thread does.
+    A context manager; its end releases the regions and the bytes that it counted, on every path: those of `view` and
+    `shared` when these are gone too. What `read` returned stays valid after that, an `OutputTarget` does not. One task
+    at a time may use a lease, from any thread: large tensors are better copied in one, and the lease must not end
+    before that thread does.
     """
 
     # Nothing else here holds the use, not even for a moment: the traceback of an error would.
@@ -78,7 +79,8 @@ class Lease:
         return used.memory.read(used.base + offset, byte_size)
 
     def view(self, region: str, offset: int, byte_size: int) -> DeviceBuffer | None:
-        """The bytes where they are, if that is on a device; else None. Their client can change them meanwhile.
+        """The range in device memory, without a copy; None if the region is not on a device. Its client can change it
+        meanwhile.
 
         Raises:
             NotFound, InvalidArgument: as `read`.
@@ -90,7 +92,7 @@ class Lease:
         return DeviceBuffer(memory.device, memory.address + used.base + offset, byte_size, self._use)
 
     def shared(self, region: str, offset: int, byte_size: int) -> SharedBytes | None:
-        """The bytes where they are, if that is in system memory; else None.
+        """The range in system memory, without a copy; None if the region is on a device.
 
         Raises:
             as `read`; also where the client has truncated the region already.
@@ -105,7 +107,7 @@ class Lease:
         return _Shared(memory, position, byte_size, self._use)
 
     def output(self, region: str, offset: int, byte_size: int) -> OutputTarget:
-        """Where an output is to be written when it is there.
+        """The range that an output is to be written to.
 
         Raises:
             NotFound, InvalidArgument: as `read`.
@@ -148,7 +150,7 @@ class _Shared(msgspec.Struct, eq=False, frozen=True):
 
 
 class OutputTarget(msgspec.Struct, eq=False, frozen=True):
-    """A place of `byte_size` bytes for one output, as long as its lease lasts."""
+    """The range of `byte_size` bytes for one output, valid as long as its lease."""
 
     _lease: Lease
     _region: Region

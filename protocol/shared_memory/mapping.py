@@ -1,9 +1,8 @@
-"""Clients' segments, mapped, so that bytes move at the speed of memory, and safe from what clients do to them.
+"""Memory-mapped client segments, with a SIGBUS handler against clients that truncate them while the server copies.
 
-A client can truncate its segment whenever it likes. Touching a page that is not there any more is SIGBUS, which ends a
-process, and no check beforehand can exclude it. Here it does not end it: the handler puts memory of nobody in the place
-of the whole mapping, the copy goes on with that, and whoever has copied looks afterwards whether the mapping is lost.
-Source: mmap(2), sigaction(2).
+A client can truncate its segment at any time. Touching a page that is gone raises SIGBUS, which ends a process, and no
+check beforehand can exclude it. Here the handler replaces the whole mapping by anonymous memory, the copy goes on with
+that, and the caller checks afterwards whether the mapping was lost. Source: mmap(2), sigaction(2).
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class _Action(ctypes.Structure):
 
 
 class Mapping:
-    """A part of a segment, as long as it is not closed. Once the handler has taken its place it is lost for good, and
-    what was copied meanwhile is worth nothing. Positions are those in the segment.
+    """A mapped part of a segment, until it is closed. Once the handler has replaced it, it is lost for good, and what
+    was copied meanwhile is worthless. Positions are those in the segment.
 
     Any number of threads may copy at a time; none may when it is closed.
     """
@@ -54,7 +53,7 @@ class Mapping:
         self._bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
     def read_into(self, memory: memoryview, position: int) -> bool:
-        """Whether it was all there."""
+        """Copy out of it; whether it was all there."""
         if self.is_lost:
             return False
         start = position - self._start
@@ -62,7 +61,7 @@ class Mapping:
         return not self.is_lost
 
     def write(self, position: int, data: memoryview) -> bool:
-        """Whether it was all there."""
+        """Copy into it; whether it was all there."""
         if self.is_lost:
             return False
         start = position - self._start
@@ -77,7 +76,7 @@ class Mapping:
         return self.address <= address < self.address + self._size
 
     def lose(self) -> bool:
-        """Put memory of nobody in its place. Whether there is any."""
+        """Replace it by anonymous memory; whether that was possible."""
         self.is_lost = True
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
         replaced: int | None = _system().mmap(self.address, self._size, _READ_WRITE, flags, -1, 0)
@@ -89,8 +88,8 @@ _GUARDED: dict[int, Mapping] = {}
 
 
 def mapped(descriptor: int, position: int, size: int) -> Mapping | None:
-    """So many bytes of a segment, which need not be there. None where the system cannot map them, or faults not be
-    survived."""
+    """Map so many bytes of a segment, which need not be there. None where the system cannot map them, or faults cannot
+    be handled."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return None
     start = position - position % mmap.ALLOCATIONGRANULARITY
@@ -129,8 +128,8 @@ _BEFORE = _Action()
 
 
 def _on_fault(number: int, information: int, context: int) -> None:
-    """Runs in the thread that has touched what is not there, in the midst of its copy. That goes on, or fails anew,
-    when this returns."""
+    """The signal handler: runs in the thread that has touched a missing page, within its copy, which is resumed when
+    this returns."""
     is_sent = ctypes.c_int.from_address(information + _CODE).value <= 0  # by a process
     address = ctypes.c_size_t.from_address(information + _FAULT_ADDRESS).value
     if not is_sent and any(mapping.holds(address) and mapping.lose() for mapping in list(_GUARDED.values())):
@@ -145,8 +144,8 @@ _HANDLER = _Handler(_on_fault)
 
 
 def _guard() -> bool:
-    """Whether faults get to the handler. Whatever else was set up for them since the last time is kept for the faults
-    of others."""
+    """Install the handler; whether that succeeded. A handler installed by others is kept, for faults that are not
+    ours."""
     current = _Action()
     handler = ctypes.cast(_HANDLER, ctypes.c_void_p).value
     if _system().sigaction(signal.SIGBUS, None, ctypes.byref(current)) != 0:

@@ -1,8 +1,8 @@
-"""Tensors that are not in the message: inputs in shared memory, outputs that go there, outputs wanted as classes.
+"""Placement of a request's tensors: inputs and outputs in shared memory, and outputs wanted as classes.
 
-What is in memory of a device stays there, where the model takes it so: inputs become device tensors over it, and
-outputs may come as such. So do inputs in system memory, for models that read them into the memory where they work.
-An edge decodes a request's own words into a `Placement`; a request without any has none. Around the core's call:
+Inputs in device memory stay there, where the model accepts that: they become device tensors over it, and outputs may
+be such. Likewise inputs in system memory, for models that copy them to where they compute. An edge decodes a request's
+parameters into a `Placement`; a request without any has none. Around the core's call:
 
     with shared_memory.lease() as lease:
         placed = await PlacedRequest.fetch(request, placement, lease, core)
@@ -58,7 +58,7 @@ class _Classes:
 
 
 class PlacedRequest(msgspec.Struct, eq=False, frozen=True):
-    """A request whose inputs are there. It uses its lease until the last `deliver` has returned."""
+    """A request with its inputs in place. It uses its lease until the last `deliver` has returned."""
 
     _targets: dict[str, OutputTarget]
     _classes: dict[str, _Classes]
@@ -86,7 +86,7 @@ class PlacedRequest(msgspec.Struct, eq=False, frozen=True):
     def fetch_at_once(
         cls, request: InferenceRequest, placement: Placement, lease: Lease, core: InferenceCore
     ) -> PlacedRequest | None:
-        """As `fetch`; None where that takes a thread, and the request is of no more use then."""
+        """As `fetch`; None where that needs a thread, and the request must not be used then."""
         placed, copied = cls._prepare(request, placement, lease, core)
         if copied:
             if _copying_takes_thread(copied):
@@ -98,7 +98,7 @@ class PlacedRequest(msgspec.Struct, eq=False, frozen=True):
     def _prepare(
         cls, request: InferenceRequest, placement: Placement, lease: Lease, core: InferenceCore
     ) -> tuple[PlacedRequest, Mapping[int, MemoryReference]]:
-        """Everything but to copy the inputs, which it names."""
+        """Everything but the copying of inputs, which it returns."""
         targets = {}
         for name, at in placement.outputs.items():
             targets[name] = lease.output(at.region, at.offset, at.byte_size)
@@ -134,7 +134,7 @@ class PlacedRequest(msgspec.Struct, eq=False, frozen=True):
         return msgspec.structs.replace(response, outputs=outputs)
 
     def deliver_at_once(self, response: InferenceResponse) -> InferenceResponse | None:
-        """As `deliver`; None where that takes a thread, and nothing has been done."""
+        """As `deliver`; None where that needs a thread, and nothing has been done."""
         if any(map(self._takes_thread, response.outputs)):
             return None
         return msgspec.structs.replace(response, outputs=[self._delivered(tensor) for tensor in response.outputs])

@@ -1,7 +1,7 @@
-"""The registered regions of one server, who still uses them, and how many bytes were copied out of them.
+"""Shared memory regions of one server: registration, reference counts, and a bound on copied bytes.
 
-Between `table`, which registers and unregisters, and `lease`, which uses. A region that is unregistered while requests
-use it stays, its name taken, until the last of them ends. Every method may be called from any thread.
+Between `table`, which registers and unregisters, and `lease`, which uses. A region that is unregistered while in use
+stays, its name taken, until the last request ends. Every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_SHOWN_LENGTH = 1024
 
 
 def shown(text: str) -> str:
-    """A client's word as an error may repeat it: of bounded length, and text that can be encoded."""
+    """A client's text as an error may repeat it: of bounded length, and encodable."""
     if len(text) > MAX_SHOWN_LENGTH:
         text = f"{text[:MAX_SHOWN_LENGTH]}..."
     return text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""System shared memory: POSIX segments of clients, opened by key, copied from and to.
+"""System shared memory: clients' POSIX segments, opened by key, copied from and to.
 
 A client can truncate its segment whenever it likes, and what is copied out of its mapping then is lost (`mapping`). It
 is tried again through the descriptor, where `preadv` comes back short and `pwritev` says what is wrong; so is all of a

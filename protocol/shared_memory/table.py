@@ -1,4 +1,4 @@
-"""The table of shared memory regions: what clients register, ask for, unregister, and use in requests.
+"""Shared memory table: the regions that clients register, query and unregister, and the leases of requests on them.
 
 One for each server, made by the composition root and passed to both edges; system and CUDA regions share one name
 space. Source: Triton's system and CUDA shared memory extensions. Where Triton answers a client's mistake (a segment
@@ -122,7 +122,7 @@ class SharedMemoryTable:
         return tuple(r for r in self._regions.records() if isinstance(r, CudaRegion) and (not name or r.name == name))
 
     def close(self) -> None:
-        """Let all regions go, those in use with their last lease. For the end of the server."""
+        """Close all regions, those in use with their last lease. For the end of the server."""
         for kind in _WORDS:
             self._regions.remove(kind)
 

@@ -1,1 +1,2 @@
-"""Tensors in memory other than a message's: on devices, in shared memory, through DLPack."""
+"""Tensors that are not plain bytes of a message: on devices, in shared memory, exchanged by DLPack; and
+classification."""

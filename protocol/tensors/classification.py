@@ -1,4 +1,4 @@
-"""Classification: the best classes of an output in place of its values, for both edges.
+"""Classification extension: the top k classes of an output in place of its values.
 
 Source: Triton's classification extension; reference section "Classification".
 """

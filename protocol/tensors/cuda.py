@@ -1,4 +1,4 @@
-"""CUDA device memory through cupy: complete copies between it and the host.
+"""CUDA device memory through cupy: synchronous copies between device and host.
 
 cupy is imported with the first use and not before. Not seen running on a GPU: the tests stand host memory behind cupy's
 names. Source: CUDA Runtime API, "Device Management" and "Memory Management".

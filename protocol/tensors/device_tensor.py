@@ -1,7 +1,8 @@
-"""Tensors whose elements lie in a device's memory: where that is, who keeps it, and how it comes to the host.
+"""Device tensors: tensors whose elements lie in GPU memory, with their owner and their copy to the host.
 
-Who gives a device tensor has waited for what fills it, so whoever gets one may read it on any stream, and must hold it
-until that stream has been waited for. It is passed on as any tensor; only who needs its bytes copies them to the host.
+A producer has synchronised before it hands a device tensor over, so a consumer may read it on any stream, and must hold
+it until that stream is synchronised. It is passed on like any tensor; only a consumer that needs its bytes copies them
+to the host.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from protocol.tensors.dlpack import make_capsule
 
 
 class DeviceMemory(Protocol):
-    """The memory of one device. Calls may come from any thread, and return when what they do is complete.
+    """The memory of one device. Calls may come from any thread, and return when the operation is complete.
 
-    Raises `protocol.errors.Unavailable` where the device, or the host's memory, refuses.
+    Raises `protocol.errors.Unavailable` where the device, or the host's memory, fails.
     """
 
     @property
     def device(self) -> tuple[int, int]:
-        """DLPack's type and number of it."""
+        """DLPack's device type and number."""
 
     def read(self, address: int, byte_size: int) -> Buffer:
         """A read-only copy on the host."""
@@ -36,7 +37,7 @@ class DeviceMemory(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceBuffer:
-    """So many bytes of a device's memory from an address on. `owner` keeps them; who drops it frees them."""
+    """So many bytes of device memory from an address on. `owner` keeps them alive; the last reference frees them."""
 
     memory: DeviceMemory
     address: int
@@ -78,7 +79,7 @@ class DeviceTensor(Tensor, kw_only=True):
         return other
 
     def on_host(self) -> Tensor:
-        """The same in host memory."""
+        """A copy in host memory."""
         return Tensor(self.name, self.datatype, self.shape, self.data)
 
     def __dlpack__(self, **_: Any) -> Any:
@@ -94,6 +95,6 @@ def device_tensor(name: str, datatype: DataType, shape: tuple[int, ...], buffer:
 
 
 def bring_to_host(request: InferenceRequest) -> None:
-    """Put the inputs of a request into host memory, all of them. Blocks; raises as `DeviceMemory`."""
+    """Copy all inputs of a request to host memory. Blocks; raises as `DeviceMemory`."""
     request.inputs = [each.on_host() if isinstance(each, DeviceTensor) else each for each in request.inputs]
     request.has_device_inputs = False

@@ -1,4 +1,4 @@
-"""DLPack: memory wherever it lies, handed to another library without a copy, and taken from one.
+"""DLPack: exchange of tensors with other libraries without a copy, in host or device memory.
 
 numpy knows neither bfloat16 nor other devices than the host, so the capsules are made here. Structures: dlpack.h,
 version 0 ("dltensor" capsules, which every library still takes). Source: "Python Specification for DLPack".
@@ -80,7 +80,8 @@ _drop = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi
 
 
 class _Export:
-    """What a capsule points to, kept by the reference that its structure counts for, until its taker lets it go."""
+    """What a capsule points to, kept alive by the reference that its structure counts, until the consumer deletes
+    it."""
 
     def __init__(self, owner: object, shape: Sequence[int]) -> None:
         self.owner = owner
@@ -94,7 +95,7 @@ def _delete(address: int) -> None:
 
 
 def _destruct(capsule: int) -> None:
-    """A capsule that nobody has taken."""
+    """Destructor of a capsule that nobody has consumed."""
     if _is_unused(capsule, _NAME):
         _delete(_freed_pointer(capsule, _NAME))
 

@@ -1,6 +1,8 @@
-"""Inputs that are still in their client's shared memory: read where they are needed, into the memory where they are.
+"""Shared tensors: inputs still in the client's shared memory, copied only where the model runs, straight into its
+memory.
 
-Who takes such tensors reads each once, when the batch begins, so its bytes are moved once; `data` serves all others.
+A backend that accepts them reads each once, when the batch begins, so its bytes are moved once; `data` serves all other
+readers.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from protocol.messages import Buffer, Tensor
 
 
 class SharedBytes(Protocol):
-    """A part of a client's memory, which stays readable while this is held. The client may change or take away what is
-    there at any time: what is not there any more is read as zeros."""
+    """A range of a client's memory, readable while this object is held. The client may change or truncate it at any
+    time: what is gone is read as zeros."""
 
     @property
     def byte_size(self) -> int: ...
