@@ -247,8 +247,8 @@ class Settings(CompatibilityFlags, LoadingFlags, DeviceFlags, StoreFlags, HttpFl
         integer(1),
         group=SERVER,
         metavar=_INT,
-        help="The most bytes that the bodies of all requests in flight hold, over HTTP and gRPC, with the responses of "
-        "decoupled models that wait for their clients; others are refused. "
+        help="The most bytes that the bodies of all requests in flight hold, over HTTP and gRPC, with the responses "
+        "that wait for their clients to read; others are refused. "
         "Where absent, a quarter of the memory that is available once the models are loaded, in this machine or its "
         "control group.",
     )

@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-from protocol.errors import Internal, ServerError, text_of
+from protocol.errors import Internal, Overloaded, ServerError, text_of
 from protocol.http.body import BodyLimit
 from protocol.http.codec.compression import IDENTITY, content_encoding, inflate
 from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
@@ -104,7 +104,12 @@ class HttpApp:
             if reply is not None:
                 if trace is not None:
                     trace.stamp("HTTP_SEND_START")
-                await exchange.reply(reply)
+                try:
+                    await exchange.reply(reply)
+                except Overloaded as exc:
+                    self._note_failure(exchange, route, request, exc, 503, arrival_ns)
+                    reply = error_reply(exc)
+                    await exchange.reply(reply)
                 if trace is not None:
                     trace.stamp("HTTP_SEND_END")
         finally:

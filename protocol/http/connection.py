@@ -19,6 +19,7 @@ from protocol.http.http2.connection import Http2Connection
 from protocol.http.http2.upgraded.connection import UpgradedConnection
 from protocol.http.http2.upgraded.factory import UpgradedConnections
 from protocol.http.settings import LEAVE_SECONDS, ConnectionLimits, OnLimit
+from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.tls import agreed_protocol
 from protocol.reactor.transport import PlainWire, TlsWire, Wire
 
@@ -32,6 +33,7 @@ class Served:
     on_limit: OnLimit
     date: DateHeader
     upgraded: UpgradedConnections
+    memory: RequestMemory
     direct: DirectInference | None = None
     failures: CallbackFailures | None = None
 
@@ -92,6 +94,7 @@ class Connection:
                 served.limits,
                 served.on_limit,
                 served.date,
+                served.memory,
                 direct=served.direct,
                 failures=served.failures,
             )

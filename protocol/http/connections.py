@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import sys
 from contextlib import suppress
 from functools import partial
 
@@ -23,6 +24,7 @@ from protocol.http.exchange import App
 from protocol.http.http1.exchange import response_head
 from protocol.http.http2.upgraded.factory import UpgradedConnections
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
+from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
 from protocol.reactor.tls import server_stream
@@ -48,6 +50,7 @@ async def serve_app(
     on_limit: OnLimit = lambda name: None,
     direct: DirectInference | None = None,
     failures: CallbackFailures | None = None,
+    memory: RequestMemory | None = None,
     tls: ssl.SSLContext | None = None,
     reuse_port: bool = False,
     leaving: trio.Event | None = None,
@@ -60,12 +63,13 @@ async def serve_app(
     HTTP/2 connections end by GOAWAY. New ones are still accepted, until `stop`. So no client loses a request that
     it has sent on a connection before it could know. Cancelling closes everything at once.
     `on_limit` is told the name of each limit that bites. `direct` answers requests that need no task; it runs here.
-    A connection that fails by a defect ends, and is counted in `failures`.
+    A connection that fails by a defect ends, and is counted in `failures`. Responses that wait for HTTP/2 clients count
+    in `memory`.
 
     Raises:
         OSError: the address cannot be listened on.
     """
-    server = ConnectionServer(app, limits, on_limit=on_limit, direct=direct, failures=failures, tls=tls)
+    server = ConnectionServer(app, limits, on_limit=on_limit, direct=direct, failures=failures, memory=memory, tls=tls)
     try:
         listeners = await open_listeners(host, port, backlog=limits.backlog, reuse_port=reuse_port)
     except OSError as exc:
@@ -116,12 +120,14 @@ class ConnectionServer:
         on_limit: OnLimit = lambda name: None,
         direct: DirectInference | None = None,
         failures: CallbackFailures | None = None,
+        memory: RequestMemory | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        memory = memory or RequestMemory(sys.maxsize)
         self._failures = failures or CallbackFailures()
         self._date = DateHeader()
-        self._upgraded = UpgradedConnections(app, limits, on_limit)
-        self._served = Served(app, limits, on_limit, self._date, self._upgraded, direct, self._failures)
+        self._upgraded = UpgradedConnections(app, limits, on_limit, memory)
+        self._served = Served(app, limits, on_limit, self._date, self._upgraded, memory, direct, self._failures)
         self._limits = limits
         self._on_limit = on_limit
         self._tls = tls

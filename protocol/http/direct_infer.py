@@ -172,15 +172,16 @@ class DirectInference:
             try:
                 return encode_at_once(reply, request.encoding, request.accepts_coding)
             except ServerError as error:
-                return self._error_reply(request, error)
+                return self.error_reply(request, error)
             except Exception as error:  # a defect, which is this request's and no other's
                 logger.exception("the answer of model '%s' could not be encoded", reply.model_name)
                 self.note_failure(request, error, 500)
                 return internal_reply(error)
         assert reply is not None
-        return self._error_reply(request, reply)
+        return self.error_reply(request, reply)
 
-    def _error_reply(self, request: DirectRequest, error: ServerError) -> Reply:
+    def error_reply(self, request: DirectRequest, error: ServerError) -> Reply:
+        """What a request that fails is answered with, once that is logged."""
         reply = error_reply(error)
         self.note_failure(request, error, reply.status)
         return reply
@@ -206,7 +207,7 @@ class DirectInference:
         try:
             return await encode(request.reply, request.encoding, request.accepts_coding)
         except ServerError as error:
-            return self._error_reply(request, error)
+            return self.error_reply(request, error)
         except Exception as error:
             self.note_failure(request, error, 500)
             raise

@@ -133,7 +133,12 @@ class Exchange(BodyWriter, Protocol):
         """Run a handler, which is cancelled if the client leaves; then there is no reply."""
 
     async def reply(self, reply: Reply) -> None:
-        """Answer a request whose body has been read."""
+        """Answer a request whose body has been read.
+
+        Raises:
+            Overloaded: the client reads too slowly, and there is no memory for a reply of this size to wait in. Nothing
+                has been sent.
+        """
 
     async def reply_early(self, reply: Reply, *, linger: float) -> None:
         """Answer a request whose body has not been read whole, and end its connection (HTTP/1) or stream (HTTP/2).

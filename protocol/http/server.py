@@ -41,6 +41,7 @@ async def serve_http(
         on_limit=partial(services.limits.count, "http"),
         direct=DirectInference(app),
         failures=services.failures,
+        memory=services.memory,
         tls=settings.tls,
         reuse_port=settings.reuse_port,
         leaving=leaving,

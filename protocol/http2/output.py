@@ -16,6 +16,8 @@ from h2.exceptions import StreamClosedError
 from protocol.http2.connection import ServerConnection
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID
 from protocol.http2.writer import Writer
+from protocol.limits.answer_memory import AnswerMemory
+from protocol.limits.request_memory import RequestMemory
 from protocol.messages import Buffer
 from protocol.reactor.replies import Replies
 from protocol.reactor.transport import Wire, split
@@ -39,6 +41,7 @@ class FrameOutput:
     Attributes:
         taken: bytes that nobody holds any more, and that the peer has not been told it may send again.
         is_heard: whether the peer reads what answers its own frames: else no more of it should be read.
+        answers: counts the whole responses that wait for the peer.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class FrameOutput:
         connection: ServerConnection,
         wire: Wire,
         count_refusal: Callable[[str], None],
+        memory: RequestMemory,
         *,
         send_timeout: float,
         connection_window: int,
@@ -53,6 +57,7 @@ class FrameOutput:
         self._h2 = connection
         self._writer = Writer(wire, self._on_written, send_timeout=send_timeout)
         self.count_refusal = count_refusal
+        self.answers = AnswerMemory(memory, count_refusal)
         self._send_timeout = send_timeout
         self._can_send = WaitingTasks()  # here waits who needs the writer's progress or a window
         self._control_backlog = 0

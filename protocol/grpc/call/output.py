@@ -9,15 +9,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from protocol.grpc.call.headers import Header
+from protocol.limits.answer_memory import AnswerMemory
 from protocol.messages import Buffer
 from protocol.reactor.replies import Replies
 
 
 class Output(Protocol):
     """Of one connection; streams are named by their numbers. `taken` are bytes that the peer may send again, over all
-    streams; at the end of a burst it is told of them when they are worth it."""
+    streams; at the end of a burst it is told of them when they are worth it. `answers` counts the whole responses that
+    wait for the peer."""
 
     taken: int
+    answers: AnswerMemory
 
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Let the peer send `size` bytes more."""
@@ -25,10 +28,15 @@ class Output(Protocol):
     def acknowledge_stream(self, stream_id: int, size: int) -> None:
         """Let the peer send `size` bytes more on the stream, as far as that goes; they are `taken`."""
 
-    def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None: ...
+    async def send_message(
+        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], *, is_counted: bool
+    ) -> None:
+        """Send a message, behind headers if there are any. Returns when all of it is on its way to the writer; waits
+        while the peer reads slowly, and then counts in `answers` if it `is_counted`.
 
-    async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
-        """Returns when all of it is on its way to the writer; waits while the peer reads slowly."""
+        Raises:
+            Overloaded: it would have to wait, and there is no memory for that. Nothing has been sent.
+        """
 
     def send_at_once(
         self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], replies: Replies

@@ -13,7 +13,7 @@ import trio
 from grpclib.exceptions import StreamTerminatedError
 from grpclib.stream import StreamIterator
 
-from protocol.errors import DeadlineExceeded, InvalidArgument, Unavailable
+from protocol.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable
 from protocol.failure_log import FailedRequest
 from protocol.grpc.call.compression import choose_encoding, compress
 from protocol.grpc.call.framing import Frame, Message, frame, whole_message
@@ -23,6 +23,7 @@ from protocol.grpc.call.output import Output
 from protocol.grpc.call.receiving import ReceiveMemory
 from protocol.grpc.codec.messages import Codec
 from protocol.grpc.settings import ConnectionLimits
+from protocol.limits.answer_memory import AnswerMemory
 from protocol.messages import Buffer
 from protocol.reactor.replies import Replies
 from protocol.sync.wakeup import WaitingTasks
@@ -140,6 +141,11 @@ class Stream(StreamIterator[Any]):
             message = await incoming.decompress(next_frame.payload)
         return self._codec.decode(message, self._request_type)
 
+    @property
+    def answers(self) -> AnswerMemory:
+        """What counts the whole responses that wait for the client, over all calls of its connection."""
+        return self._output.answers
+
     def take_message_memory(self) -> int:
         """The bytes that the last message counts for. Whoever takes them has to `release` them when it has no more use
         for the message; else they are released with the next `recv_message`, or with the call."""
@@ -154,16 +160,19 @@ class Stream(StreamIterator[Any]):
 
         Raises:
             grpclib.exceptions.StreamTerminatedError: the client has gone, and the call is being cancelled.
+            Overloaded: the response of a unary call would have to wait, and there is no memory for that.
         """
         serialized = self._codec.encode(message, self._reply_type)
         parts = frame(serialized) if self._response_encoding is None else await self._compressed_frame(serialized)
         try:
-            if not self.has_sent_headers:
-                self.has_sent_headers = True
-                self._output.send_headers(self.id, self._response_headers())
-            await self._output.send_data(self.id, parts)
+            headers = () if self.has_sent_headers else self._response_headers()
+            self.has_sent_headers = True
+            await self._output.send_message(self.id, headers, parts, is_counted=not self._is_server_streaming)
         except StreamTerminatedError:
             self.terminate()
+            raise
+        except Overloaded:
+            self.has_sent_headers = not headers
             raise
         if self._is_server_streaming:  # a unary response leaves with its trailers
             self._output.flush()

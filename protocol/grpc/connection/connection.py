@@ -62,6 +62,7 @@ class Connection:
             self._h2,
             self._wire,
             shared.counts,
+            shared.memory,
             send_timeout=limits.send_timeout,
             connection_window=limits.connection_window,
         )

@@ -19,6 +19,7 @@ from protocol.grpc.call.headers import OK_TRAILERS, RESPONSE_HEADERS, Header
 from protocol.http2.connection import ServerConnection
 from protocol.http2.output import MAX_BACKLOG, FrameOutput
 from protocol.limits.counter import LimitCounter
+from protocol.limits.request_memory import RequestMemory
 from protocol.messages import Buffer
 from protocol.reactor.replies import Replies
 from protocol.reactor.transport import Wire
@@ -41,6 +42,7 @@ class Outgoing(FrameOutput):
         connection: ServerConnection,
         wire: Wire,
         counts: LimitCounter,
+        memory: RequestMemory,
         *,
         send_timeout: float,
         connection_window: int,
@@ -49,6 +51,7 @@ class Outgoing(FrameOutput):
             connection,
             wire,
             partial(counts.count, "grpc"),
+            memory,
             send_timeout=send_timeout,
             connection_window=connection_window,
         )
@@ -57,25 +60,30 @@ class Outgoing(FrameOutput):
 
     # Of streams.
 
-    def send_headers(self, stream_id: int, headers: Sequence[Header]) -> None:
-        try:
-            self._h2.send_headers(stream_id, headers)
-        except ProtocolError as error:
-            raise StreamTerminatedError(str(error)) from None
-        self.has_sent_data = True
-
-    async def send_data(self, stream_id: int, parts: Sequence[Buffer]) -> None:
+    async def send_message(
+        self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], *, is_counted: bool
+    ) -> None:
         """No checkpoint where nothing has to be waited for. A stream whose window stays shut is reset."""
-        self.has_sent_data = True
         size = sum(map(len, parts))
-        self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+        held = 0
         try:
-            if size <= self._h2.sendable(stream_id) and self._writer.backlog < MAX_BACKLOG:
+            is_sendable = size <= self._h2.sendable(stream_id) and self._writer.backlog < MAX_BACKLOG
+            if is_counted and not is_sendable:
+                self.answers.take(size)
+                held = size
+            self.has_sent_data = True
+            self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+            if headers:
+                self._h2.send_headers(stream_id, headers)
+            if is_sendable:
                 self._h2.send_data(stream_id, parts)
             else:
                 await self._send_in_frames(stream_id, parts, size)
         except ProtocolError as error:
             raise StreamTerminatedError(str(error)) from None
+        finally:
+            if held:
+                self.answers.give(held)
 
     def send_at_once(
         self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], replies: Replies

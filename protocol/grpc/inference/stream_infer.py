@@ -15,7 +15,7 @@ import trio
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.core import Submitted
-from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
+from protocol.errors import InvalidArgument, NotFound, Overloaded, ServerError, Unavailable
 from protocol.failure_log import FailedRequest
 from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import SHUTTING_DOWN, Stream
@@ -46,13 +46,15 @@ class _Request(PendingReply, kw_only=True):
     """A request that was read.
 
     `failure` is what was wrong with it before the core saw it. `lease` and `placed` are there if it uses shared memory
-    or classification. `memory` is what its message counts for in the stream. `submitted` is there while no task runs it
+    or classification. `memory` is what its message counts for in the stream, `waiting` what its response counts for
+    while that waits. `submitted` is there while no task runs it
     and `reply` has not been taken. `response` is what a model gave that gives one, `ending` the error that ends the
     stream in its place. `read_ns` is when it was read, in nanoseconds of `time.monotonic_ns`, if not by `submitted`.
     """
 
     stream: StreamInfer
     memory: int
+    waiting: int = 0
     read: ReadRequest | None = None
     decoded: DecodedRequest | None = None
     is_decoupled: bool = False
@@ -138,6 +140,7 @@ class StreamInfer:
                     tasks.end()
         finally:
             for request in self._answers:  # their tasks have gone, and nobody takes the replies
+                self._stream.answers.give(request.waiting)
                 request.close()
         if self._ending is not None:
             raise self._ending
@@ -236,6 +239,8 @@ class StreamInfer:
             self._fail(request, error, submitted)
         if not self._answers.complete_at_once(request):
             self._tasks.start(request)
+        if not (request.has_answered or request.ending is not None):
+            self._count(request, submitted)
         if self._has_read:
             self._is_answered.wake()
 
@@ -263,6 +268,7 @@ class StreamInfer:
                 await self._answers.send_ready()
             else:
                 await self._run(request)
+                self._count(request)
                 await self._answers.complete(request)
         except StreamTerminatedError:  # and the call is being cancelled
             return
@@ -280,6 +286,19 @@ class StreamInfer:
             request.response = encode_stream_response(response)
         except Exception as error:
             self._fail(request, error)
+
+    def _count(self, request: _Request, submitted: Submitted | None = None) -> None:
+        """Its response waits: for its turn, or for the client to make room. Where there is no memory for that an error
+        takes its place."""
+        response = request.response
+        size = len(response) if isinstance(response, bytes) else sum(map(len, response))
+        try:
+            self._stream.answers.take(size)
+        except Overloaded as error:
+            request.reply = error  # and lets go of the response
+            self._fail(request, error, submitted)
+        else:
+            request.waiting = size
 
     async def _send_answer(self, request: _Request) -> None:
         if request.ending is not None:
@@ -339,6 +358,8 @@ class StreamInfer:
 
     def _finish(self, request: _Request) -> None:
         """It is answered whole."""
+        if request.waiting:
+            self._stream.answers.give(request.waiting)
         if request.lease is not None or request.trace is not None:
             request.close()
         self._stream.incoming.release(request.memory)

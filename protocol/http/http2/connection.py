@@ -34,6 +34,7 @@ from protocol.http2.frames import GOAWAY
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID
 from protocol.http2.reader import Http2Reader
 from protocol.limits.flood import FloodGuard
+from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.transport import Wire
 
 
@@ -51,6 +52,7 @@ class Http2Connection:
         limits: ConnectionLimits,
         on_limit: OnLimit,
         date: DateHeader,
+        memory: RequestMemory,
         *,
         direct: DirectInference | None = None,
         failures: CallbackFailures | None = None,
@@ -70,7 +72,13 @@ class Http2Connection:
             response_headers=blocks.encoder,
         )
         self._out = HttpOutput(
-            self._h2, blocks, wire, on_limit, send_timeout=limits.send_timeout, connection_window=CONNECTION_WINDOW
+            self._h2,
+            blocks,
+            wire,
+            on_limit,
+            memory,
+            send_timeout=limits.send_timeout,
+            connection_window=CONNECTION_WINDOW,
         )
         self._streams = Http2Streams(app, direct, limits, self._out, self, on_limit)
         self._flush = None if direct is None else direct.flush

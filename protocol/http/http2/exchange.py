@@ -10,7 +10,7 @@ from typing import Protocol
 import trio
 from h2.errors import ErrorCodes
 
-from protocol.errors import Internal
+from protocol.errors import Internal, Overloaded
 from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
 from protocol.http.errors import error_reply
 from protocol.http.exchange import ClientGone, Handler, HttpRequest
@@ -116,7 +116,11 @@ class Http2Exchange:
 
     async def reply(self, reply: Reply) -> None:
         self.has_started = True
-        await self._owner.out.send_reply(self.id, reply, is_head=self.method == "HEAD")
+        try:
+            await self._owner.out.send_reply(self.id, reply, is_head=self.method == "HEAD")
+        except Overloaded:
+            self.has_started = False
+            raise
         self.is_complete = True
 
     async def reply_early(self, reply: Reply, *, linger: float) -> None:

@@ -17,6 +17,7 @@ from protocol.http.http2.head import ResponseBlocks
 from protocol.http.reply import Headers, Reply
 from protocol.http2.connection import ServerConnection
 from protocol.http2.output import MAX_BACKLOG, FrameOutput
+from protocol.limits.request_memory import RequestMemory
 from protocol.messages import Buffer
 from protocol.reactor.replies import Replies
 from protocol.reactor.transport import Wire
@@ -34,12 +35,13 @@ class HttpOutput(FrameOutput):
         blocks: ResponseBlocks,
         wire: Wire,
         count_refusal: Callable[[str], None],
+        memory: RequestMemory,
         *,
         send_timeout: float,
         connection_window: int,
     ) -> None:
         super().__init__(
-            connection, wire, count_refusal, send_timeout=send_timeout, connection_window=connection_window
+            connection, wire, count_refusal, memory, send_timeout=send_timeout, connection_window=connection_window
         )
         self._blocks = blocks
         # Called with the stream of a response that is whole, before that is written: what it adds leaves with it.
@@ -82,21 +84,33 @@ class HttpOutput(FrameOutput):
     # Responses of a task.
 
     async def send_reply(self, stream_id: int, reply: Reply, *, is_head: bool) -> None:
-        """A whole response. No checkpoint where nothing has to be waited for."""
+        """A whole response. No checkpoint where nothing has to be waited for.
+
+        Raises:
+            Overloaded: it would have to wait, and there is no memory for that. Nothing has been sent.
+        """
         size = reply.length
         parts = (reply.body, *reply.tail)
+        held = 0
         try:
+            has_body = not (is_head or not size or reply.status in _BODILESS)
             sendable = self._h2.sendable(stream_id)
-            block = self._blocks.block(reply.status, reply.headers, size)
-            if is_head or not size or reply.status in _BODILESS:
+            if has_body and (size > sendable or self._writer.backlog >= MAX_BACKLOG):
+                self.answers.take(size)
+                held = size
+            block = self._blocks.block(reply.status, reply.headers, size)  # what is encoded has to be sent
+            if not has_body:
                 self._h2.send_header_block(stream_id, block, end_stream=True)
-            elif size <= sendable and self._writer.backlog < MAX_BACKLOG:
+            elif not held:
                 self._h2.send_plain_response(stream_id, block, parts, size)
             else:
                 self._h2.send_header_block(stream_id, block)
                 await self._send_in_frames(stream_id, parts, size, end_stream=True)
         except StreamClosedError:
             raise ClientGone from None
+        finally:
+            if held:
+                self.answers.give(held)
         if self.before_end is not None:
             self.before_end(stream_id)
         self.write()

@@ -18,7 +18,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
 from protocol.access.control import NO_KEYS
-from protocol.errors import Internal
+from protocol.errors import Internal, Overloaded
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
 from protocol.http.errors import LimitError, TooManyStreams, error_reply
 from protocol.http.exchange import App
@@ -379,12 +379,21 @@ class Http2Streams:
         direct.close(request)
         body = StreamBody(None)
         body.has_ended = True
-        self._run_in_task(stream.id, stream.head.head, body, lambda exchange: self._finish(exchange, request, reply))
+        replies = [reply]
+        self._run_in_task(stream.id, stream.head.head, body, lambda exchange: self._finish(exchange, request, replies))
 
-    async def _finish(self, exchange: Http2Exchange, request: DirectRequest, reply: Reply | None) -> None:
-        """What is left to do for a request that has its answer."""
-        assert self._direct is not None
-        await exchange.reply(await self._direct.encode(request) if reply is None else reply)
+    async def _finish(self, exchange: Http2Exchange, request: DirectRequest, replies: list[Reply | None]) -> None:
+        """What is left to do for a request that has its answer: `replies` is emptied, so that nothing holds a reply
+        that there is no memory for."""
+        direct = self._direct
+        assert direct is not None
+        reply = replies.pop() or await direct.encode(request)
+        try:
+            await exchange.reply(reply)
+        except Overloaded as error:
+            reply = direct.error_reply(request, error)
+            request.reply = error
+            await exchange.reply(reply)
 
     # Those with a task.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from hypercorn.typing import (
 
 from protocol.http.exchange import App
 from protocol.http.http2.upgraded.exchange import AsgiExchange
+from protocol.limits.answer_memory import AnswerMemory
+from protocol.limits.request_memory import RequestMemory
 
 
 @dataclass
@@ -75,7 +78,7 @@ class Exchange:
             "state": {},  # type: ignore[typeddict-item]  # a plain dict stands in for hypercorn's new type
             "extensions": {},
         }
-        await app(AsgiExchange(scope, self._receive, self._send))
+        await app(AsgiExchange(scope, self._receive, self._send, AnswerMemory(RequestMemory(sys.maxsize))))
         return self.answer
 
     async def _receive(self) -> ASGIReceiveEvent:

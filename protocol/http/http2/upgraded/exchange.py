@@ -17,14 +17,17 @@ from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
 from protocol.http.exchange import App, ClientGone, Handler, HttpRequest
 from protocol.http.head import content_length
 from protocol.http.reply import Headers, Reply
+from protocol.limits.answer_memory import AnswerMemory
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
 
 
-def as_asgi(app: App) -> AppWrapper:
+def as_asgi(app: App, answers: AnswerMemory) -> AppWrapper:
+    """For one connection; the responses that wait for its client count in `answers`.""" ""
+
     async def http_only(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         assert scope["type"] == "http"  # `http2` makes nothing else
-        await app(AsgiExchange(scope, receive, send))
+        await app(AsgiExchange(scope, receive, send, answers))
 
     return ASGIWrapper(http_only)
 
@@ -32,9 +35,11 @@ def as_asgi(app: App) -> AppWrapper:
 class AsgiExchange:
     """Implements `exchange.Exchange`."""
 
-    __slots__ = ("_receive", "_send", "has_started", "headers", "method", "raw_path", "sent_headers")
+    __slots__ = ("_answers", "_receive", "_send", "has_started", "headers", "method", "raw_path", "sent_headers")
 
-    def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    def __init__(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable, answers: AnswerMemory
+    ) -> None:
         self.method = scope["method"]
         self.raw_path = scope["raw_path"]
         self.sent_headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
@@ -44,6 +49,7 @@ class AsgiExchange:
         self.has_started = False
         self._receive = receive
         self._send = send
+        self._answers = answers
 
     @property
     def may_have_body(self) -> bool:
@@ -94,8 +100,13 @@ class AsgiExchange:
         scope.cancel()
 
     async def reply(self, reply: Reply) -> None:
-        await self._start_sized(reply)
-        await self._send({"type": "http.response.body", "body": reply.content, "more_body": False})
+        size = reply.length
+        self._answers.take(size)
+        try:
+            await self._start_sized(reply)
+            await self._send({"type": "http.response.body", "body": reply.content, "more_body": False})
+        finally:
+            self._answers.give(size)
 
     async def reply_early(self, reply: Reply, *, linger: float) -> None:
         await self._start_sized(reply)

@@ -11,6 +11,8 @@ from protocol.http.exchange import App
 from protocol.http.http2.upgraded.connection import UpgradedConnection
 from protocol.http.http2.upgraded.exchange import as_asgi
 from protocol.http.settings import ConnectionLimits, OnLimit
+from protocol.limits.answer_memory import AnswerMemory
+from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.transport import Wire
 
 logger = logging.getLogger(__name__)
@@ -21,8 +23,9 @@ _NEVER = 2**31
 class UpgradedConnections:
     """Makes them; each is run, and its wire closed, by whoever asks for it."""
 
-    def __init__(self, app: App, limits: ConnectionLimits, on_limit: OnLimit) -> None:
-        self._asgi = as_asgi(app)
+    def __init__(self, app: App, limits: ConnectionLimits, on_limit: OnLimit, memory: RequestMemory) -> None:
+        self._app = app
+        self._memory = memory
         self._limits = limits
         self._on_limit = on_limit
         self._context = WorkerContext(None)
@@ -33,7 +36,8 @@ class UpgradedConnections:
         self._config.keep_alive_max_requests = limits.max_requests_per_connection or _NEVER
 
     def over(self, wire: Wire) -> UpgradedConnection:
-        return UpgradedConnection(self._asgi, self._config, self._context, self._limits, self._on_limit, wire)
+        asgi = as_asgi(self._app, AnswerMemory(self._memory, self._on_limit))
+        return UpgradedConnection(asgi, self._config, self._context, self._limits, self._on_limit, wire)
 
     async def end(self) -> None:
         """The server stops: hypercorn closes connections instead of keeping them alive."""

@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import sys
 from typing import cast
 
 import pytest
 import trio
 from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 
-from protocol.errors import InvalidArgument, PayloadTooLarge
+from protocol.errors import InvalidArgument, Overloaded, PayloadTooLarge
 from protocol.http.body import BodyLimit
 from protocol.http.http2.upgraded.exchange import AsgiExchange
+from protocol.http.reply import Reply
+from protocol.limits.answer_memory import SMALL, AnswerMemory
 from protocol.limits.request_memory import RequestMemory, RequestShare
+
+
+async def nothing_comes() -> ASGIReceiveEvent:
+    raise AssertionError
+
+
+async def test_a_reply_counts_while_it_is_sent() -> None:
+    server = RequestMemory(100 * SMALL)
+    answers = AnswerMemory(server)
+    held: list[int] = []
+
+    async def send(event: ASGISendEvent) -> None:
+        await trio.lowlevel.checkpoint()
+        held.append(server.held)
+
+    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "headers": []})
+    await AsgiExchange(scope, nothing_comes, send, answers).reply(Reply(body=bytes(10)))
+    assert (held, server.held) == ([10, 10], 0)
+
+
+async def test_a_reply_that_there_is_no_memory_for_has_not_begun() -> None:
+    answers = AnswerMemory(RequestMemory(100 * SMALL))
+    answers.take(90 * SMALL)
+
+    async def send(event: ASGISendEvent) -> None:
+        raise AssertionError(event)
+
+    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "headers": []})
+    exchange = AsgiExchange(scope, nothing_comes, send, answers)
+    with pytest.raises(Overloaded):
+        await exchange.reply(Reply(body=bytes(20 * SMALL)))
+    assert not exchange.has_started
+    assert answers.held == 90 * SMALL
 
 
 def too_long(size: int, limit: int) -> PayloadTooLarge:
@@ -34,7 +70,7 @@ async def read(chunks: list[bytes], limit: int = 100, *, declared: bytes | None 
         HTTPScope,
         {"method": "POST", "raw_path": b"/", "headers": [] if declared is None else [(b"content-length", declared)]},
     )
-    exchange = AsgiExchange(scope, receive, send)
+    exchange = AsgiExchange(scope, receive, send, AnswerMemory(RequestMemory(sys.maxsize)))
     share = RequestShare(RequestMemory(1 << 20))
     return await exchange.read_body(BodyLimit(limit, too_long), share, pause_seconds=5)
 
