@@ -1,4 +1,4 @@
-"""Which category each call falls into, and the check that comes before anything else in a call.
+"""Access control of gRPC calls: the category of each method, and the check before its handler runs.
 
 Source: Triton, "Limit Endpoint Access"; what Triton does not have falls in with its like.
 """
@@ -85,7 +85,7 @@ def _guarded(handler: Handler, category: Category, access: AccessControl) -> Han
 
 
 async def _while_allowed(handler: Handler, stream: Stream, until_refused: Awaitable[ServerError]) -> None:
-    """Handle a call that may last for days. It ends when its key is taken back; what it has under way is cancelled."""
+    """Handle a call that may last for days. It ends when its key is revoked; what it has in flight is cancelled."""
     end: Exception | None = None
 
     async def watch() -> None:

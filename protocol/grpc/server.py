@@ -1,4 +1,4 @@
-"""The gRPC edge: listens, and runs a connection for each client.
+"""The gRPC server: accept loop, TLS handshake, and a connection task for each client.
 
 Flow: [server] -> connection -> stream -> service -> core. Owned by whoever starts it, with what it is to serve.
 """

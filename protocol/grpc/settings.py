@@ -1,4 +1,4 @@
-"""What an operator may set on the gRPC edge. Frozen values, read once when the listener starts."""
+"""Settings of the gRPC edge. Frozen values, read once when the listener starts."""
 
 from __future__ import annotations
 

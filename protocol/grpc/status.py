@@ -1,4 +1,4 @@
-"""From errors to gRPC statuses, and a status' text on the wire."""
+"""gRPC status codes for errors, and the encoding of `grpc-message`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ MAX_STATUS_MESSAGE = 4096
 
 
 def status_of(error: Exception, where: str) -> tuple[Status, str]:
-    """The status and text for an error; one that is not ours is a defect, logged with its traceback.
+    """The status and text for an error; one that is not a `ServerError` is a defect, logged with its traceback.
 
-    `where` names the call for the log. That ends the error: it loses its traceback (`protocol.errors.told`).
+    `where` names the call for the log. The error loses its traceback (`protocol.errors.told`).
     """
     match error:
         case ServerError():

@@ -1,7 +1,7 @@
-"""The application of the main HTTP service: find the route, take the body in, run the handler, answer.
+"""The HTTP application: finds the route of a request, reads the body, runs the handler and sends the reply.
 
-Every failure becomes an answer here: a `ServerError` by the table in `errors`, anything else, a defect, as 500 with
-its traceback in the log.
+Runs in the task of the request's exchange. Every failure becomes a reply here: a `ServerError` by the table in
+`errors`, anything else, a defect, as 500 with its traceback in the log.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HttpApp:
-    """One application for one server; it holds no state of its own between exchanges."""
+    """The application of one server; it holds no state of its own between exchanges."""
 
     services: EdgeServices
     settings: HttpSettings
@@ -120,10 +120,10 @@ class HttpApp:
                 trace.end()
 
     def find(self, method: str, raw_path: bytes, headers: Mapping[bytes, bytes]) -> tuple[Route, Mapping[str, str]]:
-        """Path, then access, then method: who may not make a call learns nothing else of it.
+        """Look up the route: path, then access, then method, so that an unauthorised client learns nothing else.
 
         Raises:
-            ServerError: there is no such thing, or it is not for this client.
+            ServerError: no such route, or the client may not use it.
         """
         endpoint, parameters = self.routes.find(raw_path)
         access = self.services.access
@@ -150,7 +150,7 @@ class HttpApp:
         return self._json_limit
 
     async def _refuse(self, reply: Reply, exchange: Exchange) -> None:
-        """Answer a request whose body has not been read whole."""
+        """Reply to a request whose body has not been read whole."""
         if exchange.may_have_body:
             await exchange.reply_early(reply, linger=self.settings.linger)
         else:

@@ -1,4 +1,4 @@
-"""How long a request's body may be, and how slowly it may come; for every version of HTTP."""
+"""Limits of request bodies: size, and minimum rate; for every version of HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TooLong(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """How long a body may be, and what to say where it is longer."""
+    """The size limit of a body, and the error where it is exceeded."""
 
     maximum: int
     error: TooLong

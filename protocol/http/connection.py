@@ -1,7 +1,7 @@
-"""One accepted connection, from its first byte to its last: which version of HTTP it speaks.
+"""One accepted HTTP connection: negotiates the version (ALPN, prior knowledge, upgrade) and serves it until it closes.
 
-TLS says it in its handshake (ALPN). Without TLS a connection begins in HTTP/1, and may change to HTTP/2 with the
-client's first bytes, or with a request that asks for it.
+TLS names the version in its handshake (ALPN). Without TLS a connection begins in HTTP/1, and may change to HTTP/2 with
+the client's first bytes (prior knowledge), or with a request that asks for it (`Upgrade`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from protocol.reactor.transport import PlainWire, TlsWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What all connections of a listener have in common; `on_limit` is told the name of each limit that bites."""
+    """What all connections of a listener share; `on_limit` is called with the name of each limit that refuses
+    something."""
 
     app: App
     limits: ConnectionLimits
@@ -50,13 +51,13 @@ class Connection:
         self._has_ended = False
 
     async def run(self) -> None:
-        """Serve until either side ends the connection; what still runs for it then is cancelled. The wire is closed by
-        whoever runs this."""
+        """Serve until either side ends the connection; what still runs for it then is cancelled. The caller closes the
+        transport."""
         with self._running:
             await self._run()
 
     def cancel(self) -> None:
-        """End it at once, with what runs."""
+        """End the connection at once, and cancel what runs."""
         self._running.cancel()
 
     async def _run(self) -> None:
@@ -108,24 +109,23 @@ class Connection:
             await upgraded.run(change.rest, change.headers, change.settings)
 
     def check_time(self, now: float) -> None:
-        """End a wait that has lasted too long."""
+        """End a wait that has exceeded its timeout."""
         if self._protocol is not None:
             self._protocol.check_time(now)
 
     def leave(self) -> None:
-        """The server stops. Over HTTP/1 the next answer says that it is the last one."""
+        """The server stops: over HTTP/1 the next response says `connection: close`."""
         self._is_leaving = True
         if isinstance(self._protocol, Http1):
             self._protocol.leave()
 
     async def end(self) -> None:
-        """As `drain`, when no more connections are accepted. What begins in HTTP/2 from then on is drained at once."""
+        """As `drain`, once no more connections are accepted. What begins in HTTP/2 from then on is drained at once."""
         self._has_ended = True
         await self.drain()
 
     async def drain(self) -> None:
-        """Take no more requests than those that a client has sent when it learns of it, finish them, and let `run`
-        return."""
+        """Take no more requests than the client has sent when it learns of it, finish them, and let `run` return."""
         self.leave()
         if self._protocol is None:
             self._shaking_hands.deadline = min(self._shaking_hands.deadline, trio.current_time() + LEAVE_SECONDS)
@@ -133,7 +133,7 @@ class Connection:
             await self._protocol.drain()
 
     async def _shake_hands(self) -> str | None:
-        """What TLS has agreed on by ALPN; empty without any. None where there is no agreement, or none in time."""
+        """The protocol that ALPN has chosen; empty without any. None where there is no agreement, or none in time."""
         if not isinstance(self.wire, TlsWire):
             return ""
         with trio.move_on_after(self._served.limits.header_timeout):

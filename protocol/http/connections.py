@@ -1,7 +1,7 @@
-"""Listeners, and a connection for each client, in a nursery of their own.
+"""The accept loop of an HTTP listener, and its connections, each in a task of one nursery.
 
-hypercorn's accept loop is not used: there an error in one connection ends the server. Here a connection's failure ends
-that connection, and cancelling closes the sockets.
+hypercorn's accept loop is not used: there an error in one connection ends the server. Here it ends that connection
+only. Cancelling closes the sockets.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def serve_app(
 
 
 def _note_failed(failures: CallbackFailures, group: BaseExceptionGroup[Exception]) -> None:
-    """A connection has ended by errors: those of the network are nobody's defect."""
+    """A connection has ended by errors: those of the network are not defects."""
     _, defects = group.split((trio.BrokenResourceError, trio.ClosedResourceError, OSError))
     if defects is None:
         logger.debug("a connection was lost", exc_info=group)
@@ -109,8 +109,8 @@ def _note_failed(failures: CallbackFailures, group: BaseExceptionGroup[Exception
 
 
 class ConnectionServer:
-    """The connections that are open. The arguments are those of `serve_app`. Once `is_leaving`, new ones are told from
-    the start that they end."""
+    """The open connections. The arguments are those of `serve_app`. Once `is_leaving`, new ones are drained from the
+    start."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ConnectionServer:
         self._opened = Wakeup()
 
     async def serve(self, transport: trio.SocketStream) -> None:
-        """One client, whose failure nobody else notices; `transport` is closed at the end."""
+        """Serve one client, whose failure affects no other; `transport` is closed at the end."""
         if len(self._connections) >= self._limits.max_connections:
             await self._refuse(transport)
             return
@@ -170,8 +170,7 @@ class ConnectionServer:
         await self.drain()
 
     async def drain(self) -> None:
-        """Send the clients of the connections that are open away; each `serve` returns when what is in flight has
-        ended."""
+        """Drain the open connections; each `serve` returns when what is in flight has ended."""
         self.is_leaving = True
         for connection in [*self._connections]:
             try:
@@ -180,14 +179,13 @@ class ConnectionServer:
                 self._fail(connection, error)
 
     async def end(self) -> None:
-        """As `drain`, when no more connections are accepted."""
+        """As `drain`, once no more connections are accepted."""
         await self._upgraded.end()
         for connection in [*self._connections]:
             await connection.end()
 
     async def check_times(self) -> None:
-        """Look after the connections' waits for their clients, and after clients that leave. A wait ends at most a
-        quarter of its time too late."""
+        """Check the timeouts of all connections periodically. A wait ends at most a quarter of its timeout too late."""
         period = min(LOOK_SECONDS, self._limits.idle_timeout / 4, self._limits.header_timeout / 4)
         while True:
             while not self._connections:
@@ -213,7 +211,8 @@ class ConnectionServer:
                 connection.wire.abort()
 
     async def _refuse(self, transport: trio.SocketStream) -> None:
-        """Say that there are too many, if few are being told so; in TLS that would cost a handshake."""
+        """Reply 503, if only few are being refused now; in TLS that would cost a handshake, so those are just
+        closed."""
         error = TooManyConnections(self._limits.max_connections)
         self._on_limit(error.limit)
         if self._tls is None and len(self._refusals) < MAX_REFUSALS:

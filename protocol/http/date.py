@@ -1,4 +1,4 @@
-"""The `date` header (RFC 9110, 6.6.1), made once in a second."""
+"""The `date` header (RFC 9110, 6.6.1), formatted once per second."""
 
 from __future__ import annotations
 

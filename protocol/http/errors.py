@@ -1,4 +1,4 @@
-"""The one table from kinds of error to HTTP status codes, and the errors that only this edge knows.
+"""The table from error classes to HTTP status codes, and the errors that only this edge raises.
 
 Where Triton answers a client's malformed JSON with 500, this edge answers 400 with the same text: such mistakes are
 `InvalidArgument` from the start.
@@ -129,7 +129,7 @@ def with_members(reply: Reply, members: Mapping[str, object]) -> bytes:
 
 
 def error_reply(error: ServerError) -> Reply:
-    """What its client is told. That ends the error: it loses its traceback (`protocol.errors.told`)."""
+    """The error reply. The error loses its traceback (`protocol.errors.told`)."""
     told(error)
     # A lone surrogate (from a file name, from a model's own text) has no UTF-8 form.
     text = error.message.encode("utf-8", "replace").decode()

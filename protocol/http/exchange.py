@@ -1,4 +1,5 @@
-"""What a handler is given and what it answers with: one HTTP exchange, free of sockets and of HTTP's versions."""
+"""HTTP exchange: the request that a handler gets, and the interface for its reply, independent of sockets and HTTP
+versions."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ _MAX_VERSION = 2**63 - 1
 
 
 class BodyWriter(Protocol):
-    """The way out for a handler that answers piece by piece. HTTP cannot take a status back: after `start`, what goes
-    wrong is the body's to tell."""
+    """The writer of a streamed response. HTTP cannot take a status back: after `start`, errors are reported in the
+    body."""
 
     @property
     def has_started(self) -> bool: ...
@@ -35,10 +36,10 @@ class BodyWriter(Protocol):
         """Send the head of the response, once."""
 
     async def send(self, data: bytes) -> None:
-        """Send a piece of the body, and wait while the client is slow."""
+        """Send a piece of the body, and wait while the client reads slowly."""
 
     async def end(self) -> None:
-        """The body is whole. Without this call the client sees that it was cut off."""
+        """The body is complete. Without this call the client sees that it was cut off."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,13 +71,13 @@ class HttpRequest:
 
     @property
     def lease(self) -> Lease:
-        """The request's use of shared memory; it lasts until the response is out."""
+        """The request's use of shared memory; it lasts until the response is sent."""
         if self._lease is None:
             self._lease = self.services.shared_memory.lease()
         return self._lease
 
     def end(self) -> None:
-        """The response is out, or nobody waits for it any more: let go of shared memory. Called once, by the app."""
+        """The response was sent, or its client has gone: release shared memory. Called once, by the app."""
         if self._lease is not None:
             self._lease.__exit__(None, None, None)
 
@@ -99,14 +100,15 @@ Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Reply | None]]
 
 
 class Exchange(BodyWriter, Protocol):
-    """What a connection gives the application for each request: `http1_exchange` and `asgi` implement it."""
+    """The interface between a connection and the application, one object per request; HTTP/1, HTTP/2 and ASGI implement
+    it."""
 
     @property
     def method(self) -> str: ...
 
     @property
     def raw_path(self) -> bytes:
-        """What is asked for, as the client sent it, without its query."""
+        """The request target as the client sent it, without its query."""
 
     @property
     def headers(self) -> Mapping[bytes, bytes]:
@@ -166,7 +168,7 @@ def version_in(path_parameters: Mapping[str, str]) -> int:
 
 
 class ClientGone(Exception):
-    """The client closed its end before its request was whole: there is nobody to answer."""
+    """The client closed its sending direction before its request was complete: there is nobody to reply to."""
 
 
 def header_text(headers: Mapping[bytes, bytes], name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""The metrics listener: `GET /metrics` in Prometheus' text form, on a port of its own.
+"""The metrics endpoint: `GET /metrics` in Prometheus' text format, on a port of its own.
 
-Source: reference section "Metrics endpoint". One difference: a path that does not exist is answered 404, where
-Triton answers 200 with an empty body, which a scraper with a mistyped path would take for a server without metrics.
+Source: reference section "Metrics endpoint". One difference: a path that does not exist is answered 404, where Triton
+answers 200 with an empty body, which a scraper with a mistyped path would take for a server without metrics.
 """
 
 from __future__ import annotations

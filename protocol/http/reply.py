@@ -1,4 +1,4 @@
-"""What a handler answers with, whatever the version of HTTP."""
+"""Reply: status, headers and body that a handler returns, independent of the version of HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of everything that the main HTTP service answers, and the search in it.
+"""Route table: every path and method of the main HTTP service, its handler, and the look-up.
 
 Source: reference section "Transport and routing": paths match whole, without a trailing slash, and a literal part
 goes before a named one (`/v2/models/stats` is never a model's metadata).
@@ -181,10 +181,10 @@ class RouteTable:
         self._found: dict[bytes, tuple[Endpoint, Mapping[str, str]]] = {}
 
     def find(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
-        """What lies at a path, without its query, and the named parts of the path.
+        """The endpoint at a path, without its query, and the values of the path's parameters.
 
         Raises:
-            NotFound: nothing does.
+            NotFound: there is none.
         """
         found = self._found.get(raw_path)
         if found is None:

@@ -1,4 +1,4 @@
-"""The main HTTP service as one call: listen, serve the core, drain."""
+"""The main HTTP service in one call: listen, serve the core, and drain at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator may set on the HTTP edge. Frozen values, read once when a listener starts."""
+"""Settings of the HTTP edge. Frozen values, read once when a listener starts."""
 
 from __future__ import annotations
 

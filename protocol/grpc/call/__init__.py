@@ -1,1 +1,1 @@
-"""One gRPC call: its request as it comes, its messages' framing and compression, and its responses."""
+"""One gRPC call: its request messages, their framing and compression, and its responses."""

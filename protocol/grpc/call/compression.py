@@ -1,4 +1,4 @@
-"""Compressed messages: `gzip` and `deflate`, both ways. No I/O.
+"""gRPC message compression: `gzip` and `deflate`, with a limit on decompressed size. No I/O.
 
 Source: gRPC's compression, and "gRPC over HTTP2", section Message-Encoding.
 """

@@ -1,4 +1,4 @@
-"""gRPC's message framing: one flag byte, four bytes of length, the message. No I/O.
+"""gRPC message framing: the five-byte prefix (compressed flag, length) and the message. No I/O.
 
 Source: "gRPC over HTTP2", section Length-Prefixed-Message.
 """

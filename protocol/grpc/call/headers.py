@@ -1,4 +1,4 @@
-"""What gRPC says in HTTP/2 headers. No I/O.
+"""gRPC headers and trailers over HTTP/2: content type, timeout, status. No I/O.
 
 Source: "gRPC over HTTP2", sections Requests and Responses.
 """

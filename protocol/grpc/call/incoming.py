@@ -1,4 +1,4 @@
-"""A call's request as it comes: put together, counted, and given back to its client's windows.
+"""Incoming messages of one call: assembled, counted against the memory limits, and credited to flow control.
 
 calls -> [incoming] -> stream, direct_infer
 """
@@ -73,7 +73,7 @@ class Incoming:
         return None if self.refusal is not None else self.deframer.room(size)
 
     def feed(self, data: Buffer, flow_controlled_size: int, *, has_ended: bool) -> bool:
-        """False where it was dropped, since more than this is refused already."""
+        """False where it was dropped, since the rest is refused already."""
         self.has_ended = has_ended
         self.unacknowledged += flow_controlled_size
         if self.refusal is not None:
@@ -92,7 +92,7 @@ class Incoming:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next message is whole, or something is wrong with it."""
+        """Whether the next message is complete, or invalid."""
         return self.refusal is not None or self.deframer.is_ready
 
     @property
@@ -173,7 +173,7 @@ class Incoming:
     # What they hold.
 
     def take_message_memory(self) -> int:
-        """The bytes that the last message counts for. Whoever takes them has to `release` them."""
+        """The bytes that the last message counts for. The caller has to `release` them."""
         size, self._message_held = self._message_held, 0
         return size
 
@@ -187,7 +187,7 @@ class Incoming:
         self._memory.give(size)
 
     def acknowledge(self, *, keep: int = 0) -> None:
-        """Let the client send as much again as has come, but for `keep` bytes."""
+        """Allow the client to send as much more as has arrived, but for `keep` bytes (WINDOW_UPDATE)."""
         size = self.unacknowledged - keep
         if size > 0:
             self.unacknowledged = keep
@@ -203,7 +203,7 @@ class Incoming:
             self._untold = 0
 
     def let_go(self) -> None:
-        """The message is taken, and counted, by who goes on without this, in a burst."""
+        """The message was taken, and is counted, by a successor of this object, within a burst."""
         self.held = 0
         self._output.taken += self.unacknowledged  # no more comes on its stream
 

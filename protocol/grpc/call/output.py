@@ -1,4 +1,4 @@
-"""What a call asks of its connection to send.
+"""The interface through which a call sends on its connection: data, trailers, window updates.
 
 stream -> [output]: outgoing
 """
@@ -41,10 +41,10 @@ class Output(Protocol):
     def send_at_once(
         self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], replies: Replies
     ) -> bool:
-        """Send data, behind headers if there are any; it leaves when all answers that are there have been delivered.
-        False, and nothing is done, where that has to wait."""
+        """Send data, after headers if there are any; written with all replies of the same burst. False, and nothing is
+        done, where it would have to wait."""
 
     def flush(self) -> None: ...
 
     def count_refusal(self, limit: str) -> None:
-        """Note that a limit has refused something."""
+        """Count a refusal by a limit."""

@@ -1,6 +1,6 @@
-"""What the request messages of one connection hold in memory, and the bounds on it: its own, and all connections'.
+"""Receive memory: bounds the bytes of request messages that one connection, and all connections, may hold.
 
-A message counts from its first byte until its call is done with it. So what a peer makes the server hold does not grow
+A message counts from its first byte until its call is done with it. So the memory that a peer can occupy does not grow
 with the number of its calls, nor with how well its messages are compressed.
 """
 
@@ -35,7 +35,7 @@ class ReceiveMemory:
         return max(0, min(self._limit - self._held, self._server.left))
 
     def take(self, size: int) -> bool:
-        """Count bytes that are there already; whether they are within the limits. They count in any case."""
+        """Count bytes that have arrived; returns whether they are within the limits. They count in any case."""
         server = self._server
         self._held += size
         server.held += size
@@ -50,7 +50,7 @@ class ReceiveMemory:
         self.give(self._held)
 
     def refusal(self, size: int) -> tuple[str, ServerError]:
-        """For a call that holds `size` bytes: the limit that is in its way, or the nearer of the two, and the error."""
+        """For a call that holds `size` bytes: the limit that it exceeds, or the nearer of the two, and the error."""
         if self._server.left < self._limit - self._held:
             return LIMIT_NAME, self._server.refusal(size)
         return "max_receive_memory", PayloadTooLarge(

@@ -1,4 +1,4 @@
-"""What the headers of a request say: which call it is, and how it is to be served or why it is not. No I/O.
+"""Request headers of a gRPC call: method, timeout, encoding, and whether it is refused. No I/O.
 
 Source: "gRPC over HTTP2", section Requests.
 """
@@ -44,7 +44,7 @@ class RequestHead:
 def read_head(
     headers: Sequence[Header], handlers: Mapping[str, Handler], max_header_size: int, direct_method: str | None = None
 ) -> RequestHead:
-    """Understand the headers of a request, whatever they are."""
+    """Interpret the headers of a request, valid or not."""
     fields = dict(headers)
     method = fields.get(b":path", b"").decode("latin-1")
     if (response := refusal(fields)) is not None:
@@ -68,6 +68,6 @@ def read_head(
 
 
 def malformed_head(reason: str) -> RequestHead:
-    """Of a request whose headers are none that a request may have."""
+    """The head of a request whose headers are malformed."""
     error = InvalidArgument(f"the call's headers are malformed: {reason[:200]}")
     return RequestHead((), "", refusal=error_response(error, ""))

@@ -1,4 +1,4 @@
-"""One call, as its handler sees it: grpclib's server stream, on Trio.
+"""Server stream: one call as its handler sees it, with grpclib's stream interface, on Trio.
 
 Flow: connection (events) -> [stream] -> handler -> [stream] -> connection. The generated service bases call
 `recv_message` and `send_message`; the connection feeds bytes in and decides how the call ends.
@@ -147,8 +147,8 @@ class Stream(StreamIterator[Any]):
         return self._output.answers
 
     def take_message_memory(self) -> int:
-        """The bytes that the last message counts for. Whoever takes them has to `release` them when it has no more use
-        for the message; else they are released with the next `recv_message`, or with the call."""
+        """The bytes that the last message counts for. The caller has to `release` them when it has no more use for the
+        message; else they are released with the next `recv_message`, or with the call."""
         return self.incoming.take_message_memory()
 
     def release(self, size: int) -> None:
@@ -178,8 +178,8 @@ class Stream(StreamIterator[Any]):
             self._output.flush()
 
     def send_at_once(self, message: Message, replies: Replies) -> bool:
-        """As `send_message` of an encoded one, but that it leaves when all answers that are there have been delivered.
-        False, and nothing is done, where that takes more, or the client has gone."""
+        """As `send_message` of an encoded message, but written with all replies of the same burst. False, and nothing
+        is done, where that would have to wait, or the client has gone."""
         if self._response_encoding is not None or self.is_closed:
             return False
         headers = () if self.has_sent_headers else RESPONSE_HEADERS
@@ -208,7 +208,7 @@ class Stream(StreamIterator[Any]):
             self._changed.wake_all()
 
     def _is_taken(self, data: Buffer, flow_controlled_size: int, *, has_ended: bool) -> bool:
-        """Whether what has come needs nobody who waits for it."""
+        """Whether what has arrived needs no waiting reader."""
         incoming = self.incoming
         if has_ended or incoming.deframer.buffered or incoming.refusal is not None or not self._changed.waiting:
             return False
@@ -234,7 +234,7 @@ class Stream(StreamIterator[Any]):
         self._changed.wake_all()
 
     def terminate(self) -> None:
-        """Nothing more can be sent: cancel the handler."""
+        """The connection is lost: cancel the handler."""
         self.is_closed = True
         if self.scope is not None:
             self.scope.cancel()

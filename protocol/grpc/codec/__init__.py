@@ -1,1 +1,1 @@
-"""Codecs of gRPC messages: protobuf to the server's requests and back, without a copy of tensors."""
+"""Codecs of gRPC messages: protobuf to requests and back, without copies of tensors."""

@@ -1,4 +1,4 @@
-"""Typed tensor contents of a gRPC request (`InferTensorContents`) into the raw layout.
+"""Typed tensor contents (`InferTensorContents`) to the raw binary layout.
 
 Source: Open Inference Protocol, "Tensor Data"; the texts are Triton's.
 """

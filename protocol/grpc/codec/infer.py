@@ -1,8 +1,8 @@
-"""The infer messages: ModelInferRequest to InferenceRequest, InferenceResponse to ModelInferResponse.
+"""Codec of inference messages: ModelInferRequest to InferenceRequest, InferenceResponse to ModelInferResponse.
 
 Pure functions over bytes. What can be known without the model's configuration is checked here; the core checks the
-rest. Large raw contents stay views of the received bytes, and outputs views of the backend's memory.
-Source: KServe v2 over gRPC with Triton's extensions; the error texts are Triton's where it has one.
+rest. Large raw contents stay views of the received bytes, and outputs views of the backend's memory. Source: KServe v2
+over gRPC with Triton's extensions; the error texts are Triton's where it has one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Messages to bytes and back, in grpclib's codec interface.
+"""Message codec in grpclib's interface: serialised bytes, Google protobuf, or betterproto2, by the handler's types.
 
-A handler says by its types which kind of message it takes and gives. `memoryview` and `bytes`: serialized messages
-(the latter also as a list of parts), for the infer path, which has a codec of its own. Google protobuf's classes (upb,
-from `protocol.proto`): messages that carry bulk. betterproto2's dataclasses: all others.
+A handler says by its types which kind of message it takes and gives. `memoryview` and `bytes`: serialized messages (the
+latter also as a list of parts), for the infer path, which has a codec of its own. Google protobuf's classes (upb, from
+`protocol.proto`): messages that carry bulk. betterproto2's dataclasses: all others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parameters of infer requests over gRPC: which kinds each key takes, and where its value goes.
+"""Request parameters of inference over gRPC: the value types that each key allows, and the field that it sets.
 
 Source: Triton's parameter, sequence, schedule policy, classification and shared memory extensions; the texts are
 Triton's.

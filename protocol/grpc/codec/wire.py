@@ -1,4 +1,4 @@
-"""Two shortcuts through protobuf's wire format, so that tensors are not copied into and out of message objects.
+"""Protobuf wire format: cutting bulky fields out of, and appending them to, serialised messages without copies.
 
 A serialized message is its fields one after the other, in any order, so a bulky `bytes` field can be cut out before
 parsing, and appended after serializing. Source: protobuf's encoding guide.
@@ -28,7 +28,7 @@ def encode_varint(value: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def field_start(number: int, length: int) -> bytes:
-    """What stands before the value of a length-delimited field: with its value it may be appended to a serialized
+    """The bytes before the value of a length-delimited field, which with its value may be appended to a serialized
     message."""
     return encode_varint(number << 3 | 2) + encode_varint(length)
 

@@ -1,4 +1,4 @@
-"""The tasks that run a connection's calls: one for each call in progress, and used again for the next one.
+"""Task pool of a connection: one task per call in progress, reused for later calls.
 
 To start a task and to enter a cancel scope costs as much as to decode a small request. So a task that has served a call
 waits for another one with its scope still open; a scope that was cancelled, or whose deadline has passed, is used up,

@@ -1,4 +1,4 @@
-"""The calls of one connection: opened or refused, given what comes for them, and ended.
+"""The calls of one gRPC connection: accepts or refuses them, feeds their data, and ends them.
 
     connection (events) -> [calls] -> stream -> handler … outgoing
                            [calls] -> direct_calls
@@ -47,9 +47,9 @@ _UPDATES_PER_CALL = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """What all connections of a server have in common. `threads` bounds compression and decompression. Without `direct`
-    every unary call takes a task. `flush` is the core's; the poller calls it itself. Without one each connection's
-    task waits for its bytes."""
+    """What all connections of a server share. `threads` bounds compression and decompression. Without `direct` every
+    unary call takes a task. `flush` is the core's; the poller calls it itself. Without a poller each connection's task
+    waits for its bytes."""
 
     handlers: Mapping[str, Handler]
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -116,7 +116,7 @@ class Calls:
             stream.drain()
 
     def terminate(self) -> None:
-        """Nothing more can be sent."""
+        """The connection is lost: nothing more can be sent."""
         for stream in self._streams.values():
             stream.terminate()
         self.direct.terminate()
@@ -217,7 +217,7 @@ class Calls:
         self._owner.count_reset()
 
     def fail(self, stream_id: int) -> None:
-        """A defect of ours has met what came for a call: it ends, in whatever state it is."""
+        """A defect while an event of a call was handled: end that call, in whatever state it is."""
         ending = trailers(Status.INTERNAL, UNEXPECTED)
         stream = self._streams.get(stream_id)
         try:
@@ -231,7 +231,7 @@ class Calls:
             self.note_end()
 
     def fail_all(self) -> None:
-        """As `fail`, of all that are under way: the connection has failed."""
+        """As `fail`, for all calls in progress: the connection has failed."""
         for stream_id in [*self._streams, *self.direct.arriving, *self.direct.begun]:
             self.fail(stream_id)
 

@@ -1,4 +1,4 @@
-"""One HTTP/2 connection of the gRPC edge: a reader, a writer, a clock, and its calls.
+"""An HTTP/2 connection of the gRPC edge: reader, writer, keepalive timer, and its calls.
 
 Flow: transport -> `http2.reader` -> [connection] -> calls … outgoing -> transport. `http2` does the protocol; this
 module answers what is no call's, and decides when the connection ends. All frames that one burst of work makes leave in
@@ -39,7 +39,7 @@ _RETIRING_PING = b"retiring"
 
 
 class _CutOffError(ProtocolError):
-    """The peer sends more of something than any decent one does; a GOAWAY says so."""
+    """The peer exceeds a flood limit; a GOAWAY (ENHANCE_YOUR_CALM) says so."""
 
 
 class Connection:
@@ -129,7 +129,7 @@ class Connection:
         self._end_if_done()
 
     def cancel(self) -> None:
-        """End at once, with what runs."""
+        """End at once, and cancel what runs."""
         self._reading.cancel()
 
     def retire(self) -> None:

@@ -1,9 +1,8 @@
-"""The calls of one connection that need no task: their messages are put together, given to the core and answered by
-calls.
+"""Direct calls: unary calls that need no task, as their message is submitted to the core and answered by callbacks.
 
     calls -> [direct_calls] -> incoming, direct_infer … answers -> [direct_calls] -> outgoing
 
-Whatever is not as it should be is left to a task.
+Any call that is not plain is left to a task.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class Owner(Protocol):
     """All calls of the connection."""
 
     def run_in_task(self, incoming: Incoming) -> Stream:
-        """One that needs a task after all."""
+        """The call needs a task after all."""
 
     def note_end(self) -> None:
-        """One has ended."""
+        """A call has ended."""
 
     def note_deadline(self) -> None:
         """`next_deadline` is nearer than before."""
@@ -69,12 +68,12 @@ class DirectCalls:
         return len(self.arriving) + len(self.begun)
 
     def terminate(self) -> None:
-        """Nothing more can be sent."""
+        """The connection is lost: nothing more can be sent."""
         for stream_id in [*self.arriving, *self.begun]:
             self.drop(stream_id)
 
     def drop(self, stream_id: int) -> bool:
-        """Its client has given it up; False where there is none."""
+        """The client has reset the call; False where there is none."""
         incoming = self.arriving.pop(stream_id, None)
         call = self.begun.pop(stream_id, None)
         if incoming is not None:
@@ -104,7 +103,7 @@ class DirectCalls:
             self._owner.note_end()
 
     def await_message(self, incoming: Incoming) -> None:
-        """It may come, and be all that the call needs."""
+        """Expect the message of a call, which may be all that it needs."""
         self.arriving[incoming.id] = incoming
         incoming.note_progress()
         self._look_at(_gathers_until(incoming))
@@ -139,7 +138,7 @@ class DirectCalls:
             self._owner.note_deadline()
 
     def gather(self, incoming: Incoming) -> None:
-        """There is more of it."""
+        """More of a message has arrived."""
         if not incoming.has_ended and not incoming.is_decided:
             incoming.acknowledge_in_burst()
             incoming.note_progress()
@@ -193,7 +192,7 @@ class DirectCalls:
             self._owner.note_end()
 
     def _finish_in_task(self, call: DirectCall, handle: Callable[[Stream], Awaitable[None]]) -> Stream:
-        """What is left to do for it."""
+        """Send what is left of a reply, in a task."""
         incoming = Incoming(self._out, call.id, call.head, self._limits, self.memory)
         incoming.deadline = call.deadline
         incoming.has_ended = True
@@ -212,7 +211,7 @@ class DirectCalls:
 
 
 def _gathers_until(incoming: Incoming) -> float:
-    """When a task has to take the call, whatever has come of it."""
+    """When a task has to take over the call, whatever has arrived of it."""
     return min(incoming.progress_by, incoming.deadline)
 
 
@@ -221,5 +220,5 @@ async def _send(message: Sequence[Buffer], stream: Stream) -> None:
 
 
 def deadline_exceeded() -> Sequence[Header]:
-    """The trailers of a call that was too late."""
+    """The trailers of a call whose deadline has passed."""
     return trailers(Status.DEADLINE_EXCEEDED, TOO_LATE)

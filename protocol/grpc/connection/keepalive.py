@@ -1,4 +1,4 @@
-"""When a connection is asked for a sign of life, retired or given up, and which PINGs of its peer are too many.
+"""Keepalive and connection age: when to PING, retire or close a connection, and how many PINGs a peer may send.
 
 Plain policies that take `now` in seconds. Source: gRPC's keepalive and connection age, with the names and defaults of
 its server options.
@@ -48,7 +48,7 @@ class Lifetime:
         self._refuses = False
 
     def on_received(self, now: float) -> None:
-        """Any byte is a sign of life."""
+        """Any byte is a sign of life: restart the keepalive timer."""
         self._received = now
         self._pinged = math.inf
 
@@ -59,7 +59,7 @@ class Lifetime:
         self._retired = now
 
     def due(self, now: float) -> Due | None:
-        """What is to be done now, one thing at a time."""
+        """The next action that is due, one at a time."""
         limits = self._limits
         if now >= self._pinged + self._keepalive.timeout:
             return Due.CLOSE_DEAD
@@ -84,7 +84,7 @@ class Lifetime:
         return None
 
     def wake_at(self, now: float) -> float:
-        """When to look again. Nothing is due before, whatever happens meanwhile but `on_retired`."""
+        """When to call `due` again. Nothing is due before, whatever happens meanwhile but `on_retired`."""
         limits = self._limits
         if self._retired < math.inf:
             grace = limits.max_connection_age_grace
@@ -104,7 +104,7 @@ class Lifetime:
 
 
 class PingPolice:
-    """Counts a peer's PINGs that come sooner after one another than allowed, unless the server sends data between."""
+    """Counts a peer's PINGs that follow one another sooner than allowed, unless the server sends data between."""
 
     def __init__(self, keepalive: Keepalive) -> None:
         self._keepalive = keepalive
@@ -116,7 +116,7 @@ class PingPolice:
         self._strikes = 0
 
     def on_ping(self, now: float, *, has_calls: bool) -> bool:
-        """Whether the peer has to go."""
+        """Whether the connection is to be closed for it."""
         keepalive = self._keepalive
         is_idle = not has_calls and not keepalive.permit_without_calls
         interval = _INTERVAL_WITHOUT_CALLS if is_idle else keepalive.min_recv_ping_interval_without_data

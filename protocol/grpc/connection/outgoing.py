@@ -1,5 +1,4 @@
-"""What leaves on one connection of the gRPC edge: responses and their trailers, beside what every HTTP/2 connection
-has to say (`http2.output`).
+"""Sends the responses and trailers of one gRPC connection, on top of `protocol.http2.output`.
 
 Flow: stream, connection -> [outgoing] -> http2.writer -> socket.
 """
@@ -88,8 +87,8 @@ class Outgoing(FrameOutput):
     def send_at_once(
         self, stream_id: int, headers: Sequence[Header], parts: Sequence[Buffer], replies: Replies
     ) -> bool:
-        """Send data, behind headers if there are any; it leaves when all answers that are there have been delivered.
-        False, and nothing is done, where that has to wait for the client, or it has gone."""
+        """Send data, after headers if there are any; written with all replies of the same burst. False, and nothing is
+        done, where it would have to wait for the client, or the client has gone."""
         size = sum(map(len, parts))
         try:
             if self._writer.backlog >= MAX_BACKLOG or not self._h2.send_data_at_once(stream_id, headers, parts, size):
@@ -102,8 +101,8 @@ class Outgoing(FrameOutput):
         return True
 
     def send_response(self, stream_id: int, message: Sequence[Buffer], replies: Replies) -> bool:
-        """Send all of a good response, of one message, to a call that its client has ended; it leaves when all replies
-        that are there have been delivered. False, and nothing is done, where that has to wait for the client."""
+        """Send a complete successful response, of one message, to a call whose client has half-closed; written with all
+        replies of the same burst. False, and nothing is done, where it would have to wait for the client."""
         size = sum(map(len, message))
         parts = (b"\0" + size.to_bytes(4, "big"), *message)
         size += PREFIX_LENGTH
@@ -123,7 +122,7 @@ class Outgoing(FrameOutput):
         self.has_sent_data = True
 
     def fail_stream(self, stream_id: int, ending: Sequence[Header]) -> None:
-        """End it by a defect of ours: with the trailers, if nothing has been sent yet, else by a reset."""
+        """End a stream after a defect: with the trailers, if nothing was sent yet, else by a reset."""
         try:
             self.end_stream(stream_id, ending, peer_has_ended=False)
         except ProtocolError:
@@ -132,7 +131,7 @@ class Outgoing(FrameOutput):
         self.flush()
 
     def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool) -> None:
-        """Send the last headers; if the peer still sends, tell it that nobody reads on."""
+        """Send the trailers; if the peer is still sending, tell it to stop (RST_STREAM, NO_ERROR)."""
         self.has_sent_data = True
         try:
             self._h2.send_headers(stream_id, headers, end_stream=True)

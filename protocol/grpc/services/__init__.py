@@ -1,1 +1,1 @@
-"""The gRPC services and their methods: inference, health, reflection, and control of repository and requests."""
+"""The gRPC services and their methods: inference, health, reflection, and control of repositories and requests."""

@@ -1,4 +1,4 @@
-"""Every call that the server has: path to handler."""
+"""The handler of every gRPC method, by its path."""
 
 from __future__ import annotations
 

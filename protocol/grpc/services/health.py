@@ -1,4 +1,4 @@
-"""`grpc.health.v1`: what load balancers and probes ask.
+"""Health service (`grpc.health.v1`), for load balancers and probes.
 
 The server as a whole (no name) and the inference service serve while the server is ready, the other services while it
 is up. Source: gRPC's health checking protocol. Triton looks at no name, and has no Watch.

@@ -1,7 +1,7 @@
-"""The inference service: each call of `GRPCInferenceService` on the core.
+"""Inference service: every method of `GRPCInferenceService`, mapped to the core.
 
-The messages are betterproto2's, but for those of the infer path (bytes, see `codec.infer`) and the two that carry
-bulk (Google protobuf). Source: KServe v2 over gRPC, and Triton's extensions of it.
+The messages are betterproto2's, but for those of the infer path (bytes, see `codec.infer`) and the two that carry bulk
+(Google protobuf). Source: KServe v2 over gRPC, and Triton's extensions of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""gRPC's server reflection: generic clients learn what the server serves, without any `.proto` file of ours.
+"""Server reflection: generic clients discover the services, without our `.proto` files.
 
 Both names of the service are served; their messages are the same but for their package, so one set of classes reads
 both. Source: gRPC's server reflection protocol, v1 and v1alpha.

@@ -1,5 +1,6 @@
-"""`trioton.RepositoryControl`: repositories registered and dropped while the server runs. This is our own; Triton has
-it in its C API.
+"""`trioton.RepositoryControl`: registers and unregisters model repositories at run time.
+
+An extension of ours; Triton has it in its C API.
 """
 
 from __future__ import annotations

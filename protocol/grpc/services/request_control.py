@@ -1,4 +1,4 @@
-"""`trioton.RequestControl`: requests that are under way, stopped by their id. This is our own; Triton has no such call.
+"""`trioton.RequestControl`: cancels requests in flight by their id. An extension of ours; Triton has no such call.
 
 Whoever asks need not be who has sent the request, nor use the same protocol.
 """
@@ -18,7 +18,7 @@ class RequestControlService(RequestControlBase):
         self._core = core
 
     async def cancel(self, message: CancelRequest) -> CancelResponse:
-        """Says how many requests were stopped.
+        """Returns how many requests were cancelled.
 
         Raises:
             InvalidArgument: no id, or a version that is no number.

@@ -1,4 +1,4 @@
-"""The calls of the inference service that read and change the settings of tracing and of the log.
+"""The trace and log settings methods of the inference service.
 
 Source: Triton's trace and logging extensions, whose rules for gRPC and texts these are.
 """

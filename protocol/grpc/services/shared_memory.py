@@ -1,4 +1,4 @@
-"""The calls of the inference service that register regions of shared memory, list them and let them go.
+"""The shared memory methods of the inference service: register, unregister, status.
 
 All rules and texts are those of `protocol.shared_memory.table`. Source: Triton's shared memory extensions.
 """

@@ -1,1 +1,1 @@
-"""Codecs of HTTP bodies: JSON, binary tensors, raw requests, and content codings."""
+"""Codecs of HTTP bodies: JSON, binary tensors, raw requests, generate extension, and content codings."""

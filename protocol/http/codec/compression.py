@@ -1,4 +1,4 @@
-"""Content codings of bodies: bounded inflation of requests, compression of responses by `Accept-Encoding`.
+"""Content codings: decompression of requests with a size limit, compression of responses by `Accept-Encoding`.
 
 Source: reference section "Infer request"; RFC 9110 sections 8.4 and 12.5.3.
 """

@@ -1,4 +1,4 @@
-"""The codec of the generate extension: plain JSON objects to `InferenceRequest`, `InferenceResponse` to plain objects.
+"""Codec of the generate extension: plain JSON objects to `InferenceRequest`, and `InferenceResponse` to plain objects.
 
 Pure. Members whose names are inputs of the model become tensors, all others parameters. Source: reference section
 "Generate", Triton's generate extension.

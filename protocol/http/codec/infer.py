@@ -1,8 +1,10 @@
-"""The codec of an inference exchange: HTTP body and header length to `InferenceRequest`, `InferenceResponse` to
-headers and body parts. Pure: no I/O, no model knowledge; what only a model's configuration can tell, the core checks.
+"""Codec of inference bodies: JSON and binary tensors to `InferenceRequest`, and `InferenceResponse` to headers and
+body.
 
-A body is JSON, followed by the raw layouts of those inputs that announce a `binary_data_size`, in their order.
-Source: reference sections "Infer request", "Input data rules" and "Outputs and response".
+Pure: no I/O, no model knowledge; what only a model's configuration can tell, the core checks.
+
+A body is JSON, followed by the raw layouts of those inputs that announce a `binary_data_size`, in their order. Source:
+reference sections "Infer request", "Input data rules" and "Outputs and response".
 """
 
 from __future__ import annotations
@@ -356,7 +358,7 @@ def _read_input(
 
 
 def _wrong_source(item: RequestedInput, parameters: InputParameters) -> InvalidArgument:
-    """Not exactly one of the three ways to give a tensor."""
+    """The error for a tensor that is not given in exactly one of the three ways."""
     given = [
         text
         for value, text in (

@@ -1,4 +1,4 @@
-"""JSON in and out, with the texts that Triton gives to a client's mistakes.
+"""JSON parsing and writing, with Triton's error texts, and with `NaN` and infinities.
 
 msgspec reads and checks in one pass. It is strict, but the protocol's JSON also has `NaN`, `Infinity` and
 `-Infinity`: where msgspec fails on a text that holds one of these words, the standard library reads it and msgspec

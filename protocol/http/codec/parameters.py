@@ -1,4 +1,4 @@
-"""The request-level `parameters` of an inference request: those with a meaning, and the client's own.
+"""Request parameters: the request-level `parameters` member, those that the server interprets and custom ones.
 
 Source: reference section "Infer request", Triton's parameters, sequence, schedule policy extensions.
 """

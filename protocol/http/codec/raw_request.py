@@ -1,4 +1,4 @@
-"""Raw binary requests: the whole body is the data of the model's only input, whose shape follows from its size.
+"""Raw binary requests: the whole body is the data of the model's only input; its shape is deduced from the size.
 
 Pure. Such a request is announced by an `Inference-Header-Content-Length` of 0, or by an empty body. Source: reference
 section "Raw binary request".

@@ -1,4 +1,4 @@
-"""One tensor's elements between JSON values and the protocol's raw layout.
+"""Tensor elements between JSON values and the protocol's raw binary layout.
 
 FP16 and BF16 take part, which they do not in Triton: their JSON form is the number that they hold. Integers are
 checked against their datatype's range, where Triton truncates. Source: reference sections "JSON data" and

@@ -1,1 +1,1 @@
-"""Handlers of HTTP routes, one module for each extension of the protocol."""
+"""Handlers of the HTTP routes, one module for each extension of the protocol."""

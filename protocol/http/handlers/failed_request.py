@@ -1,4 +1,4 @@
-"""What the log says of an inference request over HTTP that a task has answered with an error."""
+"""Failure log entries of HTTP inference requests that were handled by a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handlers of the generate extension: one response as JSON, or a stream of responses as server-sent events.
+"""Handlers of the generate extension: one response as JSON, or a stream of server-sent events.
 
 Both serve models of any kind, decoupled ones as well. Source: reference section "Generate".
 """

@@ -1,4 +1,4 @@
-"""The handler of inference: decode, ask the core, encode, compress where the client likes it.
+"""Handler of inference: decodes the request, calls the core, encodes and compresses the response.
 
 Source: reference sections "Infer request" and "Outputs and response".
 """
@@ -29,7 +29,7 @@ _IS_DECOUPLED = "HTTP end point doesn't support models with decoupled transactio
 
 
 async def infer(request: HttpRequest) -> Reply:
-    """Cancelled when the client leaves, and `InferenceCore.infer` with it."""
+    """Run an inference request. Cancelled when the client leaves, and `InferenceCore.infer` with it."""
     body, name, version = request.body, request.model_name, request.model_version
     header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(body))
     known = request.templates.find(body, header_length, model_name=name, model_version=version)
@@ -49,7 +49,7 @@ async def infer(request: HttpRequest) -> Reply:
 
 
 async def encode(response: InferenceResponse, encoding: OutputEncoding, accepted: bytes | None) -> Reply:
-    """What the client gets, who has said which codings it accepts. Raises as `encode_infer_response`."""
+    """The reply, compressed as the client's `Accept-Encoding` allows. Raises as `encode_infer_response`."""
     reply = encode_at_once(response, encoding, accepted)
     if reply is not None:
         return reply
@@ -63,7 +63,7 @@ async def encode(response: InferenceResponse, encoding: OutputEncoding, accepted
 
 
 def encode_at_once(response: InferenceResponse, encoding: OutputEncoding, accepted: bytes | None) -> Reply | None:
-    """As `encode`; None where that would hold up all other calls."""
+    """As `encode`; None where that would block the event loop for too long."""
     if not encoding.is_all_binary and _json_size(response, encoding) > JSON_IN_THREAD_ABOVE:
         return None
     headers, parts = encode_infer_response(response, encoding)

@@ -1,7 +1,7 @@
-"""Load reports on responses of the generate extension, for balancers that ask for them: the header
-`endpoint-load-metrics`, in the form that the request's header `endpoint-load-metrics-format` names.
+"""Load reports (ORCA) for load balancers: the response header `endpoint-load-metrics` of the generate extension.
 
-A pure codec of named numbers. Source: Triton's ORCA headers; Envoy, "Open Request Cost Aggregation".
+The format is that of the request's header `endpoint-load-metrics-format`. A pure codec of named numbers. Source:
+Triton's ORCA headers; Envoy, "Open Request Cost Aggregation".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handlers that only look: health, metadata, configuration, statistics.
+"""Handlers of health, metadata, model configuration and statistics (read-only).
 
 Source: reference sections "Health", "Metadata and configuration", "Statistics".
 """

@@ -1,4 +1,4 @@
-"""The handler of `/`: where things are on this server, as a page for browsers and as JSON for everybody else."""
+"""Handler of `/`: an index of this server's endpoints, as an HTML page for browsers and as JSON for others."""
 
 from __future__ import annotations
 

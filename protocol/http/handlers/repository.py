@@ -1,4 +1,4 @@
-"""Handlers of the model repository extension: index, load, unload; and of repositories that come and go.
+"""Handlers of the model repository extension: index, load, unload, and registration of repositories.
 
 Source: reference section "Model repository". Registering repositories is our own; Triton has it in its C API.
 """

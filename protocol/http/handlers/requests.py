@@ -1,4 +1,4 @@
-"""Handlers for requests that are under way: stopping them by their id. This is our own; Triton has no such call."""
+"""Handler that cancels requests in flight by their id. An extension of ours; Triton has no such call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from protocol.http.reply import Reply, json_reply
 
 
 async def cancel_request(request: HttpRequest) -> Reply:
-    """Replies with how many were stopped; 0 where none of this id is under way.
+    """Replies with how many were cancelled; 0 where none with this id is in flight.
 
     Raises:
         NotFound: no such model or version.

@@ -1,4 +1,4 @@
-"""Handlers of the trace and logging extensions: settings read and written.
+"""Handlers of the trace and logging extensions: get and set.
 
 Source: reference sections "Trace settings" and "Logging".
 """

@@ -1,4 +1,4 @@
-"""Handlers of the shared memory extensions: register, unregister and look at regions, for system and CUDA memory.
+"""Handlers of the shared memory extensions: register, unregister and status, for system and CUDA memory.
 
 Source: reference section "Shared memory".
 """

@@ -1,6 +1,6 @@
-"""The body of one HTTP/2 request as it comes: put together, and counted once somebody reads it.
+"""Request body of an HTTP/2 stream: assembled from DATA frames, with flow control that opens as the body is read.
 
-What has come before that is bounded by the stream's window, which is opened no further until then.
+What arrives before it is read is bounded by the stream's window, which is not reopened until then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StreamBody:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it is not as long as was said."""
+        """Whether its length differs from the declared one."""
         if self.declared is None:
             return False
         return self.received != self.declared if self.has_ended else self.received > self.declared
@@ -64,7 +64,7 @@ class StreamBody:
         self._filled += size
 
     def whole(self) -> Buffer:
-        """All of it, once. Nothing is copied where it came in one piece."""
+        """The whole body, once. Nothing is copied where it came in one piece."""
         if self._large is not None:
             large, self._large = self._large, None
             return large
@@ -72,7 +72,7 @@ class StreamBody:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def drop(self) -> None:
-        """Nobody wants what has come."""
+        """Discard what has arrived."""
         self._parts.clear()
         self._large = None
 
@@ -81,7 +81,7 @@ class StreamBody:
         return size
 
     def _make_room(self, size: int) -> None:
-        """Memory that is not cleared, and takes none until it is filled."""
+        """Uninitialised memory, whose pages are not touched until they are filled."""
         parts, self._parts = self._parts, []
         self._large = np.empty(size, np.uint8).data
         for part in parts:

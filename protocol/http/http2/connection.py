@@ -1,11 +1,12 @@
-"""One HTTP/2 connection of the REST edge: a reader, a writer, and its requests, on the core without I/O of `http2`.
+"""An HTTP/2 connection of the REST edge: reader, writer and request streams around the sans-IO core of
+`protocol.http2`.
 
 Flow: transport -> `http2.reader` -> [connection] -> streams … output -> transport
 
 Owned by the edge's `connections`, which runs `run` in a task; cancelling it ends the connection and its requests at
 once.
 
-What floods the connection ends it: streams that are opened and reset again (CVE-2023-44487), frames that only make work
+Floods end the connection: streams that are opened and reset again (CVE-2023-44487), frames that only make work
 (CVE-2019-9512 and its like), header lists far over the limit.
 """
 
@@ -39,7 +40,7 @@ from protocol.reactor.transport import Wire
 
 
 class _CutOffError(ProtocolError):
-    """The client sends more of something than any decent one does; a GOAWAY says so."""
+    """The client exceeds a flood limit; a GOAWAY (ENHANCE_YOUR_CALM) says so."""
 
 
 class Http2Connection:
@@ -127,8 +128,8 @@ class Http2Connection:
             self._streams.terminate()
 
     async def drain(self) -> None:
-        """Take no more requests than those that the client sends before it has heard of that, answer them, and let
-        `run` return."""
+        """Take no more requests than the client sends before it has seen the GOAWAY, answer them, and let `run`
+        return."""
         self._retire()
 
     def _retire(self) -> None:

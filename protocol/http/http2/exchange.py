@@ -1,4 +1,5 @@
-"""One exchange on an HTTP/2 stream that has a task: a request whose head has come, and the way out for its response."""
+"""One HTTP/2 exchange that runs in a task: the request of a stream whose headers have arrived, and the sender of its
+response."""
 
 from __future__ import annotations
 
@@ -32,12 +33,12 @@ class StreamOwner(Protocol):
     def out(self) -> HttpOutput: ...
 
     def acknowledge(self, stream_id: int, body: StreamBody) -> None:
-        """The client may send as much again as has come of the body."""
+        """Allow the client to send as much more as has arrived of the body (WINDOW_UPDATE)."""
 
 
 class Http2Exchange:
-    """Implements `exchange.Exchange`. `scope` is around all that runs for it: who finds that its client has given it up
-    cancels it."""
+    """Implements `exchange.Exchange`. `scope` surrounds all that runs for it and is cancelled when the client resets
+    the stream."""
 
     __slots__ = (
         *("_arrived", "_owner", "body", "has_started", "headers", "id", "is_complete", "is_dropping", "method"),
@@ -60,7 +61,7 @@ class Http2Exchange:
         self._arrived = Wakeup()
 
     async def run_in(self, app: Callable[[Http2Exchange], Awaitable[None]]) -> None:
-        """Returns when the response has ended, or can be brought to no good end."""
+        """Returns when the response has ended, or cannot be completed."""
         try:
             await app(self)
         except ClientGone:
@@ -75,7 +76,7 @@ class Http2Exchange:
             await self.reply(error_reply(Internal("internal error")))
 
     def note_arrival(self) -> None:
-        """More of the body has come, or its end."""
+        """More of the body has arrived, or its end."""
         if self.is_dropping:
             self.body.drop()
             self._owner.acknowledge(self.id, self.body)
@@ -109,7 +110,7 @@ class Http2Exchange:
                 raise body_timeout(counted, trio.current_time() - started)
 
     async def run(self, handler: Handler, request: HttpRequest) -> Reply | None:
-        """The connection cancels everything when the client gives the stream up, and this with it."""
+        """Cancelled by the connection when the client resets the stream."""
         return await handler(request)
 
     # The response.
@@ -124,7 +125,7 @@ class Http2Exchange:
         self.is_complete = True
 
     async def reply_early(self, reply: Reply, *, linger: float) -> None:
-        """The response is whole at once; the stream is reset once the client has had the time to see that."""
+        """Send the complete response at once; the stream is reset once the client has had time to read it."""
         await self.reply(reply)
         self.is_dropping = True
         self.note_arrival()
@@ -146,7 +147,7 @@ class Http2Exchange:
 
     @property
     def reset_code(self) -> ErrorCodes | None:
-        """How the stream has to be reset after the exchange; None where it has ended by itself."""
+        """The error code to reset the stream with after the exchange; None where it has ended normally."""
         if not self.is_complete:
             return ErrorCodes.INTERNAL_ERROR
         return None if self.body.has_ended else ErrorCodes.NO_ERROR

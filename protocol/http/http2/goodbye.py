@@ -1,4 +1,4 @@
-"""How an HTTP/2 connection ends that the server wants to end: no request is lost whose client follows the protocol.
+"""Graceful GOAWAY: ends an HTTP/2 connection in two steps so that no request of a conforming client is lost.
 
 A plain policy that takes `now` in seconds. Source: RFC 9113, section 6.8: a first GOAWAY asks for no more streams, and
 those that are on their way are still answered; the second one, once the client has heard of it, names the last.
@@ -27,7 +27,7 @@ class Step(enum.Enum):
 
 
 class Goodbye:
-    """Of one connection."""
+    """The graceful end of one connection."""
 
     __slots__ = ("_announce_at", "_refuse_at", "has_begun")
 
@@ -42,7 +42,7 @@ class Goodbye:
             self._announce_at = now + WAIT_SECONDS
 
     def end(self) -> Step:
-        """Begin, without a wait."""
+        """Begin at once."""
         self.has_begun = True
         self._announce_at = self._refuse_at = math.inf
         return Step.REFUSE
@@ -52,11 +52,11 @@ class Goodbye:
         return None if self._announce_at == math.inf else self._announce(now)
 
     def on_answered(self) -> Step | None:
-        """The client has answered the ping."""
+        """The client has acknowledged the PING."""
         return None if self._refuse_at == math.inf else self.end()
 
     def due(self, now: float) -> Step | None:
-        """What the time brings; asked every now and then."""
+        """What to send now; called periodically."""
         if now >= self._announce_at:
             return self._announce(now)
         if now >= self._refuse_at:

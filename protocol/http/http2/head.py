@@ -1,4 +1,4 @@
-"""The heads of HTTP/2 requests and responses: what the headers of a request say, and header blocks of responses.
+"""HTTP/2 request and response headers of the REST edge: interpretation of request headers, encoding of response blocks.
 
 Source: RFC 9113, section 8; RFC 7541, section 6.2.2.
 """
@@ -51,7 +51,7 @@ def no_head(reason: str) -> StreamHead:
 
 
 def read_head(fields: Headers, max_header_size: int) -> StreamHead:
-    """Never raises: what is wrong with a request is for its stream to tell."""
+    """Never raises: an invalid request is reported on its stream."""
     pseudo = {name: value for name, value in fields if name.startswith(b":")}
     method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     sent = [(name, value) for name, value in fields if not name.startswith(b":")]

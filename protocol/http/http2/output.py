@@ -1,7 +1,6 @@
-"""What leaves on one connection of REST over HTTP/2: responses, beside what every HTTP/2 connection has to say
-(`http2.output`).
+"""Sends the responses of one HTTP/2 connection of the REST edge, on top of `protocol.http2.output`.
 
-Flow: http2_streams, http2_exchange -> [http2_output] -> http2.writer -> wire.
+Flow: streams, exchange -> [output] -> http2.writer -> transport.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _BODILESS = (204, 304)
 
 
 class HttpOutput(FrameOutput):
-    """Of one connection. Who waits to send on a stream that is reset meanwhile gets ClientGone."""
+    """The output of one connection. A task that waits to send on a stream that is reset meanwhile gets ClientGone."""
 
     def __init__(
         self,
@@ -50,8 +49,8 @@ class HttpOutput(FrameOutput):
     # Responses that need no task.
 
     def send_reply_at_once(self, stream_id: int, reply: Reply, replies: Replies) -> bool:
-        """Send a whole response; it leaves when all answers that are there have been delivered. False, and nothing is
-        done, where that has to wait for the client."""
+        """Send a complete response; it is written with all replies of the same burst. False, and nothing is done, where
+        it would have to wait for the client's window."""
         size = reply.length
         try:
             if size > self._h2.sendable(stream_id) or self._writer.backlog >= MAX_BACKLOG:
@@ -69,8 +68,8 @@ class HttpOutput(FrameOutput):
         return True
 
     def refuse(self, stream_id: int, reply: Reply, *, has_ended: bool, code: ErrorCodes) -> None:
-        """Answer a request that nobody handles. Where the client's window has no room for the body, the stream is reset
-        with the code, which is then the whole answer."""
+        """Reply to a request that has no handler. Where the client's window has no room for the body, the stream is
+        reset with the code instead."""
         size = reply.length
         with suppress(StreamClosedError):  # it was reset in the same burst
             if size > self._h2.sendable(stream_id):
@@ -84,7 +83,7 @@ class HttpOutput(FrameOutput):
     # Responses of a task.
 
     async def send_reply(self, stream_id: int, reply: Reply, *, is_head: bool) -> None:
-        """A whole response. No checkpoint where nothing has to be waited for.
+        """Send a complete response. No checkpoint where nothing has to be waited for.
 
         Raises:
             Overloaded: it would have to wait, and there is no memory for that. Nothing has been sent.
@@ -116,7 +115,7 @@ class HttpOutput(FrameOutput):
         self.write()
 
     def send_head(self, stream_id: int, status: int, headers: Headers) -> None:
-        """That of a response of unknown length, or of an informational one."""
+        """Send the head of a response of unknown length, or of an informational one."""
         try:
             self._h2.sendable(stream_id)  # what is encoded has to be sent
             self._h2.send_header_block(stream_id, self._blocks.block(status, headers, None))
@@ -141,7 +140,7 @@ class HttpOutput(FrameOutput):
         self.write()
 
     def reset(self, stream_id: int, code: ErrorCodes) -> None:
-        """End a stream that may have ended already."""
+        """Reset a stream; a no-op if it has ended."""
         with suppress(StreamClosedError):
             self._h2.reset_stream(stream_id, code)
         self.write()

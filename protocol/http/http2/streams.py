@@ -1,10 +1,11 @@
-"""The requests of one HTTP/2 connection: taken or refused, given what comes for them, and answered.
+"""The request streams of one HTTP/2 connection: accepts or refuses requests, feeds their bodies, and sends replies.
 
-    connection (events) -> [http2_streams] -> http2_exchange -> the application … http2_output
-                           [http2_streams] -> direct_infer … answers -> [http2_streams] -> http2_output
+    connection (events) -> [streams] -> exchange -> the application … output
+                           [streams] -> direct_infer … answers -> [streams] -> output
 
-Plain inference takes no task: its body is put together here, goes into its model's queue, and the answer comes by a
-call. Every other request runs in a task of its own, whose scope its RST_STREAM and the loss of the connection cancel.
+Plain inference takes no task: its body is assembled here, it is submitted to the core, and the reply comes by a
+callback. Every other request runs in a task of its own, whose scope its RST_STREAM and the loss of the connection
+cancel.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Http2Streams:
         self._nursery = nursery
 
     def terminate(self) -> None:
-        """Nothing more can be sent."""
+        """The connection is lost: nothing more can be sent."""
         for stream_id in [*self._plain]:
             self._drop(self._plain.pop(stream_id))
         for exchange in self._exchanges.values():
@@ -270,7 +271,7 @@ class Http2Streams:
         return True
 
     def fail(self, stream_id: int) -> None:
-        """A defect of ours has met what came for a request: it ends, in whatever state it is."""
+        """A defect while an event of a request was handled: end that request, in whatever state it is."""
         exchange = self._exchanges.get(stream_id)
         if exchange is not None and exchange.has_started:
             self.out.reset(stream_id, ErrorCodes.INTERNAL_ERROR)
@@ -287,12 +288,12 @@ class Http2Streams:
                 self.out.reset(stream_id, ErrorCodes.INTERNAL_ERROR)
 
     def fail_all(self) -> None:
-        """As `fail`, of all that are under way: the connection has failed."""
+        """As `fail`, for all requests in flight: the connection has failed."""
         for stream_id in [*self._plain, *self._exchanges]:
             self.fail(stream_id)
 
     def fail_answer(self, stream: PlainStream, request: DirectRequest) -> None:
-        """`answer` has raised."""
+        """Implements `direct_infer.ReplySink`: `answer` has raised."""
         self.fail(stream.id)
         if request.submitted is not None and self._direct is not None:
             self._direct.close(request)
@@ -314,7 +315,7 @@ class Http2Streams:
         return True
 
     def _gather(self, stream: PlainStream, body: StreamBody) -> None:
-        """More of a body has come."""
+        """More of a body has arrived."""
         assert self._direct is not None
         plain = stream.head.plain
         assert plain is not None
@@ -340,7 +341,7 @@ class Http2Streams:
             self._run_in_task(stream.id, stream.head.head, whole)
 
     def hand_over_slow(self) -> None:
-        """Bodies that were coming at the last call, too, get a task, which gives them their time."""
+        """Bodies that were already incomplete at the last call get a task, which applies the body timeouts."""
         for stream in [each for each in self._plain.values() if each.body is not None]:
             if stream.was_seen:
                 self._hand_over(stream)
@@ -363,7 +364,7 @@ class Http2Streams:
             self.out.taken += stream.body.take_unacknowledged()
 
     def answer(self, stream: PlainStream, request: DirectRequest) -> None:
-        """Its answer is there."""
+        """The reply of a request is ready."""
         direct = self._direct
         assert direct is not None
         if self._plain.get(stream.id) is not stream or stream.request is not request:  # given up

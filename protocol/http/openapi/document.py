@@ -1,4 +1,4 @@
-"""The OpenAPI document: the route table in the form that tools read. Pure; `handlers` serves it.
+"""The OpenAPI document, generated from the route table.
 
 Source: OpenAPI 3.1, https://spec.openapis.org/oas/v3.1.1.html.
 """

@@ -1,4 +1,4 @@
-"""Handlers of `/v2/docs`: the page, its assets, and the document, made anew for each request.
+"""Handlers of `/v2/docs`: the page, its assets, and the document, generated for each request.
 
 The page runs under a policy that lets it load and call nothing but this server. Every answer carries an entity tag, and
 clients ask anew each time: models come and go.

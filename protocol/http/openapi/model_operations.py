@@ -1,4 +1,4 @@
-"""Operations of each loaded model's own, beside those that take any model's name: what it takes and gives."""
+"""OpenAPI operations of each loaded model, with its own tensors as schemas."""
 
 from __future__ import annotations
 

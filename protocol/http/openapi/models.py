@@ -1,4 +1,4 @@
-"""What the document knows of a loaded model, and how it names it: a tag with the model's tensors."""
+"""The loaded models as the OpenAPI document shows them: their tensors, and a tag for each."""
 
 from __future__ import annotations
 

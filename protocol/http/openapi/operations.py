@@ -1,4 +1,4 @@
-"""What the route table does not say of a route: the JSON that it takes and gives, and how it may fail.
+"""OpenAPI descriptions of the routes: request and response schemas, and errors.
 
 Routes that differ only in an optional part of their path (the version, the repository, the region) share an entry.
 """

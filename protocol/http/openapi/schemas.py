@@ -1,7 +1,7 @@
-"""The JSON of requests and responses as component schemas.
+"""OpenAPI component schemas of the JSON requests and responses.
 
-Where the codec or the core has a structure of its own, its schema is made from that, so that the two cannot differ;
-the rest is written here. Source: the Open Inference Protocol and Triton's extensions of it.
+Where the codec or the core has a structure of its own, its schema is made from that, so that the two cannot differ; the
+rest is written here. Source: the Open Inference Protocol and Triton's extensions of it.
 """
 
 from __future__ import annotations

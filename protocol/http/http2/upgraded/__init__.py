@@ -1,1 +1,1 @@
-"""HTTP/2 on connections upgraded from HTTP/1 (`Upgrade: h2c`), served by hypercorn over h2; `factory` is the way in."""
+"""HTTP/2 on connections upgraded from HTTP/1 (`Upgrade: h2c`), served by hypercorn over h2; entry point: `factory`."""

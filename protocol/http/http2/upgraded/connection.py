@@ -1,7 +1,7 @@
-"""A connection that was upgraded from HTTP/1 to HTTP/2: moves bytes between its wire and hypercorn's protocol, with an
-end to every wait.
+"""An upgraded connection: moves bytes between its transport and hypercorn's HTTP/2 protocol, with a timeout on every
+wait.
 
-    wire -> [connection] -> protocol -> the application … protocol -> wire
+    transport -> [connection] -> protocol -> the application … protocol -> transport
 
 This stands in for hypercorn's own `TCPServer`, where a client that neither reads nor leaves holds its connection for
 ever.
@@ -124,8 +124,8 @@ class UpgradedConnection:
             self._reading.cancel()
 
     async def _write(self, data: bytes) -> None:
-        """Shielded, because it may be of one exchange among several on the connection: a frame that is lost, or half
-        out, would spoil the others. It ends when nothing moves for `send_timeout` seconds."""
+        """Shielded, as other exchanges share the connection: a frame that is lost, or partly written, would break them.
+        It ends when nothing moves for `send_timeout` seconds."""
         with trio.CancelScope(shield=True):
             async with self._send_lock:
                 if not self._is_gone and not await self._wire.send(data, self._limits.send_timeout, self._note_deaf):

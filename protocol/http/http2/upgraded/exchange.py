@@ -1,8 +1,8 @@
-"""An exchange over ASGI, as hypercorn's HTTP/2 gives it.
+"""ASGI exchange: adapts an ASGI request, as hypercorn's HTTP/2 delivers it, to the exchange interface.
 
 hypercorn hands a body over through a short channel. A reply sent while nobody reads that channel would leave its
-connection stuck, with the reader waiting for room and the writer for the reader; so whatever of a body is not read
-here is drained here.
+connection stuck, with the reader waiting for room and the writer for the reader; so whatever of a body is not read here
+is drained here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the upgraded connections of one listener have in common: hypercorn's configuration and its ASGI application."""
+"""What the upgraded connections of one listener share: hypercorn's configuration and its ASGI application."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""HTTP/2 on a connection that began in HTTP/1 and was upgraded (h2c): hypercorn's protocol over h2, with bounds on what
-a client may cost.
+"""hypercorn's HTTP/2 protocol for upgraded connections, with limits on what a client may cost.
 
     bytes -> h2 -> [protocol] -> hypercorn's HTTPStream -> the application … a buffer for each stream -> bytes
 
-A stream that goes wrong is answered or reset alone. What floods the connection ends it: streams that are opened and
-reset again (CVE-2023-44487), frames that only make work (CVE-2019-9512 and its like), header lists far over the limit.
-h2 itself bounds CONTINUATION frames and what HPACK may unfold.
+An error on a stream ends that stream alone. Floods end the connection: streams that are opened and reset again
+(CVE-2023-44487), frames that only make work (CVE-2019-9512 and its like), header lists far over the limit. h2 itself
+bounds CONTINUATION frames and what HPACK may unfold.
 """
 
 from __future__ import annotations
