@@ -16,9 +16,18 @@ from tests.fake_cupy import cupy_runtime
 __all__ = ["cupy_runtime"]  # a fixture of all tests
 
 settings.register_profile("trioton", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("trioton"), max_examples=10)
 settings.load_profile("trioton")
 
 _bucket_numbers = itertools.count()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs an object store starts a process for it."""
+    for item in items:
+        if "new_store" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

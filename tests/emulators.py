@@ -1,5 +1,7 @@
 """Object stores on this machine, each a process of its own: moto for S3, gcp-storage-emulator behind a bridge for
 Google's, Azurite for Azure.
+
+Every run imports this module (`tests/conftest.py`); the stores' clients are imported where one is made.
 """
 
 from __future__ import annotations
@@ -21,18 +23,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import obstore
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from obstore.store import AzureStore, GCSStore, S3Store
 
 from tests.marked_processes import MARK
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
 JSON = {"Content-Type": "application/json"}
 KINDS = ("s3", "gs", "as")
+# The objects on a page of a listing. Google's is 1000; small, so that a listing has several.
+GCS_PAGE_SIZE = 10
 ROOT = Path(__file__).parent.parent
 # Azurite's account and key, the same everywhere.
 AZURE_ACCOUNT = "devstoreaccount1"
@@ -49,6 +52,8 @@ class Store:
     contents: dict[str, bytes] = field(default_factory=dict, repr=False)
 
     def put(self, key: str, content: bytes) -> None:
+        import obstore
+
         obstore.put(self.client, key, content)
         self.contents[key] = content
 
@@ -57,10 +62,14 @@ class Store:
         _request("PUT", f"{self.url.replace('s3', 'http', 1)}/{key}", content=content)
 
     def delete(self, key: str) -> None:
+        import obstore
+
         obstore.delete(self.client, key)
         self.contents.pop(key, None)
 
     def keys(self, prefix: str = "") -> list[str]:
+        import obstore
+
         return [each["path"] for each in obstore.list(self.client, prefix or None).collect()]
 
     def upload(self, directory: Path, prefix: str) -> None:
@@ -154,6 +163,8 @@ def azurite() -> Iterator[str]:
 
 def s3_store(address: str, bucket: str) -> Store:
     """A new bucket."""
+    from obstore.store import S3Store
+
     _request("PUT", f"{address}/{bucket}")
     client = S3Store(
         bucket,
@@ -169,6 +180,8 @@ def s3_store(address: str, bucket: str) -> Store:
 
 def gs_store(addresses: tuple[str, str], bucket: str, directory: Path) -> GoogleStore:
     """A new bucket; the credentials are written into the directory."""
+    from obstore.store import GCSStore
+
     reading, writing = addresses
     _request("POST", f"{writing}/storage/v1/b", JSON, json.dumps({"name": bucket}).encode())
     path = directory / f"{bucket}.json"
@@ -182,6 +195,9 @@ def gs_store(addresses: tuple[str, str], bucket: str, directory: Path) -> Google
 
 def service_account(path: Path, email: str = "trioton@example.org") -> rsa.RSAPublicKey:
     """Writes a file as Google gives them; what its signatures can be checked with."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     content = {
@@ -199,6 +215,8 @@ def service_account(path: Path, email: str = "trioton@example.org") -> rsa.RSAPu
 
 def azure_store(address: str, container: str) -> Store:
     """A new container."""
+    from obstore.store import AzureStore
+
     path = f"/{AZURE_ACCOUNT}/{container}"
     headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
     signed = "".join(

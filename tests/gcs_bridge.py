@@ -22,8 +22,8 @@ from xml.sax.saxutils import escape
 
 from gcp_storage_emulator.server import create_server
 
-# Google's is 1000; small, so that a listing has several.
-PAGE_SIZE = 10
+from tests.emulators import GCS_PAGE_SIZE
+
 XML = "<?xml version='1.0' encoding='UTF-8'?>"
 
 
@@ -74,7 +74,7 @@ class Bridge(http.server.BaseHTTPRequestHandler):
         prefix = urllib.parse.urlencode({"prefix": query.get("prefix", "")})
         listed = (self.emulator.json_of(bucket, "o", query=f"?{prefix}") or {})["items"]
         rest = [each for each in listed if each["name"] > query.get("continuation-token", "")]
-        page = rest[:PAGE_SIZE]
+        page = rest[:GCS_PAGE_SIZE]
         contents = "".join(
             f"<Contents><Key>{escape(each['name'])}</Key><LastModified>{each['updated']}</LastModified>"
             f"<ETag>{escape(etag(each))}</ETag><Size>{each['size']}</Size></Contents>"

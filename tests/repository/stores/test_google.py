@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from repository.stores.client import Bucket, Patience
 from repository.stores.errors import AccessDenied
 from repository.stores.urls import parse_store_url
-from tests.emulators import GoogleStore, service_account
-from tests.gcs_bridge import PAGE_SIZE
+from tests.emulators import GCS_PAGE_SIZE, GoogleStore, service_account
 from tests.repository.stores.endpoint import answer, endpoint, forward
 
 
@@ -29,7 +28,7 @@ def keys(url: str, prefix: str = "") -> list[str]:
 
 def test_a_listing_of_several_pages(google: GoogleStore) -> None:
     """Complete, and in it nothing of another prefix."""
-    wanted = [f"models/m/1/{number:02}" for number in range(2 * PAGE_SIZE + 3)]
+    wanted = [f"models/m/1/{number:02}" for number in range(2 * GCS_PAGE_SIZE + 3)]
     for key in (*wanted, "models2/x", "a"):
         google.put(key, b"x")
     assert keys(google.url, "models") == wanted
