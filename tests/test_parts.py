@@ -19,6 +19,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.slow
 def test_tests_without_a_framework_import_none() -> None:
     """A module that imports one at its top belongs into that framework's part; or the import, into the test."""
     command = [sys.executable, "-c", COLLECT, *parts(first=())["no framework"]]
@@ -43,6 +44,7 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_test_runs_once_and_the_others_run_when_a_part_fails(suite: Path) -> None:
     selections = parts({"special": ["test_special.py"]}, first=())
     arguments = ["-q", "-p", "no:cacheprovider"]
@@ -54,6 +56,7 @@ def test_every_test_runs_once_and_the_others_run_when_a_part_fails(suite: Path) 
     assert (suite / "ran").read_text() == "plain special plain special "
 
 
+@pytest.mark.slow
 def test_arguments_are_those_of_every_part(suite: Path) -> None:
     """A part that has no such test has not failed."""
     selections = parts({"special": ["test_special.py"]}, first=())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,6 +111,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 @settings(max_examples=60, deadline=None)
 def test_what_serves_is_what_is_there(steps: Sequence[tuple[tuple[str, ...], int, str] | float]) -> None:

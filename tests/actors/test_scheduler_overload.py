@@ -113,6 +113,7 @@ async def test_a_high_priority_overtakes_what_waits(autojump_clock: MockClock, n
     served.drain()
 
 
+@pytest.mark.slow
 async def test_in_overload_goodput_stays_near_capacity_and_refusals_are_quick(autojump_clock: MockClock) -> None:
     """Three times what the instance can do arrives; the queue takes two batches."""
     backend = fake_backend(seconds=0.01)  # 4 rows in 10 ms: 400 a second
@@ -153,6 +154,7 @@ async def test_a_burst_fills_idle_instances_before_it_is_refused(autojump_clock:
     assert sum(not call.is_refused for call in calls) == 12
 
 
+@pytest.mark.slow
 async def test_in_overload_timeouts_keep_goodput_near_capacity(autojump_clock: MockClock) -> None:
     """Requests that cannot be answered in time make room for those that can."""
     backend = fake_backend(seconds=0.01)
@@ -291,6 +293,7 @@ async def test_a_death_answers_the_running_batch_and_the_one_ahead_once(
         served.drain()
 
 
+@pytest.mark.slow
 async def test_the_batch_ahead_may_end_before_the_running_one(autojump_clock: MockClock) -> None:
     """As it does where an instance is stopped and its tasks are cancelled in any order."""
     scheduler = build_scheduler(CONFIG_EAGER, VersionStatistics(), can_run_ahead=True)

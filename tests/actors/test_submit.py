@@ -62,6 +62,7 @@ class Edge(PendingReply):
         self.let_go().end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_given_up", [False, True])
 async def test_requests_leave_no_circles(tmp_path: Path, is_given_up: bool) -> None:
     """Their tensors are free with the answer, and not when garbage is looked for."""

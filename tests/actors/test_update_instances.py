@@ -130,6 +130,7 @@ async def test_an_instance_that_is_removed_while_it_is_dead_stays_dead(autojump_
         served.drain()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from([0.0, 0.3, 1.0, 2.5])), max_size=8))
 @settings(max_examples=50, deadline=None)
 def test_no_request_is_lost_whatever_the_changes(changes: Sequence[tuple[int, float]]) -> None:

@@ -19,6 +19,8 @@ from protocol.http.codec.request_templates import RequestTemplates as HttpTempla
 from protocol.http.http1.head import is_worth_keeping, parse_head
 from protocol.http.routes import RouteTable
 
+pytestmark = pytest.mark.slow
+
 COUNT = 1100
 GRPC_COUNT = 300  # of 512, since they take long to make
 MIB = 1 << 20

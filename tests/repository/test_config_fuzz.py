@@ -31,6 +31,8 @@ from repository.validation import normalise, validate
 from repository.warmup_data import warmup_samples
 from tests.repository.test_examples import DYNAMIC, ENSEMBLE, SEQUENCE
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 4 * int(os.environ.get("TRIOTON_FUZZ_EXAMPLES", "200"))
 
 OTHERS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 
 from repository.instance_groups import NO_GPUS
@@ -16,6 +17,7 @@ from repository.validation import normalise
 from tests.repository.strategies import model_configs
 
 
+@pytest.mark.slow
 @given(config=model_configs())
 def test_it_reads_back_to_an_equal_value(config: ModelConfig) -> None:
     assert parse_pbtxt(format_readable(config), source="text") == config

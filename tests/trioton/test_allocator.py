@@ -44,6 +44,7 @@ def run(word: str, **environment: str) -> tuple[bool, int]:
     return kept == "1", int(faults)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the allocator is glibc's")
 def test_memory_is_not_fetched_anew() -> None:
     kept, faults = run("keep")
@@ -53,6 +54,7 @@ def test_memory_is_not_fetched_anew() -> None:
     assert run("as it is")[1] > 10 * faults
 
 
+@pytest.mark.slow
 def test_an_operators_own_choice_stays() -> None:
     assert not run("keep", MALLOC_TRIM_THRESHOLD_="1000000")[0]
 
@@ -85,6 +87,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the allocator is glibc's")
 def test_an_idle_process_gives_back_what_it_kept() -> None:
     done = subprocess.run([sys.executable, "-c", GIVES_BACK], capture_output=True, text=True, check=True, timeout=60)

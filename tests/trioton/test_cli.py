@@ -172,6 +172,7 @@ def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.err == ""
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_ends_it_without_a_word() -> None:
     """As in `trioton serve --help | head -1`."""
     command = [sys.executable, "-m", "trioton", "serve", "--help"]

@@ -152,6 +152,7 @@ def test_a_system_without_proc(tmp_path: Path) -> None:
     assert (memory_limits(tmp_path), cpu_quotas(tmp_path)) == ([], [])
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=30))
 def test_whatever_is_in_the_files_is_no_error(tmp_path: Path, cgroup: str, mounts: str, number: str) -> None:

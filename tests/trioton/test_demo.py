@@ -49,6 +49,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.
     assert not repository.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_on_path", [True, False])
 @pytest.mark.parametrize("folder", [Path(), Path("..")])
 def test_the_command_to_serve_works_as_typed(

@@ -32,6 +32,8 @@ from trioton.cli import settings_from
 from trioton.server import Server, address_text
 from trioton.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 LOCAL = "127.0.0.1"
 # How long anything may take on a machine that is busy with other work.
 PATIENCE = 20.0

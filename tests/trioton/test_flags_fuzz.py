@@ -10,10 +10,14 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from trioton.cli import main, settings_from
 from trioton.flags import UsageError, rows
 from trioton.run import run_settings
 from trioton.settings import Settings
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = 10 * int(os.environ.get("TRIOTON_FUZZ_EXAMPLES", "200"))
 

@@ -23,6 +23,8 @@ from trioton.flags import read_arguments, rows
 from trioton.server import Server, address_text, open_server
 from trioton.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 AT_ONCE = 6
 SIZES = {"small": 64, "large": 300_000}  # elements; the latter are moved by a thread
 MODEL = """

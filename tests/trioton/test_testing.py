@@ -18,6 +18,8 @@ import trioton.testing
 from protocol.errors import Internal, InvalidArgument, Unsupported
 from trioton.testing import Answer, ServerError, open_model, serve_model
 
+pytestmark = pytest.mark.slow
+
 HEAD = """
 import sys
 import threading

@@ -14,6 +14,8 @@ from tests.backends.onnxruntime.onnx_models import identity, save
 from tests.trioton.test_testing import CONFIG, DECOUPLED, DOUBLE, replies, write
 from trioton.testing import ServerError, open_model, serve_model
 
+pytestmark = pytest.mark.slow
+
 FAILING = "raise LookupError('no such row')"
 CALL = """
 made = []

@@ -134,6 +134,7 @@ PARAMETERS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(outputs=st.lists(TENSORS, max_size=3), parameters=PARAMETERS)
 def test_a_response_comes_back_as_it_was(outputs: list[Tensor], parameters: dict[str, ParameterValue]) -> None:

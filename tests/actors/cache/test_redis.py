@@ -12,7 +12,7 @@ from actors.cache.interface import CacheError
 from actors.cache.redis import KEY_PREFIX, RedisCache
 from tests.actors.cache.redis_server import RedisServer, needs_redis_server
 
-pytestmark = needs_redis_server
+pytestmark = [needs_redis_server, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,7 @@ async def reason(core: ServerCore, name: str) -> str:
     return next(entry.reason for entry in await core.repository_index() if entry.name == name)
 
 
+@pytest.mark.slow
 async def test_it_appears_everywhere_as_other_models_do(tmp_path: Path) -> None:
     add_model(tmp_path, "a")
     add_model(tmp_path, "z")

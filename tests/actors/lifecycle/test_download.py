@@ -49,6 +49,7 @@ def left(cache_root: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 async def test_a_model_is_there_while_it_is_needed(store: Store, cache: FileCache, tmp_path: Path) -> None:
     """With all its files as they are in the store, also large and empty ones."""
     large = os.urandom(2 * download.PART_BYTES + 5)

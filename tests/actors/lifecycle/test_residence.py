@@ -438,6 +438,7 @@ async def test_who_waits_when_the_server_stops_is_answered(three: Path) -> None:
     assert answers == [3, 3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_comes(tmp_path: Path, seed: int) -> None:
     """Clients that ask for models of all sizes, ensembles and ensembles of ensembles, go away, and load; models that

@@ -173,6 +173,7 @@ async def test_a_passive_instance_is_loaded_and_gets_nothing(autojump_clock: Moc
     assert [made.unloads for made in backend.made] == [1, 1, 1]
 
 
+@pytest.mark.slow
 async def test_requests_leave_no_circles(autojump_clock: MockClock) -> None:
     """Their tensors are free with the answer, and not when garbage is looked for."""
     served = model(fake_backend())

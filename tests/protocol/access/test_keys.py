@@ -189,6 +189,7 @@ NAMES = st.text(st.characters(codec="ascii", categories=("L", "N", "Pd")), min_s
 KEYS = st.from_regex(r"[A-Za-z0-9._~+/-]{16,40}={0,2}", fullmatch=True)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     entries=st.dictionaries(NAMES, st.tuples(KEYS, st.sets(st.sampled_from(sorted(GROUPS))), st.booleans()), max_size=4)

@@ -124,6 +124,7 @@ def test_the_value_is_not_in_the_representation() -> None:
     assert "s3cret" not in repr(Restriction.parse("trace:k=s3cret", HTTP_API))
 
 
+@pytest.mark.slow
 @DIALECTS
 @settings(deadline=None)
 @given(categories=st.lists(st.sampled_from(RESTRICTABLE), min_size=1, unique=True), header=TOKEN, value=VALUE)

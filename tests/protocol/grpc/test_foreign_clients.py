@@ -24,6 +24,8 @@ from protocol.grpc.services.handlers import SERVICES
 from protocol.grpc.settings import ConnectionLimits, GrpcSettings
 from tests.protocol.grpc.served import LOCAL, SMALL, Served, serving, wire_request
 
+pytestmark = pytest.mark.slow
+
 
 def with_limits(**limits: Any) -> GrpcSettings:
     return dataclasses.replace(LOCAL, limits=ConnectionLimits(**limits))

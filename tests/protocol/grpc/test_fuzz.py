@@ -9,6 +9,7 @@ import contextlib
 import os
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from hpack.hpack import Encoder
@@ -36,6 +37,8 @@ from tests.protocol.grpc.caller import serving
 from tests.protocol.grpc.client import REQUEST_HEADERS, Client, framed
 from tests.protocol.grpc.harness import INTERNAL, Calls
 from tests.protocol.grpc.raw import Raw
+
+pytestmark = pytest.mark.slow
 
 UNKNOWN = 2
 EXAMPLES = int(os.environ.get("TRIOTON_FUZZ_EXAMPLES", "200"))

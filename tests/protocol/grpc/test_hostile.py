@@ -295,6 +295,7 @@ async def test_a_stream_lets_each_message_go(autojump_clock: trio.testing.MockCl
         assert peers.connection._calls.memory.left == 150_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inflated", [1_000_000, 50_000_000])
 async def test_what_is_inflated_counts_too(inflated: int) -> None:
     """Bombs on several calls at once; the large ones are inflated in a thread."""

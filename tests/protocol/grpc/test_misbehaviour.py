@@ -25,6 +25,8 @@ from tests.protocol.grpc.harness import (
     connected,
 )
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_protocol_error_closes_the_connection_with_a_goaway(autojump_clock: trio.testing.MockClock) -> None:
     async with connected() as peers:

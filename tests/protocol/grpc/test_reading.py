@@ -75,6 +75,7 @@ async def test_a_large_message_with_more_behind_it(piece: int) -> None:
         assert server.services.memory.held == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 1, 255])
 @pytest.mark.parametrize("size", [132_000, 500_000, 1_040_000])
 async def test_large_padded_frames(size: int, padding: int) -> None:

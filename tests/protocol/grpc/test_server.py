@@ -83,6 +83,7 @@ async def test_infer_errors_reach_nvidias_client() -> None:
         await served.run(use)
 
 
+@pytest.mark.slow
 async def test_large_tensors_go_both_ways() -> None:
     """20 MB, more than every window."""
     array = np.random.default_rng(1).random((5_000_000,), dtype=np.float32)
@@ -103,6 +104,7 @@ async def test_compressed_requests_of_nvidias_client(algorithm: str) -> None:
         assert np.array_equal((await served.run(use)).as_numpy("x"), array)
 
 
+@pytest.mark.slow
 async def test_many_calls_at_once_on_one_connection() -> None:
     def use(stub: Any) -> None:
         futures = []
@@ -170,6 +172,7 @@ async def test_a_client_that_closes_cancels_its_calls() -> None:
         assert future.code() is grpc.StatusCode.CANCELLED
 
 
+@pytest.mark.slow
 async def test_a_message_over_the_limit() -> None:
     settings = GrpcSettings(host="127.0.0.1", port=0, limits=ConnectionLimits(max_message_size=1_000_000))
 
@@ -235,6 +238,7 @@ async def test_health_with_grpcs_channel() -> None:
         assert await trio.to_thread.run_sync(use) == b"\x08\x01"
 
 
+@pytest.mark.slow
 async def test_stop_finishes_what_is_in_flight_and_takes_no_more() -> None:
     async with serving() as served:
         channel = grpc.insecure_channel(served.address)

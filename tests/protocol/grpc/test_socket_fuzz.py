@@ -27,6 +27,8 @@ from tests.protocol.grpc.caller import SERVICE
 from tests.protocol.grpc.client import REQUEST_HEADERS, Client, framed
 from tests.protocol.grpc.served import serving
 
+pytestmark = pytest.mark.slow
+
 CONNECTIONS = int(os.environ.get("TRIOTON_FUZZ_EXAMPLES", "300"))
 SEED = int(os.environ.get("TRIOTON_FUZZ_SEED", "1"))
 AT_ONCE = 8

@@ -90,6 +90,7 @@ async def test_infer_over_tls(files: Files) -> None:
         assert found.tolist() == SMALL.tolist()
 
 
+@pytest.mark.slow
 async def test_large_tensors_over_tls(files: Files) -> None:
     served: Served
     async with with_tls(files.server) as served:

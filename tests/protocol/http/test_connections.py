@@ -86,6 +86,7 @@ async def test_an_error_in_one_connection_ends_that_one_only(
     assert (await good.receive_some()).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.slow
 async def test_nothing_is_logged_of_ordinary_traffic(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     server = await serve(FakeCore())
     with caplog.at_level(logging.INFO, "protocol"):
@@ -169,6 +170,7 @@ async def test_an_idle_connection_is_closed(serve: Serve) -> None:
     assert server.services.limits.counts() == {("http", "idle_timeout"): 2}
 
 
+@pytest.mark.slow
 async def test_an_idle_http2_connection_is_closed(serve: Serve) -> None:
     """With a goodbye; also where its last stream was reset, and where it only sends what asks for nothing."""
     server = await serve(settings=limited(idle_timeout=0.3))
@@ -215,6 +217,7 @@ async def test_headers_that_take_too_long(serve: Serve, begin: bytes) -> None:
     assert server.services.limits.counts() == {("http", "header_timeout"): 1}
 
 
+@pytest.mark.slow
 async def test_headers_that_trickle(serve: Serve) -> None:
     server = await serve(settings=limited(header_timeout=0.3))
     stream = await server.connect()

@@ -165,6 +165,7 @@ async def test_a_client_that_leaves_has_its_request_given_up(serve: Serve) -> No
     assert server.services.memory.held == 0
 
 
+@pytest.mark.slow
 async def test_stopping_answers_and_closes(serve: Serve) -> None:
     core = FakeCore()
     server = await serve(core)
@@ -222,6 +223,7 @@ def response(datatype: DataType, data: bytes) -> InferenceResponse:
     return InferenceResponse("echo", 1, [Tensor("OUT", datatype, (len(data),), data)])
 
 
+@pytest.mark.slow
 async def test_answers_that_take_a_thread(serve: Serve) -> None:
     """A large one in JSON, and one that the client wants compressed."""
     core = Answering(response(DataType.UINT8, bytes(1_200_000)))
@@ -250,6 +252,7 @@ async def test_an_answer_that_cannot_be_encoded(serve: Serve, caplog: pytest.Log
     assert "could not be encoded" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_large_answer_to_a_slow_reader(serve: Serve) -> None:
     """What the kernel does not take at once follows, and then the next request is taken."""
     data = bytes(range(256)) * 80_000

@@ -29,6 +29,8 @@ from protocol.http.settings import ConnectionLimits, HttpSettings
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("TRIOTON_FUZZ_EXAMPLES", "200"))
 # Short, for the clock of a test looks at them several times a second.
 LIMITS = ConnectionLimits(header_timeout=2, idle_timeout=5, send_timeout=5)

@@ -26,6 +26,8 @@ from tests.protocol.http.http1.test_connection import EMPTY, INFER, Client, chun
 from tests.protocol.http.test_tls import Authority, authority
 from tests.protocol.http.test_tls import connect as connect_tls
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["authority"]
 
 # In a task, and without one.

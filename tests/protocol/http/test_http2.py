@@ -160,6 +160,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=list(FLOODS))
 async def test_frames_that_only_make_work_end_the_connection(serve: Serve, nursery: trio.Nursery, flood: bytes) -> None:
     """When there are more than any client has a use for; fewer are put up with."""
@@ -264,6 +265,7 @@ async def test_too_many_streams_are_answered(serve: Serve) -> None:
     assert server.services.limits.counts() == {("http", "max_concurrent_streams"): 1}
 
 
+@pytest.mark.slow
 async def test_far_too_many_streams_in_one_burst_cost_those_within_nothing(serve: Serve, nursery: trio.Nursery) -> None:
     """One too many is answered, or refused where the client's window has no room for the answer."""
     server = await serve(settings=limited(max_concurrent_streams=2))
@@ -321,6 +323,7 @@ async def test_a_connection_ends_in_good_order_after_its_requests(serve: Serve) 
     assert server.services.limits.counts() == {("http", "max_requests_per_connection"): 1}
 
 
+@pytest.mark.slow
 async def test_stopping_finishes_what_is_in_flight(serve: Serve) -> None:
     server = await serve()
     idle, busy = await connect(server), await connect(server)

@@ -13,6 +13,8 @@ from protocol.http.settings import LEAVE_SECONDS
 from tests.protocol.http.conftest import Serve, Served
 from tests.protocol.http.http1.test_connection import EMPTY, INFER, Client, connect, head, sized
 
+pytestmark = pytest.mark.slow
+
 GATE = "/v2/models/gate/infer"
 GENERATE = "/v2/models/gate/generate"
 READY = head("/v2/health/ready", method="GET")

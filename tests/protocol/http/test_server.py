@@ -147,6 +147,7 @@ async def test_a_client_that_leaves_cancels_its_inference(serve: Serve) -> None:
         assert (await client.get("/v2/health/live")).status_code == 200
 
 
+@pytest.mark.slow
 async def test_stopping_finishes_what_is_in_flight(serve: Serve) -> None:
     """No new connection is taken, an idle one is closed, the request in flight is answered, then the call returns."""
     server = await serve()
@@ -231,6 +232,7 @@ async def test_a_port_in_use_is_named(serve: Serve) -> None:
         await serve_http(make_services(), replace(LOOPBACK, port=server.port), trio.Event())
 
 
+@pytest.mark.slow
 async def test_two_servers_in_one_process(serve: Serve) -> None:
     """Stopping one leaves the other."""
     first, second = await serve(FakeCore(ready=False)), await serve()

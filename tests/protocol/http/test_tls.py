@@ -144,6 +144,7 @@ async def test_old_versions_are_refused(serve: Serve, authority: Authority) -> N
         await connect(server, context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("http2", [False, True])
 async def test_stopping_says_goodbye(serve: Serve, authority: Authority, http2: bool) -> None:
     server = await serve(settings=authority.settings())
@@ -163,6 +164,7 @@ async def test_stopping_says_goodbye(serve: Serve, authority: Authority, http2: 
         await server.ended.wait()
 
 
+@pytest.mark.slow
 async def test_stopping_does_not_wait_for_a_handshake(serve: Serve, authority: Authority) -> None:
     server = await serve(settings=authority.settings())
     stream = await server.connect()

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 import trio
 import tritonclient.http
 
@@ -32,6 +33,7 @@ LOG = {
 SCRIPT = Path(__file__).with_name("tritonclient_calls.py")
 
 
+@pytest.mark.slow
 async def test_every_call_of_the_client(serve: Serve) -> None:
     """Each gives what the server holds, or fails with its sentence."""
     server = await serve(FakeCore(class_labels=("cat", "dog")))

@@ -195,6 +195,7 @@ def test_a_stream_that_both_have_ended_is_forgotten() -> None:
     assert not server._streams
 
 
+@pytest.mark.slow
 def test_resets_are_remembered_for_a_while() -> None:
     """Long enough for what was on its way, and no more of them than fit."""
     _, server = pair()
@@ -218,6 +219,7 @@ def test_data_for_a_reset_stream_gives_the_connections_window_back() -> None:
     assert sum(one.window_increment for one in windows if one.stream_id == 0) == 500_000
 
 
+@pytest.mark.slow
 def test_headers_that_do_not_fit_a_frame() -> None:
     client, server = pair()
     client.send_headers(1, HEADERS, end_stream=True)

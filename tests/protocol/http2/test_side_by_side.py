@@ -31,6 +31,8 @@ from tests.protocol.http2.reference import (
     theirs_in_words,
 )
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("TRIOTON_FUZZ_EXAMPLES", "200"))
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.bin"))
 STREAMS = st.sampled_from([1, 3, 5, 7])

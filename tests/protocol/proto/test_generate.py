@@ -9,6 +9,8 @@ import pytest
 
 from tests import generate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def copies(tmp_path: Path) -> tuple[Path, Path]:

@@ -13,6 +13,7 @@ from protocol.reactor.listening import open_listeners
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a packet filter of Linux")
 
 
+@pytest.mark.slow
 async def test_every_client_that_got_a_connection_is_served(nursery: trio.Nursery) -> None:
     """Clients connect without pause. None that has a connection is reset; others are refused."""
     listeners = await open_listeners("127.0.0.1", 0, backlog=1024)

@@ -45,6 +45,7 @@ def test_inputs_and_outputs(table: SharedMemoryTable, runtime: FakeRuntime) -> N
     assert (table.cuda_status(), runtime.opened) == ((), 0)
 
 
+@pytest.mark.slow
 def test_inputs_stay_where_they_are(table: SharedMemoryTable, runtime: FakeRuntime) -> None:
     """Views of the region, which keep it for as long as anybody has them, also when the request is over."""
     table.register_cuda("c", HANDLE, 0, 32)

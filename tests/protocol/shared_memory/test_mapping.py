@@ -142,6 +142,7 @@ HANDLER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strange", [FAULT, SIGNAL], ids=["a fault", "sent"])
 @pytest.mark.parametrize(
     ("before", "is_told"),

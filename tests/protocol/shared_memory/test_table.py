@@ -302,7 +302,7 @@ class TableMachine(RuleBasedStateMachine):
         self.segment.unlink()
 
 
-TestTableMachine = TableMachine.TestCase
+TestTableMachine = pytest.mark.slow(TableMachine.TestCase)
 TestTableMachine.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
 
 

@@ -81,6 +81,7 @@ def test_every_integer_type(dtype: type[Any]) -> None:
     assert classes(np.array([bounds.min, bounds.max], dtype), 2)[1] == [f"{bounds.max}:1", f"{bounds.min}:0"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(width=32), max_size=20), st.integers(0, 25))
 def test_the_order_is_that_of_a_stable_sort(values: list[float], k: int) -> None:
     """By falling value, NaN last."""

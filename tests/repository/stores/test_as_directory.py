@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
@@ -64,6 +65,7 @@ def downloaded(model: ModelDirectory) -> LocalCopy:
     return copy
 
 
+@pytest.mark.slow
 @given(_REPOSITORIES)
 @settings(max_examples=60)
 def test_the_same_models_versions_and_files(files: Mapping[str, bytes]) -> None:

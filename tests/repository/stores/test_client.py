@@ -20,6 +20,8 @@ from repository.stores.urls import parse_store_url
 from tests.emulators import Store, moto
 from tests.repository.stores.endpoint import Handler, answer, endpoint
 
+pytestmark = pytest.mark.slow
+
 QUICK = Patience(connect_seconds=1, read_seconds=1, request_seconds=1, retries=1, retry_seconds=2)
 
 

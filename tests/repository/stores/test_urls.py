@@ -68,6 +68,7 @@ def test_paths_are_no_urls(text: str) -> None:
 _PART = st.from_regex(r"[a-z0-9][a-z0-9-]{2,8}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["s3", "gs", "as"]),
     _PART,

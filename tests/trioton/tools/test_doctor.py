@@ -15,6 +15,8 @@ from tests.e2e.repository import add_add_sub, build_repository
 from trioton.cli import main
 from trioton.tools.mends import mend_of
 
+pytestmark = pytest.mark.slow
+
 PYTHON = """
 class TritonPythonModel:
     def execute(self, requests):

@@ -21,6 +21,8 @@ from tests.e2e.repository import add_add_sub
 from tests.e2e.server_process import ServerProcess, eventually
 from trioton.cli import main
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["backend_class"]  # the fixture
 
 PYTHON = """

@@ -178,6 +178,7 @@ def scattered(first: float, more: float, rng: random.Random) -> Callable[[int], 
     return lambda rows: (first + more * rows) * (1 + 0.1 * rng.random())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instances", [1, 3])
 @pytest.mark.parametrize("rate", [5, 50, 200, 500, 1000])
 @pytest.mark.parametrize("cost", [(0.004, 0.0005), (0.010, 0.0002), (0.001, 0.0)])
@@ -187,6 +188,7 @@ def test_it_keeps_the_p99_at_every_rate(rate: float, instances: int, cost: tuple
     assert outcome.quantile(0.99, since=1.0) <= P99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [200, 500, 1000])
 def test_it_needs_little_more_compute_than_a_delay_that_misses_the_p99(rate: float) -> None:
     """And far less than no delay, though that keeps the p99 as well."""
@@ -228,6 +230,7 @@ def test_it_follows_a_rate_that_changes() -> None:
     assert between(25.0, 40.0)[30] < 0.006
 
 
+@pytest.mark.slow
 def test_in_overload_it_is_as_good_as_the_largest_batches_without_delay() -> None:
     arrivals = poisson(2000, 4.0, random.Random(1))
     cost = (0.004, 0.0005)  # at most 1600 a second

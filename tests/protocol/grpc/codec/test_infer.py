@@ -74,6 +74,7 @@ def test_raw_contents_of_each_datatype(datatype: DataType) -> None:
         assert tensor.as_numpy().tobytes() == raw
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(min_size=0, max_size=40_000).filter(lambda raw: not len(raw) % 4), min_size=1, max_size=4))
 def test_large_and_small_raw_contents_come_out_alike(raw: list[bytes]) -> None:
     """Whether they are parsed or cut out of the bytes."""
@@ -333,6 +334,7 @@ def test_a_whole_response() -> None:
     assert {key: getattr(message.parameters[key], kind) for key, kind in kinds.items()} == parameters
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=300), max_size=4), st.text(max_size=10))
 def test_responses_come_out_as_they_went_in(raw: list[bytes], request_id: str) -> None:
     tensors = [Tensor(f"y{index}", DataType.UINT8, (len(data),), data) for index, data in enumerate(raw)]

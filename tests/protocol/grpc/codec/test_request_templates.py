@@ -140,6 +140,7 @@ def test_large_data_stays_a_view() -> None:
         assert data.obj is sent
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded() -> None:
     templates = RequestTemplates()
     for model in range(200):
@@ -173,6 +174,7 @@ def test_requests_that_never_come_twice_are_hardly_learned(monkeypatch: pytest.M
 BASE = request_of(b"12345678", "77").SerializeToString()
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.one_of(

@@ -231,6 +231,7 @@ async def test_compressed_requests_are_taken(encoding: str, size: int) -> None:
         assert response.messages == [message]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", COMPRESSED)
 async def test_a_bomb_is_not_inflated(encoding: str) -> None:
     async with connected(ConnectionLimits(max_message_size=100_000)) as peers:

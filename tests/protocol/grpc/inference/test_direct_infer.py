@@ -145,6 +145,7 @@ async def test_a_call_in_pieces_takes_no_task_either(cuts: list[int]) -> None:
         assert await held(peers) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [65_535, 200_000])
 async def test_windows_that_are_given_back_in_portions_never_stay_shut(window: int) -> None:
     """Neither the connection's nor a stream's, whatever is sent: small calls, large ones, and messages of a stream."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from protocol.grpc.inference.in_order import AnswerOrder
 
 
+@pytest.mark.slow
 @given(st.permutations(range(12)), st.sets(st.integers(0, 11)))
 def test_answers_leave_in_order(completed: list[int], slow: set[int]) -> None:
     """Some take a while to be sent, and others become ready meanwhile."""

@@ -467,6 +467,7 @@ def test_garbage_is_a_clients_mistake(body: bytes, header_length: int) -> None:
     assert not isinstance(error, Internal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("members", "what"),
     [

@@ -147,6 +147,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON))
 def test_whatever_the_standard_library_writes_is_read(value: dict[str, object]) -> None:
     """NaN and the infinities included, both escaped and as plain UTF-8."""

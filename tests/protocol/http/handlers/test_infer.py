@@ -180,6 +180,7 @@ async def test_reserved_headers(name: str) -> None:
     assert core.requests == []
 
 
+@pytest.mark.slow
 async def test_much_json_both_ways() -> None:
     """So much that it is read and written beside the loop; mistakes in it are answered as all others."""
     array = np.arange(400_000, dtype=np.float64)

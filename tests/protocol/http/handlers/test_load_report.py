@@ -62,6 +62,7 @@ def make_core() -> FakeCore:
     return FakeCore(inputs=(TensorMetadata("text", "BYTES", (-1, 1)),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["generate", "generate_stream"])
 @pytest.mark.parametrize(("wanted", "header"), [("text", AS_TEXT), ("json", AS_JSON), ("xml", None), (None, None)])
 async def test_generate_responses_carry_it(path: str, wanted: str | None, header: str | None) -> None:

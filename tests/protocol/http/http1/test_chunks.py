@@ -121,6 +121,7 @@ def test_framing_that_does_not_end(sent: bytes) -> None:
         decode([sent])
 
 
+@pytest.mark.slow
 def test_more_chunks_than_triton_takes() -> None:
     assert decode([encode([b" "] * MAX_CHUNKS)]) == (b" " * MAX_CHUNKS, b"")
     with pytest.raises(InvalidArgument, match="exceeds maximum of 65536 non-empty chunks"):

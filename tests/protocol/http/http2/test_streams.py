@@ -183,6 +183,7 @@ async def test_a_client_that_leaves_gives_all_up(serve: Serve) -> None:
     assert endings(core) == ["given up"]
 
 
+@pytest.mark.slow
 async def test_a_body_that_stops_coming_is_answered(serve: Serve) -> None:
     """A task gives it its time."""
     server = await serve(settings=replace(LOOPBACK, body_timeout=0.2, linger=0.1))
@@ -233,6 +234,7 @@ async def send_request(client: Http2Client, stream_id: int) -> None:
     await client.stream.send_all(frames.HeadersFrame(stream_id, head, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
 
+@pytest.mark.slow
 async def test_no_request_is_lost_when_the_server_stops(serve: Serve) -> None:
     """Those that come before the client has heard of the end are answered, and told which was the last."""
     core = FakeCore()

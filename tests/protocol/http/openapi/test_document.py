@@ -15,6 +15,7 @@ from tests.protocol.http.openapi.samples import ADD_SUB, MODELS, TOKENS, documen
 WHOLE = document(*MODELS, asset_names=("page.js",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", [(), MODELS], ids=["no models", "models"])
 @pytest.mark.parametrize("needs_key", [False, True])
 def test_it_is_valid(models: tuple[Any, ...], needs_key: bool) -> None:
