@@ -14,10 +14,11 @@ to subclass it), a framework that needs a process talks to one.
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import trio
@@ -190,6 +191,16 @@ class Rescheduled(Internal):
         self.outputs = outputs
 
 
+class Started(enum.Enum):
+    """The type of `STARTED`."""
+
+    STARTED = enum.auto()
+
+
+# What `Backend.begin` returns for a batch that goes on after the call.
+STARTED: Final = Started.STARTED
+
+
 class InstanceDied(Unavailable):
     """The instance is gone (its process ended, its device was lost): it must be loaded again to serve."""
 
@@ -218,9 +229,6 @@ class Backend(abc.ABC):
     batches are to run, and each raises or returns for itself."""
     can_overlap: bool = False
     """Whether it may be given a batch while others go on, as `execute_overlapping` says."""
-    runs_at_once: bool = False
-    """Whether a batch runs without a turn of the loop: then it is told by `cancel`, before the batch that it is given
-    next, of those callers that have gone already."""
     unload_seconds: float = 10.0
     """How long `unload` may take."""
     model_filename: str = ""
@@ -300,20 +308,25 @@ class Backend(abc.ABC):
         requests: Sequence[InferenceRequest],
         done: Callable[[BatchResult | Exception], None],
         free: Callable[[], None] | None = None,
-    ) -> bool:
-        """As `execute`, or with `free` as `execute_overlapping`, for a batch that needs no task to wait for it, while
-        somebody attends (`attend`): `done` is called with what `execute` would return or raise, never before this has
-        returned, but where it `runs_at_once`. False, the default, where nothing was done and `execute` is to be called.
-        Must not wait, or raise.
+    ) -> BatchResult | Started | None:
+        """Begin one batch without blocking; called only while `attend` runs. The three answers:
 
-        When the instance is stopped before the batch has ended, `done` may be called at any time, or never.
+        - its result, where the call itself has computed it;
+        - STARTED, where `done` is called later, once, with what `execute` would return or raise;
+        - None, the default, where nothing was done: a task then awaits `execute`, or `execute_overlapping`.
+
+        Raises what `execute` would raise. `done` and `free` are those of this batch: `done` is never called before this
+        has returned; `free` as in `execute_overlapping`. Once the instance is stopped `done` may be called or not.
         """
-        return False
+        return None
 
     def cancel(self, request: InferenceRequest) -> None:  # noqa: B027 (most frameworks cannot stop what they have begun)
         """The caller of a request has gone that this instance executes, or answers by its responder. Must not wait. The
         request is to be answered all the same. When all callers of a batch have gone it is called for each of its
-        requests, perhaps a second time, and for rows without a request."""
+        requests, perhaps a second time, and for rows without a request.
+
+        Sequences keep the rows of callers that had gone before their batch began: it is called for these right before
+        the batch is given to the backend, and again while it runs."""
 
     async def is_ready(self) -> bool:
         """Whether the model itself says that it can serve, now that it is loaded and alive; within a bounded time."""

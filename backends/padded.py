@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 
-from backends.interface import Backend, BatchResult, BatchTiming, Responder
+from backends.interface import STARTED, Backend, BatchResult, BatchTiming, Responder, Started
 from backends.padding import Padding
 from protocol.core import MemoryUsage
 from protocol.errors import ServerError
@@ -27,17 +27,13 @@ class PaddedBackend(Backend):
         self._padding = padding
         # What the backend was given for each request that it has not answered yet.
         self._given: dict[InferenceRequest, InferenceRequest] = {}
-        self._gone: list[InferenceRequest] = []  # whose callers went before their batch began, where that is told
+        self._gone: list[InferenceRequest] = []  # whose callers went before their batch began
         self.can_overlap = backend.can_overlap
         self.can_run_ahead = backend.can_run_ahead
 
     @property
     def unload_seconds(self) -> float:  # type: ignore[override]  # read only: it is that of the backend inside
         return self._backend.unload_seconds
-
-    @property
-    def runs_at_once(self) -> bool:  # type: ignore[override]  # likewise, and known when that is loaded
-        return self._backend.runs_at_once
 
     async def load(self) -> None:
         await self._backend.load()
@@ -61,15 +57,14 @@ class PaddedBackend(Backend):
         requests: Sequence[InferenceRequest],
         done: Callable[[BatchResult | Exception], None],
         free: Callable[[], None] | None = None,
-    ) -> bool:
+    ) -> BatchResult | Started | None:
+        result: BatchResult | Started | None = None
         try:
-            padded = self._pad(requests)
-        except ServerError:  # `execute` raises it
-            return False
-        if self._backend.begin(padded, partial(self._end_begun, requests, done), free):
-            return True
-        self._forget(requests)
-        return False
+            result = self._backend.begin(self._pad(requests), partial(self._end_begun, requests, done), free)
+            return self._trim(requests, result) if isinstance(result, BatchResult) else result
+        finally:
+            if result is not STARTED:
+                self._forget(requests)
 
     def _end_begun(
         self,
@@ -93,7 +88,7 @@ class PaddedBackend(Backend):
         given = self._given.get(request)
         if given is not None:
             self._backend.cancel(given)
-        elif self.runs_at_once:
+        else:
             self._gone.append(request)
 
     def memory_usage(self) -> Sequence[MemoryUsage]:

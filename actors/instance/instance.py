@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from actors.mail.messages import (
 from actors.mail.reply_slot import Reply
 from actors.metrics.response_statistics import ResponseStatistics
 from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, traces_of
-from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied
+from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, Started
 from protocol.errors import Internal, ServerError, Unavailable, text_of
 from protocol.failures import CallbackFailures
 from repository.warmup_data import WarmupSample
@@ -73,10 +74,10 @@ class ModelInstance:
     _last_end: float = field(default=0.0, init=False)
     _has_died: bool = field(default=False, init=False)
     _is_stopping: bool = field(default=False, init=False)
-    _is_reporting: bool = field(default=False, init=False)
-    # What was given within the report of a batch that ran at once, and until when such a one may follow it.
-    _following: tuple[BatchSlot, Execute] | None = field(default=None, init=False)
-    _follows_until: float = field(default=0.0, init=False)
+    _computes: bool = field(default=False, init=False)  # its backend has computed a batch within `begin`
+    # Within `_loop`, which runs what is given meanwhile.
+    _is_looping: bool = field(default=False, init=False)
+    _following: deque[tuple[BatchSlot, Execute]] = field(default_factory=deque, init=False)
     _now: Callable[[], float] = field(default=trio.current_time, init=False)  # as `scheduler_loop`'s
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -124,7 +125,8 @@ class ModelInstance:
         def prefetch(place: BatchSlot) -> None:
             hearing.start_soon(self._take_ahead, place)
 
-        place = BatchSlot(self.name, self._begin, self._free, prefetch if self.runs_ahead else None)
+        begin = None if self.limit is not None or self.is_decoupled else self._begin
+        place = BatchSlot(self.name, begin, self._free, prefetch if self.runs_ahead else None)
         self._places.add(place)
         self.scheduler.send_nowait(InstanceReady(place.address))
         if self.limit is None:
@@ -147,9 +149,8 @@ class ModelInstance:
     async def _hear(self, place: BatchSlot) -> None:
         """Run the batches that come to a place and that could not be begun by a call, until it is closed."""
         while (message := await place.receive()) is not None:
-            if not (self.backend.runs_at_once and self._begin(place, message)):
-                place.is_busy = True
-                await self._run_batch(place, message, place.free)
+            place.is_busy = True
+            await self._run_batch(place, message, place.free)
             del message  # a place that waits for the next one keeps no tensors, and no client's shared memory
 
     async def _hear_in_turns(self, place: BatchSlot, limit: InstanceLimit) -> None:
@@ -207,112 +208,106 @@ class ModelInstance:
             logger.error("model instance '%s' did not unload within %g s", self.name, self.backend.unload_seconds)
 
     def _report(self, message: BatchDone | InstanceGone | StreamEnded) -> None:
-        was_reporting, self._is_reporting = self._is_reporting, True
         try:
             self.scheduler.send_nowait(message)
         except Unavailable:  # it has ended, and answered for all that it had given out
             return
+
+    # Batches that are begun by a call.
+
+    def _begin(self, place: BatchSlot, message: Execute) -> None:
+        """Begin a batch. One that comes while the end of a computed one is reported follows it: whom that answers
+        does not wait for this one, and calls do not nest."""
+        if self._is_looping:
+            self._following.append((place, message))
+            return
+        ended = self._call(place, message)
+        if ended is not None:
+            self._loop(ended)
+
+    def _loop(self, ended: RunningBatch | None) -> None:
+        """Report the end of a batch, and run what the scheduler gives for it: for half a millisecond, then all else has
+        its turn."""
+        started = time.monotonic_ns() if ended is None else ended.begun
+        self._is_looping = True
+        try:
+            while ended is not None or self._following:
+                if ended is not None:
+                    self._end(ended, ended.result)
+                    ended = None
+                elif time.monotonic_ns() - started < AT_ONCE_SECONDS * 1e9:
+                    ended = self._call(*self._following.popleft())
+                else:
+                    return
         finally:
-            self._is_reporting = was_reporting
+            self._is_looping = False
+            if self._following and self._hearing is not None:
+                with suppress(RuntimeError):  # the nursery has closed: the instance has ended
+                    self._hearing.start_soon(self._loop_on)
 
-    def _begin(self, place: BatchSlot, message: Execute) -> bool:
-        """Have the backend begin a batch by a call, if that is possible."""
-        if self.limit is not None or self.is_decoupled or self._is_stopping:
-            return False
-        backend = self.backend
-        if backend.runs_at_once:
-            return self._run_at_once(place, message)
-        running = running_batch(place, message, self._now())
-        if not running.batch:
-            return False
-        now = time.monotonic_ns()
-        free = place.free if backend.can_overlap else None
-        try:
-            if not backend.begin(running.requests, partial(self._end_begun, running), free):
-                return False
-        except Exception as error:
-            self._fail_begun(running, error)
-            return True
-        place.is_busy = True
-        self._begun.add(running)
-        self._note_begun(running, now)
-        if message.keeps_rows:
-            for item in _gone(running.batch):
-                self._tell_cancelled(running.batch, item)
-        return True
-
-    def _run_at_once(self, place: BatchSlot, message: Execute) -> bool:
-        """With its end too, unless that comes later, and with those that follow. What is given within the report of
-        another batch, whose callers would wait for this one's end, runs after it. What takes too long is left to the
-        place's task, and so to a turn of its own, and so is what a scheduler of sequences gives, which must not be told
-        of an end while it does."""
-        if message.keeps_rows:
-            return False
-        if self._is_reporting:
-            if self._following is not None or time.perf_counter() >= self._follows_until:
-                return False
-            place.is_busy = True
-            self._following = place, message
-            return True
-        self._follows_until = time.perf_counter() + AT_ONCE_SECONDS
-        try:
-            if not self._start_at_once(place, message):
-                return False
-            while self._following is not None:
-                (place, message), self._following = self._following, None
-                if not self._start_at_once(place, message):
-                    place.leave(message)
-        finally:
-            self._follows_until = 0.0
-        return True
-
-    def _start_at_once(self, place: BatchSlot, message: Execute) -> bool:
-        running = running_batch(place, message, self._now())
-        if not running.batch:
-            return False
-        place.is_busy = True
-        self._begun.add(running)
-        self._note_begun(running)
-        free = place.free if self.backend.can_overlap else None
-        try:
-            if self.backend.begin(running.requests, partial(self._end_begun, running), free):
-                return True
-        except Exception as error:
-            if running in self._begun:
-                self._begun.discard(running)
-                self._executing -= 1
-                self._fail_begun(running, error)
-            else:
-                self._note(error, "what followed the end of a batch")
-            return True
-        self._begun.discard(running)
-        self._executing -= 1
-        place.is_busy = False
-        return False
-
-    def _fail_begun(self, running: RunningBatch, error: Exception) -> None:
-        """The backend could not begin a batch, by a defect. It ends in a turn of its own: the scheduler, which gives it
-        out, must not be told of an end meanwhile."""
-        self._note(error, "a batch could not be begun, and fails")
-        running.place.is_busy = True
-        self._begun.add(running)
-        self._note_begun(running)
-        failure = Internal(f"model instance '{self.name}' could not begin to run the request")
-        with suppress(RuntimeError):  # the nursery has closed: the instance ends, and all that it has begun
-            if self._hearing is not None:
-                self._hearing.start_soon(self._end_soon, running, failure)
-
-    async def _end_soon(self, running: RunningBatch, failure: Exception) -> None:
+    async def _loop_on(self) -> None:
         await trio.lowlevel.checkpoint()
-        self._end_begun(running, failure)
+        if self._following:
+            self._loop(self._call(*self._following.popleft()))
+
+    def _call(self, place: BatchSlot, message: Execute) -> RunningBatch | None:
+        """Give the backend a batch, or leave that to the place's task; the batch if it has ended, with its result. What
+        is raised is the batch's."""
+        if self._is_stopping:
+            place.leave(message)
+            return None
+        backend = self.backend
+        running = running_batch(place, message, self._now())
+        running.begun = time.monotonic_ns()
+        begun: BatchResult | Started | None = None
+        try:
+            if message.keeps_rows:
+                self._tell_gone(running.batch)
+            if not running.batch:
+                running.result = BatchResult((), _NO_TIME)
+            else:
+                free = place.free if backend.can_overlap else None
+                begun = backend.begin(running.requests, partial(self._end_begun, running), free)
+                if begun is None:
+                    place.leave(message)
+                    return None
+        except Exception as error:
+            running.result = self._defect(error)
+        self._note_begun(running, running.begun)
+        if isinstance(begun, BatchResult):
+            self._computes = True
+            running.result = begun
+        if running.result is not None:
+            return running
+        self._begun.add(running)
+        if message.keeps_rows:
+            self._tell_gone(running.batch)
+        return None
+
+    def _defect(self, error: Exception) -> ServerError:
+        """The end of a batch whose beginning has raised this, without a traceback: that would know the batch, and keep
+        all tensors until it is collected."""
+        if isinstance(error, ServerError):
+            return error.with_traceback(None)
+        self._note(error, "a batch could not be begun, and fails")
+        return Internal(f"model instance '{self.name}' could not begin to run the request")
+
+    def _end_begun(self, running: RunningBatch, result: BatchResult | Exception) -> None:
+        """What `begin` has begun has ended."""
+        if running not in self._begun:  # the instance was stopped; or `begin` itself says so, which reports it then
+            running.result = result
+            return
+        self._begun.remove(running)
+        if self._computes and not self._is_looping:
+            running.result = result
+            self._loop(running)
+        else:
+            self._end(running, result)
 
     def _note(self, error: Exception, what: str) -> None:
         self.failures.note("backend", error, f"model instance '{self.name}': {what}")
 
-    def _end_begun(self, running: RunningBatch, result: BatchResult | Exception) -> None:
-        if running in self._begun:  # else the instance was stopped
-            self._begun.remove(running)
-            self._end(running, result)
+    # Batches that a task waits for.
 
     async def _execute(self, place: BatchSlot, message: Execute, free: Callable[[], None] | None) -> None:
         """Run a batch and report it on every path."""
@@ -322,7 +317,7 @@ class ModelInstance:
         result: BatchResult | Exception | None = None
         try:
             if message.keeps_rows:
-                self._tell_of_gone(batch)
+                self._tell_gone(batch, and_soon=True)
             if not batch:
                 result = BatchResult((), _NO_TIME)
             elif free is not None and self.backend.can_overlap:
@@ -338,7 +333,9 @@ class ModelInstance:
     def _note_begun(self, running: RunningBatch, started: int | None = None) -> None:
         if running.traces:
             self._trace(begin_compute, running.traces, started)
-        self._watch_callers(running.batch)
+        watcher = partial(self._tell_cancelled, running.batch)
+        for item in running.batch:
+            item.watcher = watcher
         self._executing += 1
 
     def _end(self, running: RunningBatch, result: BatchResult | Exception | None) -> None:
@@ -386,7 +383,9 @@ class ModelInstance:
         timing: BatchTiming | None = None
         started = trio.current_time()
         begin_compute(traces_of(message.batch))
-        self._watch_callers(message.batch)
+        watcher = partial(self._tell_cancelled, message.batch)
+        for item in message.batch:
+            item.watcher = watcher
         self._executing += 1
         try:
             timing = await self.backend.execute_decoupled([item.request for item in message.batch], streams)
@@ -405,13 +404,8 @@ class ModelInstance:
             self._after_batch(place)
             self._report(BatchDone(place.address, message, message.batch, None, started, timing, is_alive=is_alive))
 
-    def _watch_callers(self, batch: Sequence[QueuedRequest]) -> None:
-        """Have the backend told when a caller goes."""
-        watcher = partial(self._tell_cancelled, batch)
-        for item in batch:
-            item.watcher = watcher
-
     def _tell_cancelled(self, batch: Sequence[QueuedRequest], item: QueuedRequest) -> None:
+        """The watcher of a batch's requests."""
         try:
             if all(each.is_cancelled for each in batch):  # those too that had gone before the batch began
                 for each in batch:
@@ -421,19 +415,18 @@ class ModelInstance:
         except Exception as error:  # nobody waits for the answer
             self._note(error, "the model could not be told that a caller has gone")
 
-    def _tell_of_gone(self, batch: Sequence[QueuedRequest]) -> None:
-        """Of callers that went before their batch began, for whom it runs all the same."""
-        gone = _gone(batch)
-        if self.backend.runs_at_once:
-            for item in gone:
-                self._tell_cancelled(batch, item)
-        elif gone and self._hearing is not None:
-            self._hearing.start_soon(self._tell_soon, batch, gone)
-
-    async def _tell_soon(self, batch: Sequence[QueuedRequest], gone: Sequence[QueuedRequest]) -> None:
-        await trio.lowlevel.checkpoint()  # until the backend has been given the batch
+    def _tell_gone(self, batch: Sequence[QueuedRequest], *, and_soon: bool = False) -> None:
+        """Of callers that had gone before their batch began, for whom it runs all the same."""
+        gone = [item for item in batch if item.is_cancelled and not item.is_for_nobody]
         for item in gone:
             self._tell_cancelled(batch, item)
+        if gone and and_soon and self._hearing is not None:
+            self._hearing.start_soon(self._tell_gone_soon, batch)
+
+    async def _tell_gone_soon(self, batch: Sequence[QueuedRequest]) -> None:
+        await trio.lowlevel.checkpoint()  # until the backend has been given the batch
+        if batch[0].watcher is not None:  # it still runs
+            self._tell_gone(batch)
 
     def _as_reply(self, error: Exception) -> ServerError:
         if isinstance(error, InstanceDied):
@@ -454,7 +447,3 @@ class ModelInstance:
         if trace is not None:
             self._trace(trace.stamp, COMPUTE_END)
         self._report(StreamEnded(stream.item, error, stream.first_response))
-
-
-def _gone(batch: Sequence[QueuedRequest]) -> list[QueuedRequest]:
-    return [item for item in batch if item.is_cancelled and not item.is_for_nobody]

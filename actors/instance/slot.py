@@ -14,20 +14,21 @@ import trio
 
 from actors.mail.inbox import Inbox
 from actors.mail.messages import Execute, InstanceAddress, QueuedRequest
+from backends.interface import BatchResult
 from protocol.messages import InferenceRequest
 from protocol.server_settings import Trace
 
 
 class BatchSlot(Inbox[Execute]):
-    """Where an instance runs one batch at a time. What the backend cannot begin by a call is left for the place's task,
-    as is what comes while a batch runs."""
+    """Where an instance runs one batch at a time; what comes while a batch runs waits for its end. What cannot be begun
+    by a call (`begin` leaves it) is for the slot's task, as is everything where `begin` is None."""
 
     __slots__ = ("_begin", "address", "free", "is_busy")
 
     def __init__(
         self,
         name: str,
-        begin: Callable[[BatchSlot, Execute], bool],
+        begin: Callable[[BatchSlot, Execute], None] | None,
         free: Callable[[BatchSlot], None],
         prefetch: Callable[[BatchSlot], None] | None,
     ) -> None:
@@ -42,34 +43,39 @@ class BatchSlot(Inbox[Execute]):
             raise trio.BrokenResourceError
         if self.is_busy:
             self._messages.append(message)
-        elif self._messages or not self._begin(self, message):
+        elif self._messages or self._begin is None:
             super().send_nowait(message)
+        else:
+            self.is_busy = True
+            self._begin(self, message)
 
     def leave(self, message: Execute) -> None:
-        """To the task, though it seemed to be begun."""
+        """The first one, to the task."""
         self.is_busy = False
         self._messages.appendleft(message)
         self.wake()
 
     def go_on(self) -> None:
-        """Its batch has ended; begin what has come meanwhile."""
+        """Its batch has ended: begin the next one, if that is here already."""
         self.is_busy = False
-        if self._messages:
-            message = self._messages.popleft()  # before it is begun: that may be all of it, and come here again
-            try:
-                is_begun = self._begin(self, message)
-            except Exception:
-                self._messages.appendleft(message)
-                self.wake()
-                raise
-            if not is_begun:
-                self._messages.appendleft(message)
-                self.wake()
+        if not self._messages:
+            return
+        if self._begin is None:
+            self.wake()
+            return
+        self.is_busy = True
+        message = self._messages.popleft()
+        try:
+            self._begin(self, message)
+        except Exception:
+            self.leave(message)
+            raise
 
 
 class RunningBatch(msgspec.Struct, eq=False):
     """A batch that the backend has. `batch` are those of the message that are run, `requests` what they ask, and
-    `traces` those of them that are traced. `started` is in seconds of Trio's clock."""
+    `traces` those of them that are traced. `started` is in seconds of Trio's clock, `begun` in nanoseconds of the
+    monotonic one. `result` is its end, where that has not been reported yet."""
 
     place: BatchSlot
     message: Execute
@@ -77,6 +83,8 @@ class RunningBatch(msgspec.Struct, eq=False):
     requests: Sequence[InferenceRequest]
     traces: Sequence[Trace]
     started: float
+    begun: int = 0
+    result: BatchResult | Exception | None = None
 
 
 def running_batch(place: BatchSlot, message: Execute, now: float) -> RunningBatch:

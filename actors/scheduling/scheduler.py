@@ -222,8 +222,10 @@ class Scheduler(SchedulerLoop):
 
     def _assign_ahead(self, now: float) -> None:
         """Give busy instances the batch after their present one, first those that will be done first."""
-        for instance in self._running:
+        for instance in tuple(self._running):
             if instance in self._ahead or instance not in self._live or instance.name in self._removed:
+                continue
+            if instance not in self._running:  # it has ended, within the call that gave it the one after
                 continue
             batch = self.policy.next_batch(now, is_ahead=True)
             if batch is None:

@@ -17,14 +17,22 @@ from typing import ClassVar, TypeVar
 
 import trio
 
-from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource, Responder
+from backends.interface import (
+    Backend,
+    BatchResult,
+    BatchTiming,
+    InstanceDied,
+    InstanceSpec,
+    ModelSource,
+    Responder,
+    Started,
+)
 from backends.python.batches.batches import Batches
 from backends.python.batches.portions import BatchTooLarge, input_size, portions, too_large
 from backends.python.bls.questions import Questions
 from backends.python.environments.call_checks import call_faults
 from backends.python.environments.environment import find_environment
 from backends.python.environments.program import check_program
-from backends.python.in_loop.loop_batches import LoopBatches
 from backends.python.launcher import WorkerLauncher
 from backends.python.loaded_model import LoadedModel, begin
 from backends.python.renewal import Renewal
@@ -123,7 +131,6 @@ class PythonBackend(Backend):
         self._loaded = await self._load()
         renewal = Renewal(settings)
         self._renewal = renewal if renewal.is_wanted else None
-        self.runs_at_once = isinstance(self._loaded.batches, LoopBatches)
 
     async def _load(self) -> LoadedModel:
         source = self.spec.source
@@ -143,15 +150,22 @@ class PythonBackend(Backend):
         requests: Sequence[InferenceRequest],
         done: Callable[[BatchResult | Exception], None],
         free: Callable[[], None] | None = None,
-    ) -> bool:
+    ) -> BatchResult | Started | None:
         loaded = self._loaded
         if loaded is None or self._death or not loaded.link.is_attended:
-            return False
+            return None
         if self._takes_sequences:
             free = None
-        if self._renewal is not None:
-            done = partial(self._end_batch, loaded, len(requests), done)
-        return loaded.batches.begin(requests, done, free)
+        if self._renewal is None:
+            return loaded.batches.begin(requests, done, free)
+        has_ended = True  # also where it raises
+        try:
+            begun = loaded.batches.begin(requests, partial(self._end_batch, loaded, len(requests), done), free)
+            has_ended = isinstance(begun, BatchResult)
+        finally:
+            if has_ended:
+                self._count(loaded, len(requests))
+        return begun
 
     def _end_batch(
         self,

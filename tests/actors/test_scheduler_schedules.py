@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -20,7 +20,7 @@ from actors.instance.rate_limit_policy import RateLimitResource
 from actors.instance.rate_limiter import ModelLimits, RateLimiter
 from actors.metrics.statistics import FailureReason
 from actors.model.model import Model
-from backends.interface import Backend, BatchResult, InstanceSpec
+from backends.interface import STARTED, Backend, BatchResult, InstanceSpec, Started
 from protocol.errors import Internal, InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.model_config import (
@@ -55,6 +55,7 @@ class Schedule:
         self.rng = rng = random.Random(seed)
         self.is_ordered = rng.random() < 0.4
         self.can_die = rng.random() < 0.3
+        self.begins = rng.random() < 0.5  # its backend begins batches by a call
         self.executed: Counter[str] = Counter()
         self.calls: list[Call] = []
         policy = ModelQueuePolicy(
@@ -95,17 +96,54 @@ class Schedule:
             def __init__(self, spec: InstanceSpec) -> None:
                 super().__init__(spec)
                 self.lock = trio.StrictFIFOLock()
+                self.running: trio.Nursery | None = None
+
+            async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+                async with trio.open_nursery() as self.running:
+                    task_status.started()
+                    await self.died.wait()
+                    self.running.cancel_scope.cancel()
+
+            def begin(
+                self,
+                requests: Sequence[InferenceRequest],
+                done: Callable[[BatchResult | Exception], None],
+                free: Callable[[], None] | None = None,
+            ) -> BatchResult | Started | None:
+                """A batch is left alone, begun, or computed; or that is a defect."""
+                how = schedule.rng.random()
+                if not schedule.begins or how < 0.2:
+                    return None
+                if how < 0.25:
+                    raise KeyError("a defect")
+                if how < 0.6:
+                    return self.compute(requests)
+                assert self.running is not None
+                self.running.start_soon(self.end_later, requests, done)
+                return STARTED
+
+            async def end_later(
+                self, requests: Sequence[InferenceRequest], done: Callable[[BatchResult | Exception], None]
+            ) -> None:
+                try:
+                    result: BatchResult | Exception = await self.execute(requests)
+                except ServerError as error:
+                    result = error
+                done(result)
 
             async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
                 async with self.lock:
-                    schedule.executed.update(item.id for item in requests)
                     await trio.sleep(schedule.rng.choice([0.0, 0.1, 1.0]))
-                    trouble = schedule.rng.random()
-                    if trouble < 0.1:
-                        raise InvalidArgument("all of them are wrong")
-                    if trouble < 0.15 and schedule.can_die:
-                        raise self.die()
-                    return BatchResult([self.answer(item) for item in requests], TIMING)
+                    return self.compute(requests)
+
+            def compute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
+                schedule.executed.update(item.id for item in requests)
+                trouble = schedule.rng.random()
+                if trouble < 0.1:
+                    raise InvalidArgument("all of them are wrong")
+                if trouble < 0.15 and schedule.can_die:
+                    raise self.die()
+                return BatchResult([self.answer(item) for item in requests], TIMING)
 
             def answer(self, item: InferenceRequest) -> InferenceResponse | ServerError:
                 if schedule.rng.random() < 0.1:

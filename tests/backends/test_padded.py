@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.interface import Backend, BatchResult, BatchTiming, Responder
+from backends.interface import STARTED, Backend, BatchResult, BatchTiming, Responder
 from backends.padded import PaddedBackend
 from backends.padding import Padding
 from protocol.errors import Internal, ServerError
@@ -109,6 +109,14 @@ def number(*values: int) -> InferenceRequest:
     return request_of(("X", np.array([values], np.int32)))
 
 
+def computed(inner: Telling, requests: Sequence[InferenceRequest]) -> BatchResult:
+    return BatchResult([inner.respond(request) for request in requests], TIMING)
+
+
+def never(result: object) -> None:
+    raise AssertionError("nothing is to come later")
+
+
 async def test_requests_are_padded_and_responses_trimmed() -> None:
     backend, inner = padded()
     one, two = await infer(backend, number(1, 2, 3), number(1, 2, 3, 4, 5))
@@ -119,31 +127,48 @@ async def test_requests_are_padded_and_responses_trimmed() -> None:
 def test_a_batch_that_is_begun_by_a_call_is_padded_and_trimmed_too() -> None:
     """With its callers that have gone already, where the backend is told of them before."""
     backend, inner = padded()
-    inner.runs_at_once = True
-    ended: list[BatchResult | Exception] = []
     first, second = number(1, 2, 3), number(13, 2)
-    assert not backend.begin([first], ended.append)
-    assert (ended, inner.shapes) == ([], [])
-
-    def begin(requests: Sequence[InferenceRequest], done: Callable[[Any], None], free: object = None) -> bool:
-        done(BatchResult([inner.respond(request) for request in requests], TIMING))
-        return True
-
-    inner.begin = begin  # type: ignore[method-assign]
-    assert backend.runs_at_once
+    assert backend.begin([first], never) is None
+    assert inner.shapes == []
+    inner.begin = lambda requests, done, free=None: computed(inner, requests)  # type: ignore[method-assign]
     backend.cancel(second)
     assert inner.life == []
-    assert backend.begin([first, second], ended.append)
+    result = backend.begin([first, second], never)
     assert inner.life == ["cancel (1, 4)"]
-    (result,) = ended
     assert isinstance(result, BatchResult)
     assert answer(result.responses[0])["Y"].tolist() == [[1, 2, 3]]
     assert isinstance(result.responses[1], Internal)
-    inner.begin = lambda requests, done, free=None: done(Internal("broken")) or True  # type: ignore[method-assign,func-returns-value]
-    assert backend.begin([first], ended.append)
-    assert isinstance(ended[-1], Internal)
-    backend.cancel(first)
+
+
+def test_a_batch_that_ends_after_the_call_is_trimmed_then() -> None:
+    """Until then the backend is told of the request that it has."""
+    backend, inner = padded()
+    ended: list[BatchResult | Exception] = []
+    begun: list[Callable[[BatchResult | Exception], None]] = []
+    inner.begin = lambda requests, done, free=None: begun.append(done) or STARTED  # type: ignore[method-assign,func-returns-value]
+    good, bad = number(1, 2, 3), number(1, 2)
+    assert backend.begin([good], ended.append) is STARTED
+    assert backend.begin([bad], ended.append) is STARTED
+    backend.cancel(bad)
     assert inner.life == ["cancel (1, 4)"]
+    begun[0](computed(inner, [number(1, 2, 3, 0)]))
+    begun[1](Internal("broken"))
+    first, second = ended
+    assert isinstance(first, BatchResult)
+    assert answer(first.responses[0])["Y"].tolist() == [[1, 2, 3]]
+    assert isinstance(second, Internal)
+
+
+def test_a_beginning_that_raises_leaves_nothing() -> None:
+    backend, inner = padded()
+
+    def refuse(requests: Sequence[InferenceRequest], done: object, free: object = None) -> None:
+        raise Internal("broken")
+
+    inner.begin = refuse  # type: ignore[method-assign]
+    with pytest.raises(Internal, match="broken"):
+        backend.begin([number(1, 2)], never)
+    assert not backend._given
 
 
 async def test_a_response_that_cannot_be_trimmed_fails_its_request_alone() -> None:
@@ -168,10 +193,9 @@ async def test_the_backend_is_told_to_cancel_the_request_that_it_was_given() -> 
     """The padded one, as long as it has it."""
     backend, inner = padded()
     request = number(1, 2)
-    backend.cancel(request)
     result = await backend.execute_overlapping([request], lambda: backend.cancel(request))
-    backend.cancel(request)
     assert answer(result.responses[0])["Y"].tolist() == [[1, 2]]
+    assert inner.life == ["cancel (1, 4)"]
     await backend.execute_decoupled([request], [Notes()])
     backend.cancel(request)
     assert inner.life == ["cancel (1, 4)"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from backends.interface import BatchResult, InstanceSpec, ModelSource
+from backends.interface import STARTED, BatchResult, InstanceSpec, ModelSource
 from backends.python import PythonBackend
 from protocol.datatypes import DataType
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -71,17 +71,22 @@ async def _run_all(backend: PythonBackend, batches: Sequence[Sequence[InferenceR
     results: list[BatchResult | Exception] = []
     ended = trio.Event()
 
-    def go_on(result: BatchResult | Exception) -> None:
+    def note(result: BatchResult | Exception) -> None:
         results.append(result)
-        if len(results) == len(batches):
-            ended.set()
-        elif not backend.begin(batches[len(results)], go_on):
-            raise RuntimeError("the worker has no room for a batch after the end of the last one")
+        go_on()
 
-    if backend.begin(batches[0], go_on):
-        await ended.wait()
-    else:
-        results += [await backend.execute(requests) for requests in batches]
+    def go_on() -> None:
+        while len(results) < len(batches):
+            begun = backend.begin(batches[len(results)], note)
+            if begun is STARTED:
+                return
+            if begun is None:
+                raise RuntimeError("the worker has no room for a batch after the end of the last one")
+            results.append(begun)
+        ended.set()
+
+    go_on()
+    await ended.wait()
     if isinstance(results[-1], Exception):
         raise results[-1]
     return results[-1]

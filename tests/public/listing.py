@@ -31,7 +31,7 @@ NOT_PUBLIC: dict[str, Collection[str]] = {
     "ArrayBackend": {"batch_rule", "device_stream"},
     "AsyncModel": {""},
     "Backend": {
-        *("attend", "begin", "can_overlap", "execute_overlapping", "runs_at_once"),  # provisional
+        *("attend", "begin", "can_overlap", "execute_overlapping"),  # provisional
         *("takes_device_tensors", "takes_shared_tensors"),
     },
     "InferenceRequest": {

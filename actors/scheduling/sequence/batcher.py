@@ -177,6 +177,8 @@ class SequenceBatcher(SchedulerLoop):
 
     def _assign(self, now: float) -> None:
         for instance in tuple(self._idle):
+            if instance not in self._idle:  # a batch that ended within the call has brought it another one
+                continue
             found = self.policy.next_batch(instance, now)
             if found is None:
                 continue

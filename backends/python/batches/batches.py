@@ -16,7 +16,7 @@ from operator import attrgetter
 
 import trio
 
-from backends.interface import BatchResult, BatchTiming, InstanceSpec, Responder
+from backends.interface import STARTED, BatchResult, BatchTiming, InstanceSpec, Responder, Started
 from backends.python.batches.batch_answers import BLOCKING_SIZE, BatchAnswers
 from backends.python.batches.codec import encode_batch
 from backends.python.batches.open_batch import OpenBatch
@@ -92,9 +92,9 @@ class Batches:
         requests: Sequence[InferenceRequest],
         done: Callable[[BatchResult | Exception], None],
         free: Callable[[], None] | None = None,
-    ) -> bool:
-        """One batch, `done` when all of its requests are answered; never before this has returned. False where it would
-        have to wait, or cannot be: then nothing was done, and `run` tells why.
+    ) -> BatchResult | Started | None:
+        """As `Backend.begin`. None where the batch would have to wait, or cannot be: then nothing was done, and `run`
+        tells why.
 
         `done` gets what `run` would return or raise; if the worker has gone, `open.fail_open` tells it so.
         """
@@ -102,10 +102,10 @@ class Batches:
         try:
             inputs = column_of(map(_inputs_of, requests), self._link.schemas)
         except Internal:
-            return False
+            return None
         size = inputs.size
         if size > BLOCKING_SIZE or size > self._room.byte_limit or not self._room.enter(size):
-            return False
+            return None
         batch = OpenBatch(next(self._numbers), requests, size, started=started, free=free)
         self.open.by_number[batch.number] = batch
         batch.is_alone = self._room.in_worker == 1
@@ -117,12 +117,12 @@ class Batches:
             self._send(batch, inputs)
         except WorkerGone:
             self.open.close(batch)
-            return False
+            return None
         except BaseException:
             self.open.close(batch)
             raise
         batch.done = done
-        return True
+        return STARTED
 
     async def run(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None = None) -> BatchResult:
         """One batch, until all of its requests are answered.

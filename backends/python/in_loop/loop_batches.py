@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from backends.interface import BatchResult, BatchTiming, InstanceSpec, Rescheduled
+from backends.interface import STARTED, BatchResult, BatchTiming, InstanceSpec, Rescheduled, Started
 from backends.python.batches.batches import Batches
 from backends.python.batches.codec import Outcome, about_requests, error_of
 from backends.python.batches.open_batch import OpenBatch
@@ -65,16 +65,15 @@ class LoopBatches(Batches):
         requests: Sequence[InferenceRequest],
         done: Callable[[BatchResult | Exception], None],
         free: Callable[[], None] | None = None,
-    ) -> bool:
-        """As in any worker, but `done` is called before this returns, unless response senders owe an answer."""
+    ) -> BatchResult | Started | None:
+        """Compute one batch; STARTED if response senders owe an answer. Raises Internal where the model has failed."""
         found = self._compute(requests)
         if isinstance(found, OpenBatch):
             self._keep(found, free, done)
-        elif found is None:
-            return False
-        else:
-            done(found)
-        return True
+            return STARTED
+        if isinstance(found, Internal):
+            raise found
+        return found
 
     async def run(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None = None) -> BatchResult:
         found = self._compute(requests)

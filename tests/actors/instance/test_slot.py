@@ -15,7 +15,7 @@ from actors.metrics.statistics import FailureReason, VersionStatistics
 from actors.scheduling.batching.batcher import build_scheduler
 from actors.scheduling.batching.policy import DirectPolicy
 from actors.scheduling.scheduler import Scheduler
-from backends.interface import BatchResult, InstanceDied
+from backends.interface import STARTED, BatchResult, InstanceDied, Started
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse
 from tests.actors.fakes import CONFIG, TIMING, Caller, FakeBackend, fake_backend, spec
@@ -50,19 +50,19 @@ class Beginning(FakeBackend):
         requests: Sequence[InferenceRequest],
         done: Callable[[End], None],
         free: Callable[[], None] | None = None,
-    ) -> bool:
+    ) -> BatchResult | Started | None:
         if requests[0].id == "waits":
-            return False
+            return None
         self.begun.append(Begun(requests, done, free))
-        return True
+        return STARTED
 
     def cancel(self, request: InferenceRequest) -> None:
         self.cancelled.append(request.id)
 
 
-def beginning(*, seconds: float = 0.0) -> type[Beginning]:
+def beginning(base: type[Beginning] = Beginning, *, seconds: float = 0.0) -> type[Beginning]:
     attributes = dict(vars(fake_backend(seconds=seconds)))
-    return type("TestBackend", (Beginning,), {**attributes, "begun": [], "cancelled": []})
+    return type("TestBackend", (base,), {**attributes, "begun": [], "cancelled": []})
 
 
 async def start(
@@ -216,27 +216,56 @@ async def test_the_backend_is_told_of_callers_that_go(nursery: trio.Nursery) -> 
     address.send_nowait(Drain())
 
 
-async def test_a_batch_that_is_over_when_it_has_begun_is_begun_once() -> None:
-    """Its end has the place go on before the beginning has returned."""
-    begun: list[Execute] = []
+async def test_an_end_that_comes_before_the_beginning_has_returned_counts(nursery: trio.Nursery) -> None:
+    """No backend should, but its batch is not to hang."""
 
-    def begin(place: BatchSlot, message: Execute) -> bool:
-        begun.append(message)
-        place.go_on()
-        return True
+    class Early(Beginning):
+        def begin(
+            self,
+            requests: Sequence[InferenceRequest],
+            done: Callable[[End], None],
+            free: Callable[[], None] | None = None,
+        ) -> Started:
+            done(BatchResult([InferenceResponse("m", 1, [], request.id) for request in requests], TIMING))
+            return STARTED
 
-    place = BatchSlot("m_0", begin, lambda _: None, None)
-    place.is_busy = True
-    messages = [Execute([]), Execute([])]
-    for message in messages:
-        place.send_nowait(message)
-    place.go_on()
-    assert [id(message) for message in begun] == [id(message) for message in messages]
-    assert place.receive_nowait() is None
+    _, address = await start(nursery, beginning(Early))
+    callers = await submit(address, "a", "b", "c")
+    assert all(isinstance(caller.answer(), InferenceResponse) for caller in callers)
+    address.send_nowait(Drain())
+
+
+async def test_a_beginning_that_raises_costs_its_batch(nursery: trio.Nursery) -> None:
+    """However it raises: with an error for the client, or by a defect."""
+
+    class Broken(Beginning):
+        def begin(
+            self,
+            requests: Sequence[InferenceRequest],
+            done: Callable[[End], None],
+            free: Callable[[], None] | None = None,
+        ) -> BatchResult | Started | None:
+            if requests[0].id == "refused":
+                raise Unavailable("not now")
+            if requests[0].id == "defect":
+                raise KeyError("defect")
+            return super().begin(requests, done, free)
+
+    backend = beginning(Broken)
+    actor, address = await start(nursery, backend)
+    refused, defect, another, good = await submit(address, "refused", "defect", "defect", "good")
+    assert error(refused).message == "not now"
+    for caller in (defect, another):
+        assert error(caller).message == "model instance 'm_0' could not begin to run the request"
+    assert [batch.ids for batch in backend.begun] == [["good"]]
+    backend.begun[0].end()
+    assert isinstance(good.answer(), InferenceResponse)
+    assert (actor.live_count, len(backend.made)) == (1, 1)
+    address.send_nowait(Drain())
 
 
 async def test_a_batch_that_cannot_be_begun_stays_in_front() -> None:
-    place = BatchSlot("m_0", lambda *_: False, lambda _: None, None)
+    place = BatchSlot("m_0", BatchSlot.leave, lambda _: None, None)
     place.is_busy = True
     messages = [Execute([]), Execute([])]
     for message in messages:

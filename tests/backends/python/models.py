@@ -15,7 +15,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from backends.interface import BatchResult, InstanceSpec, ModelSource
+from backends.interface import STARTED, BatchResult, InstanceSpec, ModelSource
 from backends.python import PythonBackend
 from protocol.datatypes import DataType, from_numpy_dtype
 from protocol.errors import ServerError
@@ -245,11 +245,14 @@ async def infer(instance: PythonBackend, *requests: InferenceRequest) -> list[In
         results.append(result)
         ended.set()
 
-    if not instance.begin(requests, done):
-        return list((await instance.execute(requests)).responses)
-    assert not results or instance.runs_at_once, "ended before it had begun"
-    await ended.wait()
-    [result] = results
+    result: BatchResult | Exception
+    begun = instance.begin(requests, done)
+    assert not results, "ended before it had begun"
+    if begun is STARTED:
+        await ended.wait()
+        [result] = results
+    else:
+        result = begun or await instance.execute(requests)
     if isinstance(result, Exception):
         raise result
     return list(result.responses)

@@ -17,6 +17,7 @@ from actors.mail.messages import (
     BatchDone,
     Drain,
     Execute,
+    InstanceAddress,
     InstanceReady,
     SchedulerAddress,
     SchedulerMessage,
@@ -107,7 +108,6 @@ class Adder(Backend):
         return InferenceResponse("m", 1, outputs[: 2 if "SUM_IN" in inputs else 1], id=request.id)
 
     def cancel(self, request: InferenceRequest) -> None:
-        assert any(request.id in batch for batch in self.batches), "told of a batch that it has not been given"
         self.cancelled.append(request.id)
 
     async def wait_died(self) -> None:
@@ -240,6 +240,39 @@ async def test_a_caller_that_goes_after_handing_over_keeps_its_row(
     assert backend.batches == [["gone", "stays"]]
     assert done.batch == [gone.item, stays.item]
     ready.instance.inbox.close()
+
+
+class Given:
+    """The inbox of an instance that keeps its batches, or ends each within the call."""
+
+    def __init__(self, name: str, address: SchedulerAddress, *, computes: bool) -> None:
+        self.instance = InstanceAddress(name, self)
+        self.messages: list[Execute] = []
+        self._scheduler = address
+        self._computes = computes
+
+    def send_nowait(self, message: Execute) -> None:
+        self.messages.append(message)
+        if self._computes:
+            answers = [InferenceResponse("m", 1, [], item.request.id) for item in message.batch]
+            self._scheduler.send_nowait(BatchDone(self.instance, message, message.batch, answers, 0.0, TIMING))
+
+    def close(self) -> None: ...
+
+
+async def test_a_batch_that_ends_within_the_call_that_gives_it_brings_nobody_two(nursery: trio.Nursery) -> None:
+    """The instance that gets its batch by that end is not given another one behind it."""
+    actor = batcher(config(max_batch_size=1, oldest=StrategyOldest(max_candidate_sequences=4)))
+    address: SchedulerAddress = await nursery.start(actor.run)
+    computes, keeps = Given("m_0", address, computes=True), Given("m_1", address, computes=False)
+    for each in (computes, keeps):
+        address.send_nowait(InstanceReady(each.instance))
+    callers = [Caller(number, start=START, end=END, id=str(number)) for number in range(1, 9)]
+    await submit(address, *callers)
+    assert (len(computes.messages), len(keeps.messages)) == (4, 1)
+    answers = [caller.answer() for caller in callers]
+    assert (sum(isinstance(answer, InferenceResponse) for answer in answers), answers.count(None)) == (4, 4)
+    nursery.cancel_scope.cancel()
 
 
 async def test_utilization_waits_no_longer_than_the_delay(autojump_clock: MockClock, nursery: trio.Nursery) -> None:

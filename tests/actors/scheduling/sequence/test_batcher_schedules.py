@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,18 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from actors.model.model import Model
-from backends.interface import Backend, BatchResult, BatchTiming, HeldTensor, InstanceSpec, Rescheduled, Responder
+from backends.interface import (
+    STARTED,
+    Backend,
+    BatchResult,
+    BatchTiming,
+    HeldTensor,
+    InstanceDied,
+    InstanceSpec,
+    Rescheduled,
+    Responder,
+    Started,
+)
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -55,6 +66,7 @@ class Schedule:
         self.is_iterative = rng.random() < 0.3
         self.can_die = rng.random() < 0.2
         self.is_holding = rng.random() < 0.5  # its instances keep their states themselves
+        self.begins = rng.random() < 0.5  # its backend begins batches by a call
         self.plans: dict[str, list[int | None]] = {}
         self.rounds: Counter[str] = Counter()
         self.lives: list[list[Call]] = []  # each from a START on
@@ -106,8 +118,35 @@ class Schedule:
                     await self.died.wait()
                     self.streams.cancel_scope.cancel()
 
+            def begin(
+                self,
+                requests: Sequence[InferenceRequest],
+                done: Callable[[BatchResult | Exception], None],
+                free: Callable[[], None] | None = None,
+            ) -> BatchResult | Started | None:
+                """A batch is left alone, begun, or computed."""
+                if not schedule.begins or schedule.rng.random() < 0.2:
+                    return None
+                if schedule.rng.random() < 0.5:
+                    return self.compute(requests)
+                assert self.streams is not None
+                self.streams.start_soon(self.end_later, requests, done)
+                return STARTED
+
+            async def end_later(
+                self, requests: Sequence[InferenceRequest], done: Callable[[BatchResult | Exception], None]
+            ) -> None:
+                try:
+                    result: BatchResult | Exception = await self.execute(requests)
+                except InstanceDied as died:
+                    result = died
+                done(result)
+
             async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
                 await trio.sleep(schedule.rng.choice([0.0, 0.1, 1.0]))
+                return self.compute(requests)
+
+            def compute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
                 if schedule.can_die and schedule.rng.random() < 0.05:
                     raise self.die()
                 return BatchResult([self.answer(request) for request in requests], TIMING)

@@ -1,4 +1,4 @@
-"""Backends whose batches run within a call: what the scheduler and the instance do with them, under virtual time."""
+"""Backends that compute a batch within `begin`: what the scheduler and the instance do with it, under virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.instance import instance as model_instance
 from actors.mail.messages import Abandon, Drain, SchedulerAddress, Submit
-from backends.interface import BatchResult, InstanceDied
+from backends.interface import STARTED, BatchResult, InstanceDied, Started
 from protocol.errors import Internal, InvalidArgument, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse
 from tests.actors.fakes import TIMING, Caller, FakeBackend
@@ -20,7 +20,6 @@ from tests.actors.scheduling.test_scheduler import scheduler, start
 class AtOnce(FakeBackend):
     """Requests called "late" are answered after a second, those called "free" too, and let others through meanwhile."""
 
-    runs_at_once = True
     can_overlap = True
 
     def begin(
@@ -28,7 +27,7 @@ class AtOnce(FakeBackend):
         requests: Sequence[InferenceRequest],
         done: Callable[[BatchResult | Exception], None],
         free: Callable[[], None] | None = None,
-    ) -> bool:
+    ) -> BatchResult | Started:
         ids = [request.id for request in requests]
         type(self).batches.append(ids)
         result: BatchResult | Exception = self.answer(requests)
@@ -44,9 +43,10 @@ class AtOnce(FakeBackend):
         if {"late", "free"} & set(ids):
             assert self.nursery is not None
             self.nursery.start_soon(self.late, done, result)
-        else:
-            done(result)
-        return True
+            return STARTED
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     nursery: trio.Nursery | None = None
 
@@ -65,8 +65,8 @@ class AtOnce(FakeBackend):
 
     async def execute_overlapping(self, requests: Sequence[InferenceRequest], free: Callable[[], None]) -> BatchResult:
         to_me, results = trio.open_memory_channel[BatchResult | Exception](1)
-        self.begin(requests, to_me.send_nowait, free)
-        result = await results.receive()
+        begun = self.begin(requests, to_me.send_nowait, free)
+        result = await results.receive() if begun is STARTED else begun
         if isinstance(result, Exception):
             raise result
         return result
