@@ -1,9 +1,8 @@
-"""The Python backend: a model instance is a `model.py` in a worker, which is a process of its own unless the model says
-otherwise.
+"""The Python backend: runs a `model.py` in a worker for each model instance, by default a process of its own.
 
-Flow: model instance actor → [backend] → `loaded_model` → `batches` → `link` → worker → back the same way.
-Source: Triton's Python backend. Tensors cross to the worker and back on the CPU; what is on a GPU there, the worker
-copies (`worker.trioton_worker.device`).
+Flow: model instance actor → [backend] → `loaded_model` → `batches` → `link` → worker → back the same way. Source:
+Triton's Python backend. Tensors cross to the worker and back on the CPU; what is on a GPU there, the worker copies
+(`worker.trioton_worker.device`).
 """
 
 from __future__ import annotations
@@ -261,13 +260,13 @@ class PythonBackend(Backend):
                 loaded.batches.cancel(request)
 
     async def is_ready(self) -> bool:
-        """Ask the model, if it has an opinion."""
+        """Ask the model, if it defines `is_ready`."""
         if self._loaded is None or self._death:
             return False
         return self._loaded.readiness is None or await self._loaded.readiness.check()
 
     def memory_usage(self) -> Sequence[MemoryUsage]:
-        """What the worker's process has in memory, that which it shares with the server included."""
+        """The resident memory of the worker's process, including what it shares with the server."""
         resident = None if self._loaded is None else self._loaded.link.resident_bytes()
         return () if resident is None else (MemoryUsage("CPU", 0, resident),)
 

@@ -1,4 +1,4 @@
-"""Python-based backends: a folder with a `model.py` of its own that serves many models, whose folders hold only data.
+"""Python-based backends: a backend whose `model.py` serves many models, whose own folders hold only data.
 
 Source: Triton's Python-based backends. Flow: registry → [this] → a class as any other backend's.
 """

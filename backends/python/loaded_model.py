@@ -1,4 +1,4 @@
-"""One loaded copy of a model in its worker: what an instance has, from `initialize` to `finalize`.
+"""A loaded model: one `TritonPythonModel` object in its worker, from `initialize` to `finalize`.
 
 Flow: backend → [loaded model] → `batches` → `link` → worker. An instance that is restarted has two for a while.
 """
@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class LoadedModel:
-    """`calls` counts the tasks that use it now, `requests` all that it was given. Whoever attends to it for long does
-    so in `attendance`, and sets `left` after that."""
+    """`calls` counts the tasks that use it now, `requests` all that it was given. A task that reads the worker's frames
+    for long does so in `attendance`, and sets `left` after that."""
 
     link: WorkerLink
     batches: Batches
@@ -101,12 +101,12 @@ class LoadedModel:
         return loaded
 
     def end_call(self) -> None:
-        """One of `calls` is over."""
+        """A call has ended."""
         self.calls -= 1
         self.batches.open.tell_changed()
 
     async def wait_idle(self) -> None:
-        """Sleep until nobody uses it, and nothing is to come for any request that it was given; or it has died."""
+        """Wait until nobody uses it, and no reply is outstanding; or it has died."""
         while (self.calls or self.batches.open.has_any) and not self.link.channel.is_closed:
             await self.batches.open.wait_changed()
 
@@ -125,7 +125,7 @@ def _has_device_inputs(spec: InstanceSpec, settings: PythonSettings) -> bool:
 
 
 def _arguments(spec: InstanceSpec, name: str) -> dict[str, str]:
-    """What the model's `initialize` gets."""
+    """The arguments of the model's `initialize`."""
     source = spec.source
     return {
         "model_config": json.dumps(to_json_form(source.config)),

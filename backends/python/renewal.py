@@ -1,4 +1,4 @@
-"""When an instance's worker has served long enough to be replaced: RESTART_AFTER_REQUESTS, RESTART_AFTER_MEMORY_MIB."""
+"""Renewal policy: when an instance's worker is replaced (RESTART_AFTER_REQUESTS, RESTART_AFTER_MEMORY_MIB)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK_SECONDS = 0.25
 
 
 class Renewal:
-    """Says when; `wait_due` is for one task."""
+    """Counts requests and memory; `wait_due` is for one task."""
 
     def __init__(self, settings: PythonSettings) -> None:
         self._most_requests = settings.restart_after_requests
@@ -34,7 +34,7 @@ class Renewal:
         await self._due.wait()
 
     def begin_anew(self) -> None:
-        """Count from here."""
+        """Start counting anew."""
         self._due = trio.Event()
 
     def _is_due(self, loaded: LoadedModel) -> bool:

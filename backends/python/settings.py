@@ -1,4 +1,4 @@
-"""The Python backend's options: `--backend-config=python,<key>=<value>` and a model's `parameters`."""
+"""Options of the Python backend: `--backend-config=python,<key>=<value>` and a model's `parameters`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The Python backend in this process, whatever a model's isolation is: for `trioton.testing`, so that a debugger,
-coverage and monkeypatching reach the model.
+"""The Python backend for `trioton.testing`: models run in this process, so that debuggers, coverage and mocks reach
+them.
 
 Flow: backend → [launcher] → a thread, as for models that the server has in its own process.
 """
@@ -84,7 +84,7 @@ class TestedModel(InProcessModel):
 
 class _ForkedMaker(SharingMaker):
     def make(self, head: Head) -> Any:
-        """The object as its process would have it that was forked."""
+        """An object as a forked process would have it."""
         model = super().make(head)
         after_fork = getattr(model, "after_fork", None)
         if after_fork is not None:

@@ -1,1 +1,1 @@
-"""Batches that a worker runs: encoded, begun, answered, streamed and bounded."""
+"""Batches in a worker: encoding, admission, answers, and response streams."""

@@ -1,4 +1,4 @@
-"""What a worker says of its batches, given to whom it belongs: answers to all of a batch, to one request, or streams.
+"""Dispatches a worker's EXECUTED and RESPONSE frames to the batches and requests that they answer.
 
 Flow: worker → link → [batch answers] → open batches or reply streams. A batch has left the worker when EXECUTED says
 so; what its response senders are to answer comes in RESPONSE, before that or much later.
@@ -32,8 +32,8 @@ BLOCKING_SIZE = 1 << 22
 
 
 class BatchAnswers:
-    """Ends the open batches by what the worker sends from now on. What it may not send raises BrokenFrame, in the link,
-    which then gives the worker up."""
+    """Ends the open batches as the worker's frames arrive. An invalid frame raises BrokenFrame, in the link, which then
+    ends the worker."""
 
     def __init__(self, link: WorkerLink, spec: InstanceSpec, open_batches: OpenBatches) -> None:
         self._link = link
@@ -71,7 +71,7 @@ class BatchAnswers:
                 self._link.spawn(self._decode_apart, batch, found)
 
     def _fail(self, batch: OpenBatch, found: Executed, failure: FailedHead) -> None:
-        """All of it, but for what its response senders have answered."""
+        """Fail the whole batch, but for what its response senders have answered."""
         self._link.log_failure(failure)
         error = self.failure(failure)
         if batch.answers:
@@ -81,7 +81,7 @@ class BatchAnswers:
             self._open.close(batch, error)
 
     async def _decode_apart(self, batch: OpenBatch, found: Executed) -> None:
-        """What would hold the loop for too long."""
+        """Decode in a thread what would block the event loop for too long."""
         try:
             with trio.CancelScope(shield=True):  # some milliseconds; the batch may be somebody else's
                 answers = await trio.to_thread.run_sync(self._decode, batch, found)
@@ -94,7 +94,7 @@ class BatchAnswers:
                 self._answered(batch, found, answers)
 
     def _answered(self, batch: OpenBatch, found: Executed, answers: list[Outcome | None]) -> None:
-        """EXECUTED says all, or all but what its response senders are to answer."""
+        """EXECUTED answers all requests, or all but those that response senders are to answer."""
         if found.is_kept or found.head.wanted:
             self._note_memory(batch, found)
         timing = BatchTiming(
@@ -114,7 +114,7 @@ class BatchAnswers:
         self._open.close(batch)
 
     def _note_memory(self, batch: OpenBatch, found: Executed) -> None:
-        """Prepare the next batch by what the worker says."""
+        """Size the output segment of the next batch by what the worker reports."""
         arena = self._link.arena
         if found.is_kept and batch.inputs is not None:
             arena.inputs.drop(batch.inputs)
@@ -151,7 +151,7 @@ class BatchAnswers:
             batch.executed.set()
 
     def end_if_over(self, batch: OpenBatch) -> None:
-        """Close a decoupled batch if nothing more of it is to come."""
+        """Close a decoupled batch if no more frames of it will come."""
         if batch.found is not None and all(stream.is_over for stream in batch.streams):
             self._open.close(batch)
 

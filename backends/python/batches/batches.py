@@ -1,4 +1,4 @@
-"""The batches of one worker: begun in turn and sent to it, and told when the callers of their requests have gone.
+"""Sends batches to one worker, bounded and in order, and forwards cancellation of their requests.
 
 Flow: backend → [batches] → link → worker; back by `batch_answers`. A worker has one batch at a time, or as many as
 `concurrency` says where its `execute` is a coroutine; a batch whose requests are answered by response sender leaves the
@@ -66,7 +66,7 @@ class Batches:
         return not self.open.has_any
 
     def let_overlap(self) -> None:
-        """The model's `execute` is a coroutine, so batches may run beside each other, but for those of sequences."""
+        """Allow batches to overlap, but for those of sequences: the model's `execute` is a coroutine."""
         if self._spec.config.sequence_batching is not None:
             return
         self._room.concurrency = PythonSettings.of(self._spec.source).concurrency
@@ -140,7 +140,7 @@ class Batches:
         return batch.result
 
     async def _wait(self, batch: OpenBatch, executed: Signal) -> None:
-        """Until the batch says so. Cancelled, nobody wants it any more."""
+        """Wait until the batch has ended. Cancelled, it is abandoned."""
         batch.executed = executed
         try:
             await executed.wait()
@@ -176,7 +176,7 @@ class Batches:
                 batch.cancelled.add(index)
 
     def cancel(self, request: InferenceRequest) -> None:
-        """The caller of a request has gone: tell the model, and end what is called for it alone."""
+        """A request was cancelled: tell the model, and cancel the calls made for it alone."""
         for batch in self.open.by_number.values():
             for index, each in enumerate(batch.requests):
                 if each is request and batch.cancel(index):
@@ -188,7 +188,7 @@ class Batches:
         free: Callable[[], None] | None = None,
         responders: Sequence[Responder] = (),
     ) -> OpenBatch:
-        """A batch that the worker has, once there is room for it. Cancelled, it has not, or it is abandoned."""
+        """Send a batch to the worker once there is room. Cancelled, it was not sent, or it is abandoned."""
         started = time.perf_counter_ns()
         inputs = column_of(map(_inputs_of, requests), self._link.schemas)
         if not self._room.enter(inputs.size):
@@ -212,7 +212,7 @@ class Batches:
         return batch
 
     def _take_segments(self, batch: OpenBatch) -> None:
-        """Those where its inputs are to be copied, and its outputs to be put."""
+        """Take the shared memory segments for its inputs and outputs."""
         arena = self._link.arena
         if batch.input_size > INLINE_BYTE_SIZE:
             batch.inputs = arena.input_segment(batch.input_size)

@@ -1,4 +1,4 @@
-"""Between a batch of requests and the worker's frames: a pure codec, which trusts nothing that a worker sends.
+"""Codec of batches: requests to EXECUTE frames, EXECUTED and RESPONSE frames to responses. Pure; validates everything.
 
 Flow: requests → [batch] → EXECUTE frame; EXECUTED frame → [batch] → responses. The format is described in
 `worker.trioton_worker.frames`.
@@ -59,8 +59,8 @@ def encode_batch(
 def about_requests(
     requests: Iterable[InferenceRequest], all_outputs: frozenset[str]
 ) -> list[tuple[int, str | dict[str, Any]]]:
-    """What requests are besides their inputs, with the index of each of which there is anything to say: mostly none. It
-    is the id, where that is all."""
+    """The head fields of the requests, besides their inputs, by index of each that needs any: mostly none. Only the id,
+    where that is all."""
     found: list[tuple[int, str | dict[str, Any]]] = []
     for index, request in enumerate(requests):
         requested = request.requested_outputs

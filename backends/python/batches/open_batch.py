@@ -20,7 +20,7 @@ WHOLE_BATCH = -1
 
 
 class Cancellable(Protocol):
-    """What is done for requests of a batch, until they are cancelled."""
+    """A call made on behalf of requests of a batch, which ends with them."""
 
     def cancel(self) -> None: ...
 
@@ -63,12 +63,13 @@ class OpenBatch(msgspec.Struct, eq=False):
     calls: dict[Cancellable, int] = msgspec.field(default_factory=dict)
 
     def answer(self, index: int, outcome: Outcome) -> None:
-        """The response sender of a request has said its only answer; one after another is dropped."""
+        """The response sender of a request has sent its only response; later ones are dropped."""
         self.answers.setdefault(index, outcome)
         self.unanswered.discard(index)
 
     def owes(self, answers: Sequence[Outcome | None], timing: BatchTiming) -> bool:
-        """Whether response senders have not said yet all that `answers` lack; then those are kept as `late`."""
+        """Whether response senders still owe some of the responses that `answers` lack; then those are kept as
+        `late`."""
         self.unanswered = {
             index for index, answer in enumerate(answers) if answer is None and index not in self.answers
         }
@@ -77,19 +78,19 @@ class OpenBatch(msgspec.Struct, eq=False):
         return bool(self.unanswered)
 
     def merged(self, answers: Sequence[Outcome | None]) -> Sequence[Outcome]:
-        """With what response senders have said."""
+        """The answers together with those of response senders."""
         if None not in answers:
             return answers  # type: ignore[return-value]  # none is None
         return [self.answers[index] if answer is None else answer for index, answer in enumerate(answers)]
 
     def add_call(self, call: Cancellable, index: int) -> None:
-        """Have a call end when those have gone for whom it is made."""
+        """Register a call, which is cancelled with the requests that it is made for."""
         self.calls[call] = index
         if self._is_unwanted(index):
             call.cancel()
 
     def cancel(self, index: int) -> bool:
-        """The caller of a request has gone; False if that was known."""
+        """A request was cancelled; False if that was known."""
         if index in self.cancelled:
             return False
         self.cancelled.add(index)

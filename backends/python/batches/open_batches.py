@@ -1,4 +1,4 @@
-"""The batches of one worker that have not ended yet, and how each of them ends: answered, failed, or given up.
+"""Table of the batches of one worker that have not ended, and how each ends: answered, failed or abandoned.
 
 Flow: batches → [open batches: while anything is to come] → who waits for the batch.
 """
@@ -17,7 +17,7 @@ from protocol.errors import ServerError
 
 
 class OpenBatches:
-    """`room` is what they leave in the worker."""
+    """`room` is what they occupy in the worker."""
 
     def __init__(self, channel: Channel, *, concurrency: int, byte_limit: int) -> None:
         self.by_number: dict[int, OpenBatch] = {}
@@ -26,16 +26,16 @@ class OpenBatches:
         self._watching = 0
 
     def find(self, number: int) -> OpenBatch | None:
-        """The batch, if anything of it is still to come."""
+        """The batch, if it is still open."""
         return self.by_number.get(number)
 
     @property
     def has_any(self) -> bool:
-        """Whether anything is to come for any batch."""
+        """Whether any batch is open."""
         return bool(self.by_number)
 
     async def wait_changed(self) -> None:
-        """Until `has_any` may have changed, or a call of the backend has ended."""
+        """Wait until `has_any` may have changed, or a call of the backend has ended."""
         self._watching += 1
         try:
             await self._changed.park()
@@ -47,7 +47,7 @@ class OpenBatches:
             self._changed.unpark_all()
 
     def close(self, batch: OpenBatch, result: BatchResult | Exception | None = None) -> None:
-        """Nothing more is to come for it; tell who waits for it, where there is anything to tell."""
+        """Remove a batch that has ended, and report its result to its waiter, if there is one."""
         self.by_number.pop(batch.number, None)
         try:
             self.room.leave(batch)
@@ -62,7 +62,7 @@ class OpenBatches:
                     batch.executed.set()
 
     def abandon(self, batch: OpenBatch) -> None:
-        """Nobody waits for it any more, but the worker has it, unless it has answered in this moment."""
+        """The waiter has gone, but the worker has the batch still, unless it has answered in this moment."""
         self.room.withdraw(batch)
         batch.is_abandoned = True
         if batch.has_left:
@@ -78,7 +78,7 @@ class OpenBatches:
                     ends.callback(self.close, batch, error)
 
     def end(self) -> None:
-        """The worker says nothing more."""
+        """The worker is gone."""
         for batch in self.by_number.values():
             if batch.execution is not None:
                 batch.execution.is_running = False

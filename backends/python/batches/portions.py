@@ -1,6 +1,6 @@
-"""Batches that are more than a worker may have at a time: in portions, or refused.
+"""Splits batches whose inputs exceed the limit of a worker into portions, or refuses them.
 
-A plain policy; `worker_room` tells which are too large, `backend` runs a batch in portions.
+A plain policy; `worker_room` decides which are too large, `backend` runs a batch in portions.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from protocol.messages import InferenceRequest
 
 
 class BatchTooLarge(Exception):
-    """The inputs of a batch are more than its worker may have at a time. Nothing of it was sent."""
+    """The inputs of a batch exceed what its worker may hold at a time. Nothing of it was sent."""
 
 
 def input_size(requests: Sequence[InferenceRequest]) -> int:
-    """Bytes of their inputs as they lie in the worker's memory."""
+    """Bytes of its inputs as they lie in shared memory."""
     return sum(aligned(tensor.byte_size) for request in requests for tensor in request.inputs)
 
 
@@ -38,6 +38,6 @@ def portions(requests: Sequence[InferenceRequest], limit: int) -> list[slice]:
 
 
 def too_large(model: str, requests: Sequence[InferenceRequest], limit: int) -> InvalidArgument:
-    """The error of what can never be given to a worker: one request, or several that must not be parted."""
+    """The error for what can never be sent to a worker: one request, or several that must not be split."""
     what = "the request's inputs" if len(requests) == 1 else f"the inputs of a batch of {len(requests)} sequences"
     return InvalidArgument(f"model '{model}': {beyond_limit(f'{what} take', input_size(requests), limit)}")

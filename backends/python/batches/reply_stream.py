@@ -1,4 +1,4 @@
-"""The responses of one request to a decoupled model, between the worker and the request's responder.
+"""Reply stream: the responses of one request to a decoupled model, with credits as flow control.
 
 Flow: worker → batches → [reply stream] → responder. Most responses go on at once; while the client is slow they wait
 here, no more of them than the worker has credit for, and a task gives them on.
@@ -62,7 +62,7 @@ class ReplyStream:
             self.complete()
 
     def complete(self, error: ServerError | None = None) -> None:
-        """There is nothing after what was put."""
+        """No more responses follow those that were put."""
         if self._is_complete:
             return
         self._is_complete, self._error = True, error
@@ -70,7 +70,7 @@ class ReplyStream:
             self._finish()
 
     def fail(self, error: ServerError) -> None:
-        """End the request now."""
+        """End the request with an error."""
         self._is_complete, self._error = True, error
         self._finish()
 

@@ -1,4 +1,4 @@
-"""Room in one worker: how many batches it may have at a time, and how many bytes of their inputs.
+"""Admission to one worker: limits the batches that it has at a time, and the bytes of their inputs.
 
 Flow: batches → [worker room] → batches, when one may begin, in the order of who came. Who can wait parks in a line; who
 cannot leaves a call to be made once there is place for another batch.
@@ -35,7 +35,7 @@ class WorkerRoom:
         self._offers: deque[Callable[[], None]] = deque()
 
     def enter(self, size: int) -> bool:
-        """Whether a batch with inputs of so many bytes need not wait; then it has taken its place.
+        """Admit a batch with inputs of so many bytes, if it need not wait; returns whether that was done.
 
         Raises BatchTooLarge.
         """
@@ -48,8 +48,8 @@ class WorkerRoom:
         return True
 
     async def wait(self, size: int) -> None:
-        """Until a batch has entered; it also does once the channel is closed. In turn: a large batch is not passed by
-        small ones. Cancelled, it has not.
+        """Wait until a batch is admitted; also returns once the channel is closed. First come, first served: small
+        batches do not overtake a large one. Cancelled, it is not admitted.
 
         Raises BatchTooLarge.
         """
@@ -68,7 +68,7 @@ class WorkerRoom:
         self.in_worker += 1
 
     def leave(self, batch: OpenBatch) -> None:
-        """A batch has ended: it takes no room here any more, and wants none."""
+        """A batch has ended: release its room."""
         if not batch.has_left:
             batch.has_left = True
             self.in_worker -= 1
@@ -89,24 +89,24 @@ class WorkerRoom:
         self.give()
 
     def offer(self, free: Callable[[], None]) -> None:
-        """Call it as soon as there is place for another batch."""
+        """Register a callback for when there is room for another batch."""
         self._offers.append(free)
         self.give()
 
     def withdraw(self, batch: OpenBatch) -> None:
-        """Who waits for the batch need not be told that there is place for another one."""
+        """Remove the callback of a batch."""
         if batch.free is not None and batch.free in self._offers:
             self._offers.remove(batch.free)
 
     def give(self) -> None:
-        """Let those go on who wait for what there is now."""
+        """Admit those that wait for what is available now."""
         if self._line:
             self._waiting.unpark_all()
         while self._offers and self._has_room(0) and not self._channel.is_closed:
             self._offers.popleft()()
 
     def wake_all(self) -> None:
-        """The channel is closed."""
+        """The channel is closed: nobody waits any more."""
         self._waiting.unpark_all()
 
     def _has_room(self, size: int) -> bool:

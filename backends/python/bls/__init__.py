@@ -1,1 +1,1 @@
-"""Business logic scripting (BLS): what a running model asks of the server."""
+"""Business logic scripting (BLS): calls from a running model to the server."""

@@ -1,4 +1,4 @@
-"""Calls of other models by a worker (BLS): each in a task of its own, so that none holds the server's loop.
+"""BLS inference calls: runs the requests that a worker makes to other models, in tasks of its link.
 
 Flow: worker → [bls] → the server's models → [bls] → worker. A call ends with its request: when the caller's client has
 gone, and when the worker gives it up. Texts are Triton's.
@@ -173,7 +173,7 @@ class BlsCalls:
             del self._open[call.head.call]
 
     async def _outcome(self, call: _Call) -> InferenceResponse | ServerError | None:
-        """The answer, or the last one; None where a stream ends without one."""
+        """The response, or the last one; None where a stream ends without one."""
         if self._models is None:
             return Unsupported("the server has no other models")
         head, batch = call.head, call.batch
@@ -239,7 +239,7 @@ class BlsCalls:
 
 
 def _child_trace(head: InferHead, batch: OpenBatch | None) -> Trace | None:
-    """A trace beneath that of the calling request: the one whose trace the model has passed on, or the only one."""
+    """A child trace of the calling request: the one whose trace the model has passed on, or the only one."""
     if batch is None:
         return None
     if head.index == WHOLE_BATCH:

@@ -1,4 +1,4 @@
-"""What a worker asks besides inference: other models to be loaded or looked at, and metrics of its own."""
+"""BLS calls other than inference: model loading, readiness, and custom metrics."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Questions:
         link.handlers[METRIC] = self._change
 
     def answer_at_once(self, frame: Frame) -> dict[str, object]:
-        """The answer to a question that must not be waited for. Raises BrokenFrame."""
+        """Answer a call that must not block. Raises BrokenFrame."""
         question = decode_question(frame)
         if isinstance(question, FamilyAsk | MetricAsk | ValueAsk):
             return self._answered(question, lambda: self._measure(question))
         return _failed(question, Unsupported(NOT_IN_LOOP))
 
     def close(self) -> None:
-        """Let go of all metrics; what they have counted vanishes with their last holder."""
+        """Release all metrics; their values vanish with their last holder."""
         for metric in self._metrics.values():
             metric.close()
         for family in self._families.values():

@@ -1,1 +1,1 @@
-"""What a `model.py` runs in: interpreter, variables, directory, packed environments, and its own modules."""
+"""The execution environment of a `model.py`: interpreter, variables, directory, packed environments, own modules."""

@@ -1,4 +1,4 @@
-"""Calls of `triton_python_backend_utils` in a model's text that cannot work when they run; for `trioton doctor`.
+"""Static checks of a `model.py`: calls of `triton_python_backend_utils` that must fail, for `trioton doctor`.
 
 Judged by the signatures of the functions themselves. What is only known when the model runs passes.
 """

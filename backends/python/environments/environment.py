@@ -1,5 +1,4 @@
-"""Where a model runs: under which interpreter (EXECUTION_ENV_PATH), with which variables (`ENV:<name>`), in which
-directory (WORKING_DIRECTORY)."""
+"""Execution environment of a model: EXECUTION_ENV_PATH, `ENV:<name>` variables, WORKING_DIRECTORY."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ def find_environment(source: ModelSource, bundled: Path | None = None) -> Enviro
 
 
 def _root(source: ModelSource, bundled: Path | None) -> tuple[Path | None, Hold | None]:
-    """The folder of the environment that the model, or its backend, brings, if one does."""
+    """The folder of the packed environment of the model, or of its backend, if there is one."""
     given = source.config.parameter(PARAMETER) or str(bundled or "")
     if not given:
         return None, None

@@ -1,4 +1,4 @@
-"""A model's own modules where their names mean something else in the process: imported as parts of its own package.
+"""Import isolation for models that run in the server's process: their modules are imported under a private package.
 
 `import helper` in the code of such a model is the file beside it, as in a worker; for everybody else the name stays
 what it is. What is installed comes first, as in a worker too.

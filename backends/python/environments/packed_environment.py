@@ -1,9 +1,9 @@
-"""Packed environments: archives that are unpacked once, into a cache that any number of servers may share.
+"""Packed environments (conda-pack archives): unpacked once into a cache that servers can share.
 
-Flow: `environment` → [packed environment] → the folder of an unpacked environment, and a hold on it.
-In the cache an environment has three names, all from its archive's content: `<digest>` is its folder, `<digest>.ready`
-says that the folder is whole, and `<digest>.lock` is locked by who unpacks it, and by who uses it. What a server that
-was killed has left half-way has no `.ready`, and is unpacked anew.
+Flow: `environment` → [packed environment] → the folder of an unpacked environment, and a hold on it. In the cache an
+environment has three names, all from its archive's content: `<digest>` is its folder, `<digest>.ready` says that the
+folder is whole, and `<digest>.lock` is locked by who unpacks it, and by who uses it. What a server that was killed has
+left half-way has no `.ready`, and is unpacked anew.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EnvironmentCache:
         written.rename(self._ready(digest))
 
     def _remove_unused(self, *, besides: str) -> None:
-        """Make the cache as small as it is to be, as far as what is in use allows."""
+        """Shrink the cache to its limit, as far as what is in use allows."""
         for left in self.directory.iterdir():
             if left.is_dir() and not self._ready(left.name).exists():
                 self._remove(left.name)  # left half-way by a server that was killed

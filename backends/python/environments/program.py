@@ -1,4 +1,4 @@
-"""What can be said of a `model.py` without running it."""
+"""Static checks of a `model.py`, without running it: it parses, and has a class with `execute`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unpacks an archive so that nothing of it comes to lie, or points, outside the folder that it is unpacked into.
+"""Safe extraction of tar archives: no member may lie, or link, outside the destination folder.
 
 The only links outside that an environment needs are allowed: those of a virtual environment to its base interpreter.
 """
@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 
 class UnsafeArchive(Exception):
-    """It cannot be unpacked, or must not be; the text says why."""
+    """The archive cannot be extracted, or must not be; the text says why."""
 
 
 def unpack_tar(archive: Path, folder: Path, *, limit: int) -> int:

@@ -1,1 +1,1 @@
-"""Models with `ISOLATION: in_loop`, called in the server's own event loop."""
+"""`ISOLATION: in_loop`: models whose `execute` is called in the server's event loop."""

@@ -1,5 +1,5 @@
-"""Models in the server's own loop, where its operator allows that: `execute` is called in the loop's thread, the rest
-of a model runs in a thread of the instance.
+"""The worker of an `in_loop` model: `execute` is called in the event loop's thread, everything else in a thread of the
+instance.
 
 Flow: `loaded_model` → `loop_batches` → [this: the instance of the thread] → the model's object. What the model says to
 the server meanwhile is handed over by a call: nobody would read the socket.
@@ -43,9 +43,11 @@ class InLoopWorker(InProcessWorker):
 
 
 class HandOver:
-    """What a model says in the thread of the loop, as frames like those of a socket. Made in that thread.
+    """The messages that a model sends from the event loop's thread, as frames like those of a socket. Made in that
+    thread.
 
-    `responses` are those that response senders have sent; they wait until the batch that runs is known."""
+    `responses` are those that response senders have sent; they wait until the batch that runs is known.
+    """
 
     def __init__(self) -> None:
         self.responses: deque[Frame] = deque()
@@ -61,7 +63,7 @@ class HandOver:
 
     @property
     def is_here(self) -> bool:
-        """Whether the running thread is the loop's."""
+        """Whether the current thread is the event loop's."""
         return threading.get_ident() == self._thread
 
     def take(self, frame: Frame) -> None:
@@ -71,7 +73,7 @@ class HandOver:
             self._link.handlers[frame.kind](frame)
 
     def take_soon(self, frame: Frame) -> None:
-        """In a turn of the loop of its own: from a finalizer, which may run in the middle of anything."""
+        """Take it in a later turn of the loop: called by finalizers, which may run in the middle of anything."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._take_alone, frame)
 
@@ -91,7 +93,7 @@ class HandOver:
 
 
 class _LoopConnection(Connection):
-    """The socket for the model's threads, and a call for what is said in the loop's."""
+    """The socket for the model's threads, and a direct call for what is sent in the event loop's."""
 
     def __init__(self, control: socket.socket, hand_over: HandOver) -> None:
         super().__init__(control)

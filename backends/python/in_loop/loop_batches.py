@@ -1,4 +1,4 @@
-"""The batches of a model in the server's loop: each is one call of the model, with no thread, socket or frame between.
+"""Runs the batches of an `in_loop` model: one call of `execute` each, without thread, socket or frames.
 
 Flow: backend → [loop batches] → the instance's `execute` → back the same way. What response senders of other threads
 say comes by the link, as for any worker.
@@ -120,7 +120,7 @@ class LoopBatches(Batches):
         free: Callable[[], None] | None,
         done: Callable[[BatchResult | Exception], None] | None = None,
     ) -> None:
-        """Tell its end when that has come; the link tells it where the model has ended."""
+        """Report its end when that comes; the link reports it where the model has ended."""
         batch.free, batch.done = free, done
         if free is not None and batch.late is not None:
             self._room.offer(free)
@@ -211,7 +211,7 @@ class LoopBatches(Batches):
     def _failed(
         self, live: LiveBatch, requests: Sequence[InferenceRequest], error: BaseException
     ) -> BatchResult | Internal:
-        """What the model has answered before by response senders stays."""
+        """What the model has answered before by response senders stays answered."""
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next

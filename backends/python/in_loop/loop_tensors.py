@@ -1,4 +1,4 @@
-"""Tensors of a model in the server's loop: into memory of the model's own, and out of arrays that nobody writes to.
+"""Tensors of an `in_loop` model: copies of inputs for the model, and outputs without a copy where that is safe.
 
 Flow: requests → [loop tensors] → the model's tensors; its arrays → [loop tensors] → responses.
 """
@@ -29,7 +29,7 @@ LargeOutput: TypeAlias = tuple[Tensor, NDArray[Any]]
 
 
 def inputs_of(run: Sequence[InferenceRequest], schema: Schema) -> Iterable[list[ModelTensor]]:
-    """Those of each request, in memory of their own: a model may write to them, and keep them."""
+    """The inputs of each request, in memory of their own: a model may write to them, and keep them."""
     if len(run) == 1:
         return [[_alone(tensor, given) for tensor, given in zip(schema.tensors, run[0].inputs, strict=True)]]
     if not schema.tensors:

@@ -1,1 +1,1 @@
-"""The wire between server and worker: frames, the channel that carries them, and the shared memory beside it."""
+"""The protocol between server and worker: frames, the socket that carries them, and shared memory for tensors."""

@@ -1,7 +1,7 @@
-"""The shared memory of one instance: segments for inputs and segments for outputs, made by the server alone.
+"""Shared memory of one worker: memfd segments for the inputs and outputs of its batches.
 
-Segments are memfds: they have no name in any file system, so nothing can be left behind however the processes end.
-They are sealed at their size, so a worker cannot pull the memory away from under the server. Protocol: see
+Segments are memfds: they have no name in any file system, so nothing can be left behind however the processes end. They
+are sealed at their size, so a worker cannot pull the memory away from under the server. Protocol: see
 `worker.trioton_worker.frames`.
 """
 
@@ -58,7 +58,7 @@ class Segment:
         return self._lent is not None and self._lent() is not None
 
     def lend(self) -> memoryview:
-        """All of it, to be read. It `is_lent` while anybody holds this or a part of it."""
+        """All of it, read-only. It `is_lent` while anything holds this or a part of it."""
         memory = None if self._lent is None else self._lent()
         if memory is None:
             memory = self._memory[:]  # what is cut from it holds this, which can be asked for
@@ -127,7 +127,7 @@ class SegmentPool:
         return any(not segment.is_empty for segment in self._in_slots.values())
 
     def take_unsent(self) -> list[Segment]:
-        """Those that the worker does not know yet."""
+        """The segments that the worker has not been sent yet."""
         unsent = [segment for segment in self._in_slots.values() if not segment.is_sent]
         for segment in unsent:
             segment.is_sent = True
@@ -175,7 +175,7 @@ class Arena:
         return self._segment_of(self.outputs, self.output_size) if self.output_size else None
 
     def take_unsent(self) -> list[Segment]:
-        """The segments that the worker does not know yet."""
+        """The segments that the worker has not been sent yet."""
         self.has_unsent = False
         return self.inputs.take_unsent() + self.outputs.take_unsent()
 

@@ -1,4 +1,4 @@
-"""The server's end of a worker's socket: frames out in the order in which they were given, frames in as they come.
+"""Channel: the server's end of a worker's socket; sends frames in order, and dispatches received frames by kind.
 
 `run` is its one task; without it nothing is read, and nothing is written that does not go at once.
 """
@@ -27,26 +27,26 @@ _JOINED_SIZE = 1 << 18
 
 
 class WorkerGone(Exception):
-    """The worker has closed its end, or what it sent was broken (then the text says so)."""
+    """The worker has closed its end, or sent an invalid frame (then the text says so)."""
 
 
 @dataclass(slots=True)
 class _Outgoing:
-    """What is left to be written of a frame; its descriptors go with the first byte."""
+    """The unwritten rest of a frame; its descriptors go with the first byte."""
 
     parts: list[memoryview]
     descriptors: list[int]
 
 
 class Handlers(dict[int, Callable[[Frame], None]]):
-    """Who takes the worker's frames of a kind. They must not wait, and raise BrokenFrame for what no worker sends."""
+    """Handlers of the worker's frames by kind. They must not block, and raise BrokenFrame for invalid frames."""
 
     def __missing__(self, kind: int) -> Callable[[Frame], None]:
         raise BrokenFrame(f"it sent a frame of kind {kind}, which is not expected now")
 
 
 class Channel:
-    """`handlers` get each frame of the worker. A defect of theirs ends the worker, as what it may not send does, and is
+    """`handlers` get each frame of the worker. An exception of theirs ends the worker, as an invalid frame does, and is
     counted in `failures`."""
 
     def __init__(
@@ -113,13 +113,13 @@ class Channel:
         return not self._outbox
 
     def post(self, frame: bytes) -> None:
-        """Send a small frame without waiting: what does not go at once is written when it can be. To a worker that is
-        gone it goes nowhere."""
+        """Send a small frame without waiting: what does not go at once is written later. Dropped if the worker is
+        gone."""
         if not self.is_closed:
             self._give(_Outgoing([memoryview(frame)], []))
 
     async def run(self) -> None:
-        """Take what the worker sends until it has closed its end, or sends what no worker sends."""
+        """Receive frames until the worker has closed its end, or sends an invalid one."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_rest)
             if not self.is_closed:
@@ -140,7 +140,7 @@ class Channel:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def refuse(self, problem: str) -> None:
-        """Listen no more to a worker that has sent what no worker sends, and have `run` end."""
+        """Stop reading from a worker that has sent an invalid frame, and have `run` end."""
         self._end(problem)
         self.hang_up()
 
@@ -186,7 +186,7 @@ class Channel:
                 await trio.lowlevel.checkpoint()
 
     def _write(self) -> bool:
-        """Write what goes without waiting; whether that is all."""
+        """Write as much as goes without waiting; returns whether that is all."""
         while self._outbox:
             outgoing = self._outbox[0]
             try:
@@ -245,7 +245,7 @@ class Channel:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Nobody knows what has been done with the worker's frame."""
+        """A handler has failed: the state of the worker's frame is unknown."""
         self._failures.note(
             "worker", error, f"{self._name}: what its worker says could not be taken; it is started anew"
         )

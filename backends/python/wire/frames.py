@@ -1,7 +1,7 @@
-"""The frames of a worker, as the server reads them: a pure codec, which trusts nothing that a worker sends.
+"""Parser of a worker's frames. Pure; validates everything that a worker sends.
 
-The format is described in `worker.trioton_worker.frames`. Whatever is not as described there is `BrokenFrame`.
-`heads` says what heads have, `tensor_columns`, `schemas` and `batch` what stands in the rest.
+The format is described in `worker.trioton_worker.frames`. Whatever is not as described there is `BrokenFrame`. `heads`
+says what heads have, `tensor_columns`, `schemas` and `batch` what stands in the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class BrokenFrame(Exception):
-    """A worker sent what no worker sends; it is not to be listened to any more."""
+    """A worker sent an invalid frame; nothing more is read from it."""
 
 
 class Frame(msgspec.Struct, eq=False):
@@ -38,7 +38,7 @@ class Frame(msgspec.Struct, eq=False):
 
 
 def encode(kind: int, head: dict[str, Any]) -> bytes:
-    """A frame that is nothing but its head."""
+    """A frame with nothing but a head."""
     return pack(kind, msgspec.json.encode(head))
 
 

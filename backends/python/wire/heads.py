@@ -1,4 +1,7 @@
-"""The heads of a worker's frames, as the server reads them. What they mean is in `worker.trioton_worker.frames`."""
+"""Typed heads (JSON) of a worker's frames.
+
+Their meaning is in `worker.trioton_worker.frames`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The schemas of requests and responses, as the server writes and reads them: a pure codec, which trusts nothing that a
-worker sends.
+"""Tensor schemas of worker frames (name, datatype, shape of each tensor), cached by both sides: the server's side.
 
 What a schema is stands in `worker.trioton_worker.frames`.
 """
@@ -63,13 +62,13 @@ class Schema:
 
 
 def padding_of(size: int) -> bytes:
-    """What follows a tensor of so many bytes."""
+    """The padding behind a tensor of so many bytes."""
     over = size % ALIGNMENT
     return _PADDING[over:] if over else b""
 
 
 class _Known(dict[K, "Schema"]):
-    """Schemas that are made when they are asked for the first time. It forgets all when there are too many."""
+    """Schemas that are made on first use; the cache is cleared when it is full."""
 
     def _keep(self, key: K, schema: Schema) -> Schema:
         if len(schema.data) <= LONGEST_KNOWN_SCHEMA:
@@ -80,7 +79,7 @@ class _Known(dict[K, "Schema"]):
 
 
 class SchemasByKey(_Known[SchemaKey]):
-    """To the worker, by what its tensors have in common."""
+    """Schemas of frames to the worker."""
 
     def __missing__(self, key: SchemaKey) -> Schema:
         text = msgspec.json.encode([(name, datatype.number, shape) for name, datatype, shape in key])
@@ -88,14 +87,14 @@ class SchemasByKey(_Known[SchemaKey]):
 
 
 class SchemasByText(_Known[bytes]):
-    """Of the worker, by their text. One that is no schema raises BrokenFrame."""
+    """Schemas of frames from the worker, by their text. An invalid one raises BrokenFrame."""
 
     def __missing__(self, text: bytes) -> Schema:
         return self._keep(text, _decode(text))
 
 
 class Schemas:
-    """Those of one worker."""
+    """The schemas of one worker."""
 
     __slots__ = ("by_key", "by_text")
 

@@ -1,4 +1,5 @@
-"""Tensors in the worker's frames: a pure codec, which trusts nothing that a worker sends.
+"""Codec of tensors in worker frames: gathered from requests, and read from what a worker sends. Pure; validates
+everything.
 
 How they lie there is described in `worker.trioton_worker.frames`.
 """

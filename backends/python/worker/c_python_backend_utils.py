@@ -1,4 +1,4 @@
-"""Triton's extension module by its name, for models that import it: the classes behind `pb_utils`."""
+"""Triton's C extension module by its name, for models that import its classes from there."""
 
 from trioton_worker.api import EXTENSION  # type: ignore[import-not-found]  # on the path only in the worker
 

@@ -1,5 +1,4 @@
-"""The program of a worker process: `python main.py CONTROL_FD`, with `host` behind it for several instances, or
-`fork_server` for a process that forks workers.
+"""The worker's program: `python main.py CONTROL_FD`, with `host` or `fork_server` behind it for those processes.
 
 Its server starts it; nobody else should.
 

@@ -1,4 +1,4 @@
-"""A process that another one of the server's has forked for it: watched, killed, and reaped by its parent.
+"""A forked process that is a grandchild of the server: watched by its pidfd, killed, and reaped by its parent.
 
 Flow: `host` or `fork_server` → [forked process].
 """
@@ -58,7 +58,7 @@ class ForkedProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def close(self) -> None:
-        """Kill what is left of it and its group, and have it reaped. Under a shield, and bounded."""
+        """Kill what is left of it and its group, and have its parent reap it. Shielded and bounded."""
         self.kill()
         with trio.move_on_after(_REAP_SECONDS):
             await self.wait_exit()

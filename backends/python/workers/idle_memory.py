@@ -1,4 +1,4 @@
-"""Memory that large batches have left, given back to the system when a worker has been idle for a while.
+"""Releases the memory that large batches have left, once a worker has been idle for a while.
 
 Segments of shared memory and the heaps of both sides are kept between batches on purpose: to fetch and clear their
 pages again costs more than all copies of the tensors. So only who has been idle gives back.
@@ -21,7 +21,7 @@ IDLE_SECONDS = 10.0
 
 
 class IdleMemory:
-    """Of one worker: its segments, and what its own heap keeps, by `trim_worker`. `is_idle` says whether it has no
+    """For one worker: its segments, and what its own heap keeps, by `trim_worker`. `is_idle` tells whether it has no
     batch."""
 
     def __init__(self, arena: Arena, is_idle: Callable[[], bool], trim_worker: Callable[[], None]) -> None:
@@ -31,7 +31,7 @@ class IdleMemory:
         self._is_refused = False
 
     async def run(self) -> None:
-        """Until cancelled, or the system takes nothing back."""
+        """Runs until cancelled, or until there is nothing to release."""
         if self._is_refused:
             return
         try:

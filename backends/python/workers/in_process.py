@@ -1,4 +1,4 @@
-"""Models in the server's own process, where its operator allows that: each instance is a thread.
+"""`ISOLATION: in_process`: instances as threads of the server's process, where the operator allows that.
 
 The thread runs the same code as a worker process does, over a socket as well, so all that is promised of models holds;
 but nothing can end the thread except the model itself, and what ends the process ends the server.
@@ -43,7 +43,7 @@ _UTILITIES: Mapping[str, Mapping[str, Any]] = {
 
 
 class InProcessModel:
-    """The module of one model version, imported once for all of its instances; let go of with the last one."""
+    """The module of one model version, imported once for all of its instances; dropped with the last one."""
 
     def __init__(self) -> None:
         self.maker = SharingMaker(self._load)
@@ -119,7 +119,8 @@ def _modules(path: str, folders: Sequence[str]) -> Iterator[Path]:
 
 
 def offer_utilities() -> None:
-    """What models import. There is one for all: its functions find out who calls them."""
+    """The module that models import as `triton_python_backend_utils`. There is one for all: its functions find out who
+    calls them."""
     for name, contents in _UTILITIES.items():
         if name not in sys.modules:
             module = ModuleType(name)
@@ -128,7 +129,7 @@ def offer_utilities() -> None:
 
 
 def place_of(module: ModuleType) -> str:
-    """Where a module lies; nowhere for one that has no file."""
+    """The file of a module; empty for one that has none."""
     names = getattr(module, "__dict__", {})  # some libraries' modules make up every attribute that they are asked for
     folders = list(names.get("__path__") or ())
     return names.get("__file__") or (f"{folders[0]}{os.sep}" if folders else "")

@@ -1,6 +1,6 @@
-"""The server's end of one worker: its process, its channel and its shared memory, as one thing that lives and dies.
+"""Worker link: the server's end of one worker, which owns its process, its channel and its shared memory.
 
-Who expects frames of the worker puts itself into `handlers`, by their kind; who waits for some into `at_end`.
+A receiver of frames registers in `handlers`, by their kind; whoever waits for some registers in `at_end`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ Ts = TypeVarTuple("Ts")
 
 
 class WorkerFailed(Exception):
-    """The worker says that the model has failed; the text is the model's. Returned, never raised."""
+    """The worker reports that the model has failed; the text is the model's. Returned, never raised."""
 
 
 Outcome: TypeAlias = DoneHead | WorkerFailed | WorkerGone
 
 
 class WorkerLink:
-    """To be closed by `stop` or `close`, whatever happens. Only while somebody attends to it, frames are read.
+    """Closed by `stop` or `close`, whatever happens. Frames are read only while a task runs `attend`.
 
-    `runner` serves at the other end of the socket `control`. `failures` counts defects in taking what it says.
+    `runner` is what serves the other end of the socket `control`. `failures` counts defects in the handling of its
+    frames.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class WorkerLink:
         self._awaited: trio.Event | None = None
 
     async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read what the worker sends, prints and logs until it is dead, then return; kills one that no longer speaks.
+        """Read frames, output and log messages until the worker is dead, then return; kills one whose channel has
+        ended.
 
         One task does it at a time; a second one waits for its turn.
         """
@@ -123,7 +125,7 @@ class WorkerLink:
             nursery.cancel_scope.cancel()
 
     async def attending(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What the work gives, attended if nobody attends already."""
+        """The result of the work, attended if no task attends already."""
         if self.is_attended:
             return await work()
         failure: Exception | None = None
@@ -137,12 +139,12 @@ class WorkerLink:
         return result
 
     def spawn(self, work: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """Run it beside the reading; cancelled when nobody attends any more. Only while attended, as handlers are."""
+        """Run it in the nursery of `attend`; cancelled when that ends. Only while attended."""
         assert self._tasks is not None
         self._tasks.start_soon(work, *args)
 
     async def request(self, kind: int, head: Mapping[str, Any]) -> Outcome:
-        """Ask for something other than a batch. Logs the traceback of a failure."""
+        """Send a request other than a batch, and wait for its answer. Logs the traceback of a failure."""
         assert self._awaited is None
         self._awaited = trio.Event()
         try:
@@ -187,7 +189,7 @@ class WorkerLink:
         return self.runner.tail
 
     def resident_bytes(self) -> int | None:
-        """What the worker has in memory; None where nobody can tell."""
+        """The resident memory of the worker; None if unknown."""
         return self.runner.resident_bytes()
 
     async def stop(self, *, is_patient: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What a worker prints: read from its pipe, logged line by line, its last lines kept for a failed load's error."""
+"""Worker output: reads stdout and stderr from a pipe into the log, and keeps the last lines for error messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A worker's process: started, watched, killed and reaped.
+"""Worker process: a process started by the server; watched, killed and reaped.
 
-Flow: [process] starts `worker/main.py` with one end of a socket pair; `channel` speaks over the other end.
-Whatever the worker and what it starts print goes to the log, and the last lines of it into a failed load's error.
+Flow: [process] starts `worker/main.py` with one end of a socket pair; `channel` speaks over the other end. Whatever the
+worker and what it starts print goes to the log, and the last lines of it into a failed load's error.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Messages between the server and a process of its own that starts others for it: a JSON object in each datagram, with
-file descriptors.
+"""Control socket of a process that starts others (host, fork server): JSON datagrams with file descriptors.
 
 Flow: [process control] → `worker.trioton_worker.datagrams`.
 """
@@ -40,7 +39,7 @@ class ProcessControl:
         return await self.receive()
 
     async def receive(self) -> tuple[Any, list[int]]:
-        """As an answer, to nothing that was asked. Raises HungUp."""
+        """Receive a message that was not asked for. Raises HungUp."""
         try:
             data, ancillary, _, _ = await self._socket.recvmsg(
                 _MESSAGE_SIZE, socket.CMSG_SPACE(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC

@@ -1,4 +1,4 @@
-"""`is_ready` of a model, asked while it runs batches: one question at a time, shared by all who want to know."""
+"""Readiness probe: `is_ready` of a model, one call at a time, shared by all who ask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("trioton.backends.python")
 
 
 class Readiness:
-    """Of one worker whose model has `is_ready`."""
+    """For one worker whose model has `is_ready`."""
 
     def __init__(self, link: WorkerLink) -> None:
         self._link = link

@@ -1,4 +1,5 @@
-"""What serves at the other end of a worker's socket: a process, a place in a shared one, or a thread here."""
+"""Runner: the interface to whatever serves a worker's socket, a process, a hosted instance, or a thread of the
+server."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ class Runner(Protocol):
     killed_text: str
 
     def resident_bytes(self) -> int | None:
-        """What it has in memory; None where it has ended, or nobody can tell."""
+        """Its resident memory; None where it has ended, or that is unknown."""
 
     @property
     def tail(self) -> list[str]:

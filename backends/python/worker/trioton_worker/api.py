@@ -1,4 +1,4 @@
-"""What `import triton_python_backend_utils as pb_utils` gives.
+"""The contents of the module that models import as `triton_python_backend_utils`.
 
 Names and texts are those of Triton's Python backend.
 """

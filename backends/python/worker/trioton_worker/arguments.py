@@ -1,4 +1,4 @@
-"""Argument conversion as pybind11 does it, which the Python backend's own classes are bound with.
+"""Argument conversion with pybind11's rules, which Triton's Python backend classes follow.
 
 Text may be str or UTF-8 bytes, an integer whatever `int()` takes but floats and text, a sequence no text. A model that
 runs here must run there, so nothing else is taken. Each function raises TypeError with the argument's name.

@@ -1,4 +1,4 @@
-"""One batch, between a frame and the model's objects."""
+"""Batches in the worker: EXECUTE frames to request objects, responses to EXECUTED frames."""
 
 from __future__ import annotations
 

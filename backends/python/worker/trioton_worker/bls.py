@@ -1,7 +1,7 @@
-"""Calls of other models from a model (BLS): `InferenceRequest.exec` and `async_exec`.
+"""BLS in the worker: `InferenceRequest.exec` and `async_exec`.
 
-A call crosses to the server as a request of the caller's batch, so that it ends when the caller's client leaves.
-Errors come as responses, never as exceptions.
+A call crosses to the server as a request of the caller's batch, so that it ends when the caller's client leaves. Errors
+come as responses, never as exceptions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TAKEN_AT_ONCE = UNTAKEN_RESPONSES // 2
 
 
 class _NotSent(Exception):
-    """The request cannot be; the text says why."""
+    """The request cannot be sent; the text says why."""
 
 
 def execute(request: Any, decoupled: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Calls to the server: asked from any thread or coroutine, answered by frames that some thread reads."""
+"""Calls from the worker to the server: made from any thread or coroutine, answered by frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's end of the socket: whole frames in, whole frames out, and the segments that come with them."""
+"""The worker's end of the socket: sends and receives whole frames, with file descriptors of segments."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Connection:
         return None
 
     def hang_up(self) -> None:
-        """Say no more, and hear no more."""
+        """Close both directions."""
         with suppress(OSError):  # the server was faster
             self._socket.shutdown(socket.SHUT_RDWR)
 

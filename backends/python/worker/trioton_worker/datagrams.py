@@ -1,4 +1,4 @@
-"""The socket of a process that starts workers for the server: one JSON object in each datagram, with descriptors."""
+"""The control socket of a host or fork server: JSON datagrams with file descriptors."""
 
 from __future__ import annotations
 

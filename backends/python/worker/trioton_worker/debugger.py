@@ -1,4 +1,4 @@
-"""A person's debugger in a worker: `breakpoint()` over a socket, or debugpy that waits to be attached to.
+"""Debugging a model in a worker: `breakpoint()` over a TCP socket, or debugpy.
 
 A worker has no terminal. Nothing here runs unless the model's settings ask for it: whoever can reach the port can run
 code in the worker.

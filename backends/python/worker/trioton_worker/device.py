@@ -1,4 +1,4 @@
-"""GPU memory: torch or cupy, whichever the model has imported, does all that is done on a device.
+"""GPU tensors in the worker, through torch or cupy, whichever the model has imported.
 
 The worker imports one only where the model has not, and something must be copied. Where a tensor came from does not
 matter: it is held as the library's own, and whatever filled it has ended. Streams: "Python Specification for DLPack".

@@ -1,4 +1,4 @@
-"""DLPack through numpy, which has no bfloat16: its tensors pass as 16-bit integers under another label.
+"""DLPack through numpy, with bfloat16 (which numpy lacks) as relabelled 16-bit integers.
 
 Structures: dlpack.h, version 0 ("dltensor" capsules, which every library still gives when no version is asked for).
 """

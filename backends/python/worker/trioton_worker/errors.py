@@ -1,4 +1,4 @@
-"""The errors of `triton_python_backend_utils`, and how an exception of a model reads to a client."""
+"""`TritonError` and `TritonModelException`, and the conversion of a model's exceptions to error texts."""
 
 from __future__ import annotations
 

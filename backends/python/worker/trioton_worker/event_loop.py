@@ -1,4 +1,4 @@
-"""The event loop of `async def execute`."""
+"""The asyncio event loop of models with `async def execute`."""
 
 from __future__ import annotations
 

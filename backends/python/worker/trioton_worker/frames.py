@@ -1,4 +1,4 @@
-"""What crosses the socket between server and worker. Both sides read this file; it does no I/O.
+"""Frame format of the socket between server and worker. Shared by both sides; no I/O.
 
     frame   = prefix, column, schemas, head, padding, body
     prefix    MAGIC, the kind, and the lengths of the other four in bytes
@@ -53,12 +53,12 @@ Shared memory: segments in slots, made and bounded by the server: in INPUT_SLOTS
 OUTPUT_SLOTS those that only the worker writes. A batch has one of each, if it is the only one in the worker; BESIDE
 says that there are others. New segments come as file descriptors with an EXECUTE frame, in place of what was in their
 slots; its head's `segments` says in which. There are two of each, so that one can be read while the other is written
-to: the server sends outputs from where they are, and gives no batch a segment that is still read.
-Where the model keeps inputs after `execute`, the server never writes to that segment again. The worker answers
-`wanted` (bytes) where the outputs did not fit their segment and came in the body. A large output that lies among the
-inputs already, because the model returns what it got, is not copied: the column has where it would begin in its
-segment, and where it does in that of the inputs, which the server has read before it writes there again. Where the
-model keeps inputs, and so may write to them, all outputs are in their own segment, whatever these places say.
+to: the server sends outputs from where they are, and gives no batch a segment that is still read. Where the model keeps
+inputs after `execute`, the server never writes to that segment again. The worker answers `wanted` (bytes) where the
+outputs did not fit their segment and came in the body. A large output that lies among the inputs already, because the
+model returns what it got, is not copied: the column has where it would begin in its segment, and where it does in that
+of the inputs, which the server has read before it writes there again. Where the model keeps inputs, and so may write to
+them, all outputs are in their own segment, whatever these places say.
 
 Whichever way they cross, the inputs in a worker are never more than the limit that INITIALIZE says in `byte_limit`, nor
 are the outputs of one EXECUTED, or the tensors of one RESPONSE, INFER, STREAM or RETURN.

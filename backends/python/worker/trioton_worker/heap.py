@@ -1,4 +1,4 @@
-"""The C library's heap, which keeps what large tensors have freed for the next ones."""
+"""Trimming of the C library's heap (glibc `malloc_trim`)."""
 
 from __future__ import annotations
 

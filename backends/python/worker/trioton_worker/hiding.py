@@ -1,4 +1,4 @@
-"""Keeps the server's own packages out of a model's sight.
+"""Import hook that hides the server's packages from models.
 
 They are an application's, with plain names, and under the server's interpreter they stand on the model's path: a
 model's `protocol.py` would be shadowed by the server's package, and a model could come to depend on it.

@@ -1,12 +1,12 @@
-"""A process that has several instances of one model: as its threads, or forked from it when the model is loaded.
+"""Host process: several instances of one model, as threads or as forks of it.
 
-Flow: server → [host] → a thread or process with a socket of its own, on which `serve` goes on as for any instance.
-Each message on the host's socket is one JSON object, with file descriptors:
+Flow: server → [host] → a thread or process with a socket of its own, on which `serve` goes on as for any instance. Each
+message on the host's socket is one JSON object, with file descriptors:
 
     {"do": "thread"}, socket, pipe      serve on the socket; the pipe is written to and closed at the end
     {"do": "load"}, file                load the model (JSON: the head of INITIALIZE) → {} or {"message", "traceback"}
     {"do": "fork"}, socket              serve on the socket in a new process → {"pid"}, its descriptor
-    {"do": "reap", "pid"}               that process has ended; let go of it
+    {"do": "reap", "pid"}               that process has ended; wait for it
 """
 
 from __future__ import annotations

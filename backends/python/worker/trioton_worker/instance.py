@@ -1,4 +1,4 @@
-"""The model's object, and the batches that it runs."""
+"""Model instance in the worker: owns the `TritonPythonModel` object and runs its batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ties a worker to its server: the worker never outlives it, and lets only it decide when to end.
+"""Ties the worker's life to the server's: dies with it, and ignores terminal signals meant for it.
 
-A terminal's Ctrl-C and a service manager's SIGTERM often go to every process of the server. The server drains then,
-and needs its workers for it; it ends them itself.
+A terminal's Ctrl-C and a service manager's SIGTERM often go to every process of the server. The server drains then, and
+needs its workers for it; it ends them itself.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Imports a model's file with its folders on the path: as `<version>.<file stem>`, or as `model` for a Python-based
-backend."""
+"""Imports a model's `model.py`: as `<version>.<file stem>`, or as `model` for a Python-based backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Logger`: a model's messages to the server's log."""
+"""`pb_utils.Logger`: log messages of a model, sent to the server's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading in an asyncio loop, for the coroutines in it that wait for answers.
+"""Reads the socket in an asyncio loop, for coroutines that wait for answers.
 
 A thread that read for them would have to wake the loop's for each answer. So the loop watches the socket itself, and
 reads whenever something has come and no thread reads already. When nothing has waited in it for a while it stops.

@@ -1,4 +1,4 @@
-"""Custom metrics: `MetricFamily` and its `Metric`.
+"""`pb_utils.MetricFamily` and `Metric`: custom metrics.
 
 The server holds the values, since several models and instances may share them; a worker checks what it can, and sends
 changes without waiting.

@@ -1,4 +1,4 @@
-"""`ModelConfig`: what `auto_complete_config` gets and returns.
+"""`ModelConfig`: the argument and result of `auto_complete_config`.
 
 Wraps the dictionary of the configuration's JSON text. Changes made in the dictionary itself count as well.
 """

@@ -1,4 +1,4 @@
-"""The model loading API, `load_model`, `unload_model` and `is_model_ready`, and where the model itself lies."""
+"""The model loading API (`load_model`, `unload_model`, `is_model_ready`), and `get_model_dir`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors between a model's objects and a frame's column, schemas and body."""
+"""Codec of tensors in frames: from and to model objects, with their schemas."""
 
 from __future__ import annotations
 

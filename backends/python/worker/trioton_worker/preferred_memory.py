@@ -1,4 +1,4 @@
-"""`PreferredMemory`: where a model wants the outputs of the models that it calls."""
+"""`PreferredMemory`: where a model wants the outputs of its BLS calls."""
 
 from __future__ import annotations
 

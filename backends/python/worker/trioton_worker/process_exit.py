@@ -1,4 +1,4 @@
-"""The end of this process where the model asks for it, or where nothing else is left to do."""
+"""Exit of the worker process, where the model asks for it or nothing is left to do."""
 
 from __future__ import annotations
 

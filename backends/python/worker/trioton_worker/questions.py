@@ -1,4 +1,4 @@
-"""What a model asks of the server besides inference: other models, and metrics."""
+"""Calls of a model to the server other than inference: model control and metrics."""
 
 from __future__ import annotations
 

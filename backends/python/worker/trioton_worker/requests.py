@@ -1,4 +1,4 @@
-"""`InferenceRequest`: one that the server has sent, or one that the model makes to call another model."""
+"""`InferenceRequest`: one received from the server, or made by the model for a BLS call."""
 
 from __future__ import annotations
 

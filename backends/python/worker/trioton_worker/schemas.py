@@ -1,4 +1,4 @@
-"""The schemas of requests and responses, as the worker writes and reads them; what they are stands in `frames`."""
+"""Tensor schemas of frames (name, datatype, shape of each tensor), cached by both sides: the worker's side."""
 
 from __future__ import annotations
 

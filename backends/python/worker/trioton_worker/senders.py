@@ -1,4 +1,4 @@
-"""`InferenceResponseSender`: responses to a request from any thread, also after `execute` has returned."""
+"""`InferenceResponseSender`: sends responses from any thread, also after `execute` has returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's loop: take what the server says, do it, answer, until it says finalize or is gone.
+"""The worker's main loop: receives frames, handles them, and ends with FINALIZE or with the server.
 
 Flow: server → connection → switchboard → [serve] → instance → the model's object, and back the same way.
 """

@@ -1,5 +1,4 @@
-"""One instance's side of the conversation with the server, and how the functions of `triton_python_backend_utils` find
-it: they have no object to ask.
+"""Session: one instance's conversation with the server, and how `pb_utils` functions find that of their caller.
 
 A process of its own has one session. Where several instances share a process, each has a session in its own thread;
 threads that a model has started are told by the files whose code they run.

@@ -1,4 +1,4 @@
-"""Stands for `__main__` in the processes that a model spawns: what a worker does that its model's modules count on."""
+"""Stand-in for `__main__` in processes that a model spawns (multiprocessing)."""
 
 from .hiding import hide_server
 

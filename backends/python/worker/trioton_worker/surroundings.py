@@ -1,4 +1,4 @@
-"""What a model finds around it in a worker's interpreter: what Triton's has, which embeds Python in its own program.
+"""Compatibility with Triton's embedded interpreter: `sys.argv`, `__main__` and `sys.path` as models find them there.
 
 There `sys.argv` is one empty text, `__main__` is an empty module without a file, and the working directory stands first
 on `sys.path`. Models meet it by argparse, unittest, absl or click, and by the processes that they spawn.

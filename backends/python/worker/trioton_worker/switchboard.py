@@ -1,4 +1,4 @@
-"""Who reads the socket: whichever thread waits, reads for all.
+"""Switchboard: whichever thread waits for a frame reads the socket for all threads.
 
 A worker has no thread that only reads: that would cost each batch a switch of threads. The main thread reads while it
 waits for a batch, and a thread that waits for an answer reads if nobody else does; what it reads for others it hands to

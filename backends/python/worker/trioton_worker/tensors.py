@@ -1,4 +1,4 @@
-"""`Tensor`, and the datatypes as models see them.
+"""`Tensor`, and its datatypes and memory.
 
 A received tensor is a view of the batch's memory: of the shared segment, or of the frame's body. Whoever holds the
 tensor or its array holds that memory; `batch.Batch` tells the server when a model holds it after `execute`.

@@ -1,4 +1,4 @@
-"""`InferenceTrace`: the trace of a request, as far as a model may see it."""
+"""`InferenceTrace`: the part of a request's trace that a model can see."""
 
 from __future__ import annotations
 
