@@ -1,4 +1,4 @@
-"""CPU affinity: on which cores threads run, and so whatever they start. An empty set of cores stands for all.
+"""CPU affinity: binds threads, and the processes that they start, to cores. An empty set of cores stands for all.
 
 Linux only: elsewhere nothing is bound.
 """

@@ -1,7 +1,7 @@
-"""The base of most backends: arrays in, arrays out, blocking code welcome.
+"""Base class of most backends: numpy arrays in and out, with blocking framework calls in the instance's own thread.
 
-A subclass says how to load, how to run one joined batch, and perhaps how to free and what its inputs and outputs
-are; this class does the rest of a batch's life. Everything a subclass writes runs in the instance's own thread:
+A subclass says how to load, how to run one joined batch, and perhaps how to free and what its inputs and outputs are;
+this class does the rest of a batch's life. Everything a subclass writes runs in the instance's own thread:
 
     model instance actor → execute → [thread: gather → run → scatter] → BatchResult
 

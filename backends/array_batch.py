@@ -1,4 +1,4 @@
-"""Requests to arrays and arrays to responses: the batch's gathering and scattering, free of any framework.
+"""Batch assembly: concatenates requests to arrays, and splits arrays into responses; independent of any framework.
 
 `BatchLayout` is made once per instance from the configuration; `backends.array_backend` calls it in the instance's
 thread, between taking a batch and answering it. Numbers are copied only where several requests are joined.

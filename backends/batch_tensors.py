@@ -1,4 +1,4 @@
-"""Ragged batches: inputs and outputs that the server makes for a batch whose requests have different shapes.
+"""Batch inputs and batch outputs: tensors that the server generates for ragged batches.
 
 `batch_input` tells the model where each request's part of a flat, ragged input lies; `batch_output` says by which
 input's shapes a flat output is cut up again. Source: Triton's ragged batching, `BatchInput` and `BatchOutput`.

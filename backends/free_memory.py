@@ -1,4 +1,4 @@
-"""Giving memory back to the system: what a model has freed, the C library keeps for later, and for each thread apart.
+"""Releases free heap memory to the system (glibc `malloc_trim`).
 
 Linux with glibc only: elsewhere nothing is done.
 """

@@ -1,4 +1,4 @@
-"""A batch on its way through its instance, and what is done on the host for it before and after its run.
+"""A batch in a model instance: its gather, run and scatter stages.
 
     gather (requests → arrays) → [the framework's run] → scatter (arrays → responses)
 

@@ -1,4 +1,4 @@
-"""One OS thread for one model instance.
+"""Instance thread: the OS thread in which one model instance makes all framework calls.
 
 Frameworks keep state per thread (CUDA contexts, allocator caches, handles) and block while they work, so an instance
 makes all its calls from one thread of its own, never from a shared pool. Trio's side pays one queue put per call and

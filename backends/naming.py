@@ -1,4 +1,4 @@
-"""Which argument or result of a model a name of the configuration means.
+"""Maps tensor names of a configuration to the arguments and results of a model.
 
 Source: the naming conventions of Triton's pytorch backend, tried in order and for all names together:
 

@@ -1,4 +1,4 @@
-"""Memory that is used up, on a device or the host, told from what frameworks raise.
+"""Recognises out-of-memory errors, of a device or the host, among the exceptions of frameworks.
 
 It fails the request, and the server goes on. The errors have no class in common, and many none of their own: their
 words tell.

@@ -1,4 +1,4 @@
-"""Shape rules for backends that know nothing of them: a backend around another one.
+"""Padding wrapper: applies shape rules around a backend that does not support them.
 
 Flow: model instance → [pad] → backend → [trim] → model instance. Made by the model actor where the configuration has
 shape rules and the backend does not follow them itself (`Backend.joins_requests`).

@@ -1,4 +1,4 @@
-"""Follows a model's shape rules: pads requests so that they share a batch, and trims the responses again.
+"""Padding: pads requests by shape rules so that they share a batch, and trims the responses.
 
 Flow: backend's `execute` → [pad] → model → [trim] → responses. Pure; called where a batch is gathered and scattered.
 """

@@ -1,4 +1,4 @@
-"""How a backend reads the strings of `parameters` and of accelerator parameters.
+"""Parsing of the string values in `parameters` and accelerator parameters.
 
 The rules and texts are those of Triton's common backend layer, so that a configuration means the same here.
 """

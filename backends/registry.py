@@ -1,4 +1,4 @@
-"""The backends this server knows, by name.
+"""Registry of backends, by name.
 
 A backend is an entry point of the group `trioton.backends`, so any installed package can add one:
 

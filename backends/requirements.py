@@ -1,4 +1,4 @@
-"""What to install when a model's framework is not there.
+"""Error texts for missing frameworks: what to install.
 
 The registry (which imports a backend's module) and `backends.array_backend` (whose subclasses may import while they
 load) turn an ImportError into the sentence made here.

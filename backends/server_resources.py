@@ -1,4 +1,4 @@
-"""What backends keep as long as their server lives, and not only for one model."""
+"""Resources that backends keep for the life of the server, beyond one model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server offers to its backends: its other models, and metrics of a model's own.
+"""Interfaces through which a backend's models call back: inference on other models, model control, custom metrics.
 
 `actors` implements these; a backend gets them with its `ModelSource`, and never sees more of the server.
 """

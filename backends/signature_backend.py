@@ -1,4 +1,4 @@
-"""Backends whose model files declare inputs and outputs: configurations are completed and checked by what they say."""
+"""Base class of backends whose model files declare their inputs and outputs (signatures)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a folder of files to typed model configurations: layout, parsing, validation, completion, version policies.
+"""Model repositories: from model directories and `config.pbtxt` to validated, typed model configurations.
 
 Private: what other packages may import of it is in `trioton` (`docs/api.md`).
 """

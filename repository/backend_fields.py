@@ -1,4 +1,4 @@
-"""Stage 1 of auto-completion: which backend a model is for, as its configuration and its files tell.
+"""Auto-completion, stage 1: deduces backend and platform of a model from its configuration and its files.
 
 Flow: parsed configuration -> [backend fields] -> validation -> the backend's own completion. Runs also where
 auto-completion is off. Source: Triton's auto-generated model configuration.

@@ -1,4 +1,4 @@
-"""What of a model can go on serving when its files have changed.
+"""Decides what of a loaded model can keep running when its files have changed (update without reload).
 
 Consulted by the model's life cycle. Pure functions. Source: Triton's rules of an update without reload.
 """

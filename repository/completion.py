@@ -1,4 +1,4 @@
-"""Stage 2 of auto-completion: what a configuration takes from the model itself, and whether the two agree.
+"""Auto-completion, stage 2: completes a configuration from the signature of the model, and checks that they agree.
 
 Flow: a backend opens the model and describes its tensors -> [completion] fills the configuration (auto-completion on)
 and checks the final one (always, before the model serves). The rules are those of Triton's onnxruntime backend; any

@@ -1,4 +1,4 @@
-"""What an ensemble says in its free `parameters`: when a step runs, and how many bytes may lie between its steps.
+"""The `parameters` of an ensemble that the server interprets: step conditions, and the byte budget.
 
 Both are ours; Triton has no such keys. `repository.validation_ensemble` judges them, `actors.ensemble.graph` and the
 ensemble runner follow them.

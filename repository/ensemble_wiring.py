@@ -1,4 +1,4 @@
-"""How the steps of an ensemble hang together: an order in which they can run, and which of them exclude each other.
+"""The dataflow of an ensemble's steps: topological order, cycles, and steps that exclude each other.
 
 Pure functions over tensor names; of the composing models only matters which inputs are optional. Used on an ensemble's
 own configuration (`repository.validation_ensemble`) and again when its composing models are known.

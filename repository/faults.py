@@ -1,4 +1,4 @@
-"""Every fault of a configuration, where `repository.validation` stops at the first.
+"""Finds all faults of a configuration, where `repository.validation` stops at the first.
 
 Each part is judged alone, in a configuration that has no other parts, and then the whole. So a fault is told once, and
 hides no other but those of the same part.

@@ -1,4 +1,4 @@
-"""Whether a model's files have changed since it was loaded."""
+"""Fingerprint of a model's files: tells whether they have changed since it was loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A directory made for a model, which lasts as long as somebody needs it."""
+"""Temporary directory of a model, reference-counted and deleted with the last user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The initial values of a sequence model's implicit states: zeros, or a file in `<model>/initial_state/`.
+"""Initial values of implicit sequence states: zeros, or a file in `<model>/initial_state/`.
 
 Flow: model directory and final configuration -> [initial_state] -> one tensor for each state input, as the first
 request of a sequence gets it. Source: Triton's `ModelSequenceBatching.InitialState`.

@@ -1,7 +1,7 @@
-"""Instance groups: how many instances of a model, and on which devices.
+"""Instance groups: expands `instance_group` to one entry per instance, with its device.
 
-Flow: configured groups -> [instance groups] with every default written in -> one placement per instance, for the
-model actor to start. Source: Triton's `ModelInstanceGroup`.
+Flow: configured groups -> [instance groups] with every default written in -> one placement per instance, for the model
+actor to start. Source: Triton's `ModelInstanceGroup`.
 """
 
 from __future__ import annotations

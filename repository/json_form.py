@@ -1,8 +1,8 @@
-"""The JSON form of `ModelConfig`: what the config endpoint shows, what a load override and `auto_complete_config` give.
+"""`ModelConfig` as JSON: the config endpoint's output, and the input of load overrides and `auto_complete_config`.
 
-Out: snake_case names, every scalar printed, enums as names, unset messages left out. In: protobuf's JSON mapping
-(also camelCase names and 64-bit integers as strings), enum names in any case, unknown fields refused.
-Source: Triton's model configuration extension.
+Out: snake_case names, every scalar printed, enums as names, unset messages left out. In: protobuf's JSON mapping (also
+camelCase names and 64-bit integers as strings), enum names in any case, unknown fields refused. Source: Triton's model
+configuration extension.
 """
 
 from __future__ import annotations

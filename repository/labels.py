@@ -1,4 +1,4 @@
-"""Label files: the names of an output's classes, one per line, for the classification extension."""
+"""Label files of the classification extension: one class name per line."""
 
 from __future__ import annotations
 

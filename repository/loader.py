@@ -1,4 +1,4 @@
-"""Reading one model's configuration from its directory.
+"""Reads one model's configuration from its directory.
 
 Flow: model directory -> [loader]: `config.pbtxt` or a load override, then stage 1 of completion -> refusal of what is
 not built, normalisation, validation -> the backend's completion.

@@ -1,4 +1,4 @@
-"""A model given by the files of a load call instead of a repository: a directory made of them, while it is needed."""
+"""Model files given by a load call instead of a repository, in a temporary directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between `ModelConfig` and the protobuf message `inference.ModelConfig`.
+"""Conversion between `ModelConfig` and the protobuf message `inference.ModelConfig`.
 
 Text format and JSON both go through the message, so that ranges, enums, maps and oneofs are judged once, by protobuf
 itself. `repository.pbtxt` and `repository.json_form` are the two callers.

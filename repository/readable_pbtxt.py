@@ -1,4 +1,4 @@
-"""A configuration as a person would write it: only what says something, in few lines.
+"""Writes a configuration as readable `config.pbtxt`: only fields that matter, in few lines.
 
 `repository.pbtxt` writes protobuf's own form, with every field that is set.
 """

@@ -1,4 +1,4 @@
-"""The repositories of a server, looked at as they are now; they can be registered and dropped while it runs.
+"""The model repositories of one server: lists their models; repositories can be added and removed at run time.
 
 Flow: repository paths → [repositories] → model control and the repository watcher.
 """

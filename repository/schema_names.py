@@ -1,4 +1,4 @@
-"""The names of the configuration's schema, to say which of them somebody meant who wrote another one."""
+"""Suggestions for misspelt names in a configuration."""
 
 from __future__ import annotations
 

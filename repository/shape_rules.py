@@ -1,4 +1,4 @@
-"""Shape rules: which dimensions of requests are padded so that more requests share a batch, and what is cut off again.
+"""Shape rules (padding): which dimensions are padded so that more requests share a batch, and trimmed in responses.
 
 Declared as JSON in the configuration's parameter `shape_rules` and read by `read_shape_rules`:
 

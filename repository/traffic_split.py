@@ -1,4 +1,4 @@
-"""A traffic split: a name under which requests go to weighted models or versions (A/B, canary, shadow).
+"""Traffic split: a model name whose requests are distributed over weighted models or versions (A/B, canary, shadow).
 
 It is a model directory of its own whose configuration says so, and no more:
 

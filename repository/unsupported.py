@@ -1,4 +1,4 @@
-"""What the schema has and this server has not built yet: refused at load, by a sentence that names the field.
+"""Configuration fields that are not supported: refused at load, by an error that names the field.
 
 `REFUSED` is the list of work to come: whoever builds a feature deletes its rows and adds its fields to `SUPPORTED`. A
 test holds both against the schema, so no field is silently ignored.

@@ -1,4 +1,4 @@
-"""Whether a configuration can be served, judged from itself alone, and the defaults that are written into it.
+"""Validation of a configuration by itself, and the defaults that are filled in.
 
 Flow: configuration as read -> `normalise` -> `validate(complete=False)` -> the backend's completion -> `normalise` ->
 `validate`. The order of rules and their texts are Triton's. The rules for parts of a configuration are in

@@ -1,4 +1,4 @@
-"""Rules for ensembles that the ensemble's own configuration can break.
+"""Validation rules for ensembles, as far as the ensemble's own configuration can break them.
 
 Part of `repository.validation`; the rules between an ensemble and the models of its steps are in
 `actors.ensemble.validation`. Source: Triton's `ModelEnsembling`. Ours are the rules for conditions, and that steps

@@ -1,4 +1,4 @@
-"""Rules for dynamic batching and sequence batching.
+"""Validation rules for dynamic batching and sequence batching.
 
 Part of `repository.validation`. Source: Triton's `ModelDynamicBatching`, `ModelSequenceBatching`.
 """

@@ -1,4 +1,4 @@
-"""Rules for a configuration's inputs, outputs, batch inputs and batch outputs.
+"""Validation rules for inputs, outputs, batch inputs and batch outputs.
 
 Part of `repository.validation`. Source: Triton's `ModelInput`, `ModelOutput`, `BatchInput`, `BatchOutput`.
 """

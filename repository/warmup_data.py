@@ -1,4 +1,4 @@
-"""The tensors of `model_warmup`: zeros, random values, or the bytes of a file in `<model>/warmup/`.
+"""Warm-up data: the tensors of `model_warmup` (zeros, random values, or files in `<model>/warmup/`).
 
 Flow: configuration and model directory -> [warmup data] -> the model instances run it after their load
 (`actors.instance.warmup`). Blocks where files are read. Source: Triton's `ModelWarmup`.

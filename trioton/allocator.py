@@ -1,4 +1,4 @@
-"""The C library's allocator, told to keep what large tensors free for the next ones.
+"""Tuning of glibc malloc: freed memory of large tensors is kept for the next ones (M_TRIM_THRESHOLD).
 
 As it is, it gives memory at the end of its heap back to the system when twice a tensor's size is free there, and
 fetches it again for the next request: a page fault for every 4 KiB, each of which the kernel clears. With some requests

@@ -1,4 +1,4 @@
-"""The command line: words to settings, and settings to a running server or the demo.
+"""Command line: parses arguments to settings, and runs the server or a subcommand.
 
 `trioton serve …` and `trioton …` are the same, as people type `tritonserver …`; `trioton run …` serves one model to the
 person who writes it. Usage errors go to stderr with exit code 1, as Triton's do.

@@ -1,5 +1,4 @@
-"""Flags of Triton's that are taken and have no effect here, so that command lines written for it work. Part of
-`trioton.settings`.
+"""Triton flags that are accepted without effect, for compatible command lines. Part of `trioton.settings`.
 
 What a flag would turn on and is not served is refused by name instead.
 """

@@ -1,4 +1,4 @@
-"""Control groups: how much memory and processor time the groups of this process leave to it, in versions 1 and 2.
+"""Control groups (cgroup v1 and v2): the memory and CPU limits of this process.
 
 Read from /proc/self/cgroup, /proc/self/mountinfo and the mounted hierarchies: the limit of any group from the process's
 own up to the mount's root counts. Source: cgroups(7), proc_pid_mountinfo(5), the kernel's pages on both versions.

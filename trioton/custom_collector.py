@@ -1,4 +1,4 @@
-"""The metrics that models count for themselves, as a collector of the exposition, beside those of the server."""
+"""Prometheus collector of the custom metrics that models define."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton's debugging variables: how long schedulers and gRPC calls are held, so that they can be tested from outside.
+"""Triton's debugging variables (`TRITONSERVER_DELAY_*`): artificial delays in schedulers and gRPC calls, for tests.
 
 `settings_from` reads them once; where none is set, nothing of this is in the server. Source: the variables
 TRITONSERVER_…DELAY_… of Triton's schedulers and of its gRPC frontend.

@@ -1,4 +1,4 @@
-"""The core as the gRPC edge sees it where Triton's debugging variables hold its calls (`trioton.debug_delays`).
+"""A wrapper of the core that delays gRPC calls, where debugging variables ask for it (`trioton.debug_delays`).
 
 Flow: gRPC edge → [delayed core] → core. The composition root puts it there only where a variable is set.
 """

@@ -1,4 +1,4 @@
-"""`trioton demo`: build a repository of real models, serve it, and show what they answer to real inputs.
+"""`trioton demo`: builds a repository of real models, serves it, and prints their responses to real inputs.
 
 Building and asking are the examples' own scripts, each run in a process of its own, as a reader would run them; the
 server runs here. Ctrl-C ends everything in order, at any time.

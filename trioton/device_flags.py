@@ -1,4 +1,4 @@
-"""The flags about GPUs: which are used, and how much memory the server keeps for copies. Part of `trioton.settings`."""
+"""Flags for GPUs and their memory pools. Part of `trioton.settings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flags that the HTTP and the gRPC edge have in common, declared once. Part of `trioton.settings`.
+"""Flags that the HTTP and the gRPC edge have in common. Part of `trioton.settings`.
 
 The dataclass fields are made by functions, as those of `trioton.flags`; `trioton.http_flags` and `trioton.grpc_flags`
 have the classes.

@@ -1,4 +1,4 @@
-"""The three services in front of the core, as the settings want them: gRPC, HTTP and metrics.
+"""Composes the gRPC, HTTP and metrics services from the settings.
 
 Part of the composition root: here a setting becomes a part of an edge. `trioton.server` opens and closes what this
 module makes.

@@ -1,4 +1,4 @@
-"""The end of a server in its steps: not ready any more, then no new work, then nothing that still runs.
+"""Shutdown sequence of a server: not ready, then no new requests, then drained.
 
 Part of `trioton.server`, which closes the edges and the models after it. Source: Triton, "Start and exit"; the first
 step, during which a server that is not ready goes on answering, is ours.

@@ -1,7 +1,7 @@
-"""Prometheus text from a registry, with the names of counters as they are.
+"""Prometheus text format of a registry, with counter names unchanged.
 
-prometheus-client's own writer appends `_total` to the name of every counter. Triton's counters have no such ending,
-and dashboards ask for Triton's names. Source: Prometheus, "Text-based format" 0.0.4.
+prometheus-client's own writer appends `_total` to the name of every counter. Triton's counters have no such ending, and
+dashboards ask for Triton's names. Source: Prometheus, "Text-based format" 0.0.4.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flags as data: one row per flag, and the readers that turn arguments and environment into typed values.
+"""Command-line flags as data: one dataclass field per flag, and parsers from arguments and environment to typed values.
 
 A settings class is a frozen dataclass whose fields are made with `flag`, `repeatable` and `switch`; its field names are
 the flags' names with `_` for `-`. `read_words` and `read_environment` are pure; `trioton.cli` joins them.

@@ -1,4 +1,4 @@
-"""Readings of the machine's NVIDIA GPUs, from the driver's management library (NVML), where it is present."""
+"""NVIDIA GPU readings (utilisation, memory, power) through NVML, where it is present."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF009 (the defaults are fields, made by functions)
-"""The flags of the gRPC edge, and what they say together. Part of `trioton.settings`.
+"""Flags of the gRPC edge. Part of `trioton.settings`.
 
 Names and units are Triton's where it has the flag; times are in milliseconds.
 """

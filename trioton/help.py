@@ -1,4 +1,4 @@
-"""The texts of `--help`: what one needs first on one screen, and the flags by group, made from their table."""
+"""`--help` texts: the most used flags on one screen, and all flags by group, generated from their table."""
 
 from __future__ import annotations
 

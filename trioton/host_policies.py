@@ -1,4 +1,5 @@
-"""Host policies: which of the machine's cores instances run on. `--host-policy`, read and looked up on this machine.
+"""Host policies (`--host-policy`): CPU cores and NUMA nodes that model instances are bound to. `--host-policy`, read
+and looked up on this machine.
 
 Source: Triton's host policies.
 """

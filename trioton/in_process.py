@@ -1,4 +1,4 @@
-"""What a program may ask of the models of a server in its own process; public as `trioton.server.Models`."""
+"""In-process inference: the models of a server for a program in the same process; public as `trioton.server.Models`."""
 
 from __future__ import annotations
 

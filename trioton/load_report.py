@@ -1,9 +1,7 @@
-"""What a load report says of this server: how full the key-value cache of its language model is, as the model's own
-metrics have it.
+"""Load report (ORCA): key-value cache utilisation of a language model, from the model's own metrics.
 
 Flow: custom metrics of a model → registry → [load report] → `protocol.http.handlers.load_report` → header of a
-response.
-Source: Triton's ORCA headers.
+response. Source: Triton's ORCA headers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The flags about how models are loaded and where their instances run. Part of `trioton.settings`."""
+"""Flags for loading models and placing their instances. Part of `trioton.settings`."""
 
 from __future__ import annotations
 

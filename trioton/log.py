@@ -1,10 +1,10 @@
-"""Log lines in Triton's two layouts, on the standard library's logging.
+"""Logging in Triton's two line formats, on the standard library's logging.
 
-Every module logs to the logger of its own name. Only a process that is a server (the command line) calls
-`logging_to`; a `trioton.server.Server` inside another program leaves that program's logging alone. What clients change
-over the protocols comes through a `ServerLog`. Source: Triton, "Logging": info goes to stdout, warnings and errors to
-stderr, with a log file everything goes there; times are UTC; messages are quoted and escaped as JSON strings, so that
-none can forge a line, but for tables.
+Every module logs to the logger of its own name. Only a process that is a server (the command line) calls `logging_to`;
+a `trioton.server.Server` inside another program leaves that program's logging alone. What clients change over the
+protocols comes through a `ServerLog`. Source: Triton, "Logging": info goes to stdout, warnings and errors to stderr,
+with a log file everything goes there; times are UTC; messages are quoted and escaped as JSON strings, so that none can
+forge a line, but for tables.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Readings of the machine: how busy its processors are, how much of its memory is used, and how much of both this
-process may have. From /proc, where present."""
+"""Machine readings: CPU utilisation, memory use, and the limits of this process. From /proc,
+where present."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of the machine: its processors and memory, its GPUs, and pinned memory. What cannot be read is left out.
+"""Machine metrics: CPU, memory, GPUs and pinned memory. What cannot be read is left out.
 
 Names, units and help texts are those of Triton's metrics.
 """

@@ -1,4 +1,4 @@
-"""The metrics that a server shows: what the actors have counted, and the machine's load, read when they are asked for.
+"""The Prometheus metrics of a server, collected on each scrape from the actors and the machine.
 
 Names, labels and help texts are those of Triton's metrics extension (Triton, "Metrics"). Each server has a registry of
 its own. `protocol.http.metrics` serves what `Metrics.render` gives.

@@ -1,4 +1,4 @@
-"""`--metrics-config`: which groups of metrics there are, and the quantiles of the summaries."""
+"""The flag `--metrics-config`: metric groups, and the quantiles of summaries."""
 
 from __future__ import annotations
 

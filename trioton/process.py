@@ -1,4 +1,4 @@
-"""A server as a process: signals and exit codes around one `Server`.
+"""A server as a process: signals and exit codes.
 
 The first SIGINT or SIGTERM drains; a second one, or the end of the exit timeout, ends the process at once. The exit
 code is 0 only if nothing was cut off. Source: Triton, "Start and exit".

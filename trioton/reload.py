@@ -1,4 +1,4 @@
-"""`trioton run --reload`: loads a model again when its files have changed.
+"""`trioton run --reload`: watches the files of a model and reloads it when they change.
 
 Flow: files → [reloader] → core → model manager, which loads the model beside the one that serves, swaps the two, and
 lets the old one finish its requests. Files are looked at again and again: that works on every file system, also on

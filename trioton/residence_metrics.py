@@ -1,4 +1,4 @@
-"""The metrics of the memory budget, where there is one."""
+"""Metrics of the memory budget, where one is set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trioton run`: one model, served to the person who writes it.
+"""`trioton run`: serves one model, for the person who develops it.
 
 Flow: words → [run]: which directory is the model, and settings that suit a person at work → `trioton.process`.
 """

@@ -1,4 +1,4 @@
-"""The flags of what all models share: the response cache and the rate limiter.
+"""Flags of the response cache and the rate limiter.
 
 Part of `trioton.settings`; here their texts become what the actors take.
 """

@@ -1,8 +1,8 @@
-"""Everything that can be configured, as one frozen typed object.
+"""All settings of a server, as one frozen typed object.
 
-Names, defaults and units are those of Triton's flags. `trioton.cli` makes it from the command line and the
-environment, a program that embeds a `trioton.server.Server` makes it directly; `trioton.server` hands each part of the
-server what it needs of it.
+Names, defaults and units are those of Triton's flags. `trioton.cli` makes it from the command line and the environment,
+a program that embeds a `trioton.server.Server` makes it directly; `trioton.server` hands each part of the server what
+it needs of it.
 """
 
 from __future__ import annotations

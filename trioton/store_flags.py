@@ -1,4 +1,4 @@
-"""The flags about model repositories in object stores. Part of `trioton.settings`."""
+"""Flags for model repositories in object stores. Part of `trioton.settings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain text tables, and the one that a server shows when it has started: models, versions and status."""
+"""Plain text tables, and the start-up table of models, versions and status."""
 
 from __future__ import annotations
 

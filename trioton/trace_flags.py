@@ -1,4 +1,4 @@
-"""The flags of tracing: `--trace-config [<mode>,]<setting>=<value>`, and the older flags that it replaces.
+"""Flags of tracing: `--trace-config [<mode>,]<setting>=<value>`, and the deprecated flags that it replaces.
 
 Source: Triton, "Command-line flags" and "Tracing".
 """

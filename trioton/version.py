@@ -1,4 +1,4 @@
-"""Which version of Trioton this is, and of which commit: `trioton version`."""
+"""The version and commit of Trioton: `trioton version`."""
 
 from __future__ import annotations
 

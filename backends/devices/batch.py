@@ -1,7 +1,7 @@
-"""Batches of an instance whose model computes on a device: what is there already stays there, the rest is copied.
+"""Batch assembly on a device: inputs already there are used in place, the rest is copied.
 
-In the place of `backends.array_batch.BatchLayout`, with device tensors for arrays of numbers. Strings and the
-values of shape tensors are the host's.
+In the place of `backends.array_batch.BatchLayout`, with device tensors for arrays of numbers. Strings and the values of
+shape tensors are the host's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The runtime of NVIDIA GPUs, through cupy. Not seen running on a GPU.
+"""CUDA runtime, through cupy. Not seen running on a GPU.
 
 Source: cupy's "Low-level CUDA support"; CUDA Runtime API, "Stream Management" and "Memory Management".
 """

@@ -1,4 +1,4 @@
-"""The devices of one server: their memory within the limits of its flags, and streams for its model instances."""
+"""The devices of one server: memory pools within the limits of its flags, and streams for its model instances."""
 
 from __future__ import annotations
 

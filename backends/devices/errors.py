@@ -1,4 +1,4 @@
-"""What goes wrong in calls of a device's runtime, as our errors."""
+"""Errors of a device's runtime, translated to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which accelerators this machine has, and how full they are."""
+"""Device discovery: the accelerators of this machine, and their free memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool of pinned host memory of one server (`--pinned-memory-pool-byte-size`).
+"""Pinned host memory pool of one server (`--pinned-memory-pool-byte-size`).
 
 A device copies from and to pinned memory beside its other work; pageable memory it copies through a buffer of the
 driver's, and the thread waits. Pinning takes long, so what was pinned stays so and is used again.

@@ -1,4 +1,5 @@
-"""The seam to one GPU: memory, streams and copies. Whatever the server does on a device by itself goes through here.
+"""Device runtime interface: memory, streams and copies on one GPU. Whatever the server does on a device by itself goes
+through here.
 
 `backends.devices.cuda` is the only implementation; tests have another one in host memory.
 """

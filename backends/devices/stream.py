@@ -1,4 +1,4 @@
-"""A stream of one model instance: how tensors come to its device, and back.
+"""Device stream of one model instance: asynchronous copies to and from its device.
 
 The instance owns it and uses it in its own thread. What is enqueued on it runs beside the work of other instances;
 `synchronize` is the one place that waits, and until then it keeps all that its copies read and write.

@@ -1,1 +1,1 @@
-"""Repository agents: what looks at a model's folder, or gives another one, before the model is loaded."""
+"""Repository agents: plug-ins that check or replace the files of a model before each load."""

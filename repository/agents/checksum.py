@@ -1,4 +1,4 @@
-"""The agent `checksum`: a model is loaded only if its files have the digests that its configuration gives.
+"""The agent `checksum`: refuses a load if the model's files differ from the digests in its configuration.
 
     model_repository_agents {
       agents [ { name: "checksum" parameters [ { key: "MD5:1/model.onnx" value: "2f3c…" } ] } ]

@@ -1,4 +1,4 @@
-"""The repository agents this server knows, by name.
+"""Registry of repository agents, by name.
 
 `checksum` comes with the server. Any installed package can add one by an entry point of the group
 `trioton.repository_agents`:

@@ -1,4 +1,4 @@
-"""The local cache of a server's stores: files by what they are in their store, and folders of models made of them.
+"""Local cache of object stores: downloaded files by identity (key, ETag, size), and model folders linked from them.
 
     <root>/files/<two digits>/<digest>.<time>  a file, by bucket, key, ETag and size, with its time of change by which
                                                one is known that somebody has written to; never changed, only removed

@@ -1,4 +1,4 @@
-"""One bucket of an object store: listing and reading.
+"""Client of one bucket of an object store: listing and reading.
 
 Flow: snapshots and downloads → [client] → obstore, which retries what may succeed the next time. The only module that
 imports obstore, and only when a store is opened. Everything here blocks.

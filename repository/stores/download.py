@@ -1,4 +1,4 @@
-"""A model's folder on this machine, made of what the cache has and what must be downloaded.
+"""Builds a model's folder on local disk, from cached files and downloads.
 
 Flow: snapshot → [download] → a folder as of a local repository. Blocks; `actors/lifecycle/download.py` runs the parts
 of the files beside each other, in threads.

@@ -1,4 +1,4 @@
-"""What went wrong in a store, in one sentence.
+"""Object store errors, translated from the library's error texts.
 
 The library's errors carry the store's answer only as text, so the text is read here and nowhere else.
 """

@@ -1,4 +1,4 @@
-"""Models of a store, as one listing saw them.
+"""Snapshot: the models and files of a store, as of one listing.
 
 Flow: listing → [snapshot] → the model's fingerprint, or its download. A snapshot never changes: what is downloaded is
 what was listed, or nothing.

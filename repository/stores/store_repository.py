@@ -1,4 +1,4 @@
-"""Repositories in stores, and what all of a server's share: the environment with the credentials, and the cache."""
+"""A repository in an object store, and what all of a server share: credentials and cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's class and what its `initialize` gets, for tests that make the object themselves."""
+"""Helpers for tests that construct a `TritonPythonModel` themselves: its class, and the arguments of `initialize`."""
 
 from __future__ import annotations
 

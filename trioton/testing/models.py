@@ -1,4 +1,4 @@
-"""A model that a test has: how it is asked, and what it answers.
+"""A served model in a test: its inference calls and their results.
 
 Flow: test → [models] → core → scheduler → model instance.
 """

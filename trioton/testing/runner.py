@@ -1,4 +1,4 @@
-"""A Trio loop in a thread of its own, for tests that do not run on Trio."""
+"""A Trio event loop in a thread, for tests that do not run on Trio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands for people who put repositories together: `trioton config`, `trioton doctor`, `trioton repo`.
+"""Command-line tools for model repositories: `trioton config`, `trioton doctor`, `trioton repo`.
 
-They go the way of a server up to where it would load a model (`prepared`), and serve nothing.
+They do what a server does up to where it would load a model (`prepared`), and serve nothing.
 """

@@ -1,4 +1,4 @@
-"""Putting a model into a repository: beside everything else first, looked at as a server would, then moved into place.
+"""Adds a model to a repository atomically: staged in a hidden folder, checked as by a server, then moved into place.
 
 What a running server sees is the repository before or after, never a half of it: the parts are made in a hidden folder
 of the repository, where no server looks for models, and renamed. Whatever goes wrong, nothing is left.

@@ -1,4 +1,4 @@
-"""`trioton config`: the configuration that a server would use for a model, with everything completed."""
+"""`trioton config`: prints the completed configuration that a server would use for a model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`trioton doctor`: whether a server would load every model of some repositories, and what to mend where not.
+"""`trioton doctor`: checks whether a server would load every model of some repositories, and suggests fixes.
 
-Flow: repositories → `layout_checks` → for each model `model_checks`, with a server's way (`prepared`) → `findings`.
+Flow: repositories → `layout_checks` → for each model `model_checks`, prepared as by a server (`prepared`) → `findings`.
 """
 
 from __future__ import annotations

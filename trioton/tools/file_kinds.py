@@ -1,4 +1,4 @@
-"""What a model file is for, as its beginning or its suffix tells: forests, and files that no backend reads as is."""
+"""Detects the format of a model file by its content or suffix."""
 
 from __future__ import annotations
 

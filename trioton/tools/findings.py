@@ -1,4 +1,4 @@
-"""What `trioton doctor` has found, and how it reads: as text for people, as JSON for programs."""
+"""Findings of `trioton doctor`, and their output as text or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flags of the commands in this folder: those of a server that decide what it makes of a model."""
+"""Flags of the tools: those server flags that affect how a model is configured."""
 
 from __future__ import annotations
 

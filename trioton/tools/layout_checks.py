@@ -1,4 +1,4 @@
-"""Whether folders and files lie where a server looks for them; part of `trioton doctor`."""
+"""Checks of the directory layout of a repository; part of `trioton doctor`."""
 
 from __future__ import annotations
 

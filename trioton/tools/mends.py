@@ -1,4 +1,4 @@
-"""What to do about an error that the server would have told, by the error's text."""
+"""Suggested fixes of `trioton doctor`, by the text of the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with one model, its configuration and the files that this names; part of `trioton doctor`."""
+"""Checks of one model, its configuration and the files that it names; part of `trioton doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody has who wants to put a model into a repository: a file, a folder of files, or a whole model directory.
+"""The sources of `trioton repo add`: a model file, a folder of files, or a whole model directory.
 
 Flow: a path → [model_sources]: the model's name, its files by their places in a model directory, and a configuration to
 begin with → `adding`.

@@ -1,4 +1,4 @@
-"""Models made ready as a server does it, short of loading them: read, completed, judged, composed.
+"""Prepares models as a server does, short of loading them: configuration read, completed, validated, composed.
 
 Flow: model directories → [prepared] → completed configurations, or what is wrong, for the commands beside it.
 """

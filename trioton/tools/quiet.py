@@ -1,4 +1,4 @@
-"""Commands that print an answer keep the log to themselves: what it says is in the answer, or is in its way."""
+"""Silences the log for commands that print a result to stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trioton repo add`: a model file becomes a model of a repository, with a configuration made from it."""
+"""`trioton repo add`: adds a model file to a repository, with a generated configuration."""
 
 from __future__ import annotations
 

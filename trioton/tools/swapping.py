@@ -1,4 +1,4 @@
-"""Two paths change places in one step, where the system can do that: Linux, on most file systems.
+"""Atomic exchange of two paths (renameat2), where the system supports it.
 
 Source: renameat2(2).
 """
