@@ -57,7 +57,7 @@ from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
-from protocol.reactor.poller import the_poller
+from protocol.reactor.drivers import the_poller
 from protocol.reactor.tls import CertificateError
 from protocol.server_settings import LogControl, LogSettings
 from protocol.shared_memory.table import SharedMemoryTable
@@ -197,7 +197,8 @@ class Server:
             ExitTimeoutExpired: see `stop`.
         """
         failure: StartError | None = None
-        with the_poller().busy.limited_to(self.settings.busy_poll_seconds()), self._scope:
+        poller = the_poller(self.settings.poller)
+        with poller.busy.limited_to(self.settings.busy_poll_seconds()), self._scope:
             for notice in self.settings.notices():
                 logger.warning("%s", notice)
             await self._check_repositories()

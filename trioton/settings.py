@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, cast
 
 from actors.instance.rate_limit_policy import RateLimitResource
 from actors.tracing.settings import TracerSettings
+from protocol.reactor.drivers import PollerKind
 from repository.layout import ModelDirectory, Repository
 from repository.stores.store_repository import Stores
 from repository.stores.urls import StoreUrl
@@ -133,6 +134,10 @@ def verbosity(text: str) -> int:
 
 def log_format(text: str) -> LogFormat:
     return cast(LogFormat, choice("default", "ISO8601")(text))
+
+
+def _poller_kind(text: str) -> PollerKind:
+    return cast(PollerKind, choice("inline", "task")(text))
 
 
 _PORT = integer(0, 65535)
@@ -260,6 +265,15 @@ class Settings(CompatibilityFlags, LoadingFlags, DeviceFlags, StoreFlags, HttpFl
         help="How long to look for requests and for answers of workers before sleeping, where they have come sooner "
         "than that lately; 0 for never. It answers quick requests sooner, and takes as much of one core. Where absent, "
         "200, or 0 where the server has less than two cores.",
+    )
+    poller: PollerKind = flag(  # noqa: RUF009 (a field, as its neighbours)
+        "inline",
+        _poller_kind,
+        group=SERVER,
+        metavar="{inline,task}",
+        help="How sockets of clients and workers are waited for. inline: in place of Trio's own wait for I/O, with one "
+        "private attribute of Trio's. task: by a task, with Trio's public interface only; it takes more processor time "
+        "for each request, and does not busy-poll. Where the attribute is missing, it is task.",
     )
     drain_secs: int = flag(
         0,

@@ -18,9 +18,9 @@ from protocol.grpc.connection.connection import Connection
 from protocol.grpc.inference.direct_infer import DirectInfer
 from protocol.grpc.services.handlers import grpc_handlers
 from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings, Keepalive
+from protocol.reactor.drivers import the_poller
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
-from protocol.reactor.poller import the_poller
 from protocol.reactor.replies import Replies
 from protocol.reactor.tls import agreed_protocol, server_stream
 from protocol.services import EdgeServices

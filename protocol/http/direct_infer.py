@@ -30,7 +30,7 @@ from protocol.http.handlers.infer import encode, encode_at_once, infer
 from protocol.http.head import Head
 from protocol.http.reply import Reply
 from protocol.messages import LATEST_VERSION, InferenceResponse
-from protocol.reactor.poller import the_poller
+from protocol.reactor.drivers import the_poller
 from protocol.reactor.replies import PendingReply, Replies, describe_pending
 
 logger = logging.getLogger(__name__)

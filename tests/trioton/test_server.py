@@ -17,7 +17,7 @@ import tritonclient.grpc
 from actors.core.server_core import ServerCore
 from protocol.errors import Unavailable
 from protocol.messages import InferenceRequest, Tensor
-from protocol.reactor.poller import the_poller
+from protocol.reactor.drivers import InlineDriver, PollerKind, TaskDriver, the_poller
 from tests.e2e.repository import add_add_sub, copy_python_model
 from trioton.server import Server, StartError, address_text, open_server
 from trioton.settings import Settings
@@ -120,6 +120,21 @@ async def test_of_two_servers_the_one_that_ends_leaves_the_other_its_way_of_wait
         async with open_server(settings(one, busy_poll_microseconds=0)):
             assert the_poller().busy.limit == 300e-6
         assert the_poller().busy.limit == 300e-6
+
+
+@pytest.mark.parametrize("kind", ["inline", "task"])
+def test_how_sockets_are_waited_for_can_be_set(one: Path, kind: PollerKind) -> None:
+    """In a run of its own: the first server of a run decides."""
+    drivers: list[trio.abc.Instrument] = []
+
+    async def main() -> None:
+        async with open_server(settings(one, poller=kind)) as server:
+            drivers.extend(trio._core._run.GLOBAL_RUN_CONTEXT.runner.instruments["_all"])
+            assert (await get(server, "/v2/health/ready")).status_code == 200
+            assert (await server.core.infer(add_sub_request("first"))).outputs
+
+    trio.run(main)
+    assert [type(each) for each in drivers] == [InlineDriver if kind == "inline" else TaskDriver]
 
 
 @pytest.mark.parametrize(("cores", "seconds"), [(0.5, 0.0), (1.0, 0.0), (2.0, 200e-6), (64.0, 200e-6)])

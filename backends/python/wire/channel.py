@@ -17,7 +17,8 @@ import trio
 from backends.python.wire.frames import BrokenFrame, Frame, FrameReader
 from protocol.failures import CallbackFailures
 from protocol.messages import Buffer
-from protocol.reactor.poller import Poller, the_poller
+from protocol.reactor.drivers import the_poller
+from protocol.reactor.poller import Poller
 from protocol.sync.wakeup import Wakeup
 
 _READ_SIZE = 1 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from protocol.reactor.poller import the_poller
+from protocol.reactor.drivers import the_poller
 from tests import descriptors
 from tests.marked_processes import is_marked
 

@@ -10,9 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.reactor import poller
+from protocol.reactor import drivers, poller
 from protocol.reactor.busy_polling import BusyPolling, Events
-from protocol.reactor.poller import the_poller
+from protocol.reactor.drivers import InlineDriver, TaskDriver, the_poller
+from protocol.reactor.poller import Poller
+from protocol.reactor.socket_tasks import SocketTasks
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -34,14 +36,22 @@ def busy_polling(look: Callable[[float, int], Events]) -> BusyPolling:
     return made
 
 
-@pytest.fixture(params=["in its place", "in its place, busily", "by Trio"])
+@pytest.fixture(params=["inline", "inline, busily", "task", "a task for each socket"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """By Trio is how it waits where Trio does not show its own wait."""
-    if request.param == "by Trio":
-        monkeypatch.setattr(poller, "_descriptor_of_loop", lambda: None)
-    elif request.param == "in its place, busily":
+    if request.param == "task":
+        monkeypatch.setattr(drivers, "trio_epoll_descriptor", lambda: None)
+    elif request.param == "a task for each socket":
+        monkeypatch.setattr(drivers, "has_epoll", lambda: False)
+    elif request.param == "inline, busily":
         monkeypatch.setattr(poller, "BusyPolling", busy_polling)
     return str(request.param)
+
+
+def inline_driver() -> InlineDriver:
+    """One beside the run's own, to be told what Trio tells that."""
+    made = InlineDriver(the_poller())
+    trio.lowlevel.add_instrument(made)
+    return made
 
 
 class Turns(trio.abc.Instrument):
@@ -122,11 +132,12 @@ async def test_deadlines_pass_while_sockets_are_called(pair: Pair) -> None:
 
 async def test_trio_does_not_sleep_on_behind_a_deadline(pair: Pair) -> None:
     """It has told how long it will sleep before the poller did so in its place."""
+    driver = inline_driver()
     the_poller().add(pair[0], echo(pair[0]), no_defect)
-    the_poller().before_io_wait(0.01)
+    driver.before_io_wait(0.01)
     assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 0
     with trio.CancelScope(deadline=trio.current_time() + 0.01):
-        the_poller().before_io_wait(0.02)
+        driver.before_io_wait(0.02)
         assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 1
         await trio.lowlevel.cancel_shielded_checkpoint()
     the_poller().remove(pair[0])
@@ -140,10 +151,11 @@ async def test_nor_behind_one_that_a_call_has_moved_away(pair: Pair) -> None:
         watched.recv(100)
         moved.deadline = trio.current_time() + 3600
 
+    driver = inline_driver()
     the_poller().add(watched, call, no_defect)
     with trio.CancelScope(deadline=trio.current_time() + 0.01) as moved:
         other.sendall(b"x")
-        the_poller().before_io_wait(0.02)
+        driver.before_io_wait(0.02)
         assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 1
         await trio.lowlevel.cancel_shielded_checkpoint()
     the_poller().remove(watched)
@@ -166,13 +178,14 @@ async def test_trio_is_kept_awake_where_a_call_takes_away_what_was_there_for_it(
             await trio.lowlevel.wait_readable(waited)
         closed.set()
 
+    driver = inline_driver()
     the_poller().add(watched, call, no_defect)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         left.sendall(b"x")
         other.sendall(b"x")
-        the_poller().before_io_wait(3600)  # as Trio does, which then would sleep
+        driver.before_io_wait(3600)  # as Trio does, which then would sleep
         assert trio.lowlevel.current_statistics().run_sync_soon_queue_size == 1
     assert closed.is_set()
     the_poller().remove(watched)
@@ -245,8 +258,9 @@ async def test_one_that_is_closed_gives_its_number_to_another(pair: Pair) -> Non
         the_poller().remove(second)
 
 
-@pytest.mark.usefixtures("way")
-async def test_workers_are_called_when_what_comes_meanwhile_has_been_read() -> None:
+async def test_workers_are_called_when_what_comes_meanwhile_has_been_read(way: str) -> None:
+    if way == "a task for each socket":
+        pytest.skip("what comes meanwhile is seen by the tasks' next turn")
     pairs = [socket.socketpair() for _ in range(3)]
     said: list[str] = []
 
@@ -362,12 +376,13 @@ async def test_a_defect_in_the_wait_itself_is_got_over(
 ) -> None:
     """It sleeps at once from then on; Trio would have removed the instrument."""
     waited: list[float] = []
+    selector_poll: Callable[[float, int], Events] = the_poller()._selector.poll
 
     def wait(timeout: float, most: int) -> Events:
         waited.append(timeout)
         if len(waited) == 3:
             raise ZeroDivisionError
-        return the_poller()._system.poll(timeout, most)
+        return selector_poll(timeout, most)
 
     monkeypatch.setattr(the_poller().busy, "wait", wait)
     the_poller().add(pair[0], echo(pair[0]), no_defect)
@@ -381,10 +396,60 @@ async def test_a_defect_in_the_wait_itself_is_got_over(
 
 async def test_there_is_one_for_each_run() -> None:
     assert the_poller() is the_poller()
-    others: list[poller.Poller] = []
+    others: list[Poller] = []
 
     async def main() -> None:
         others.append(the_poller())
 
     await trio.to_thread.run_sync(trio.run, main)
     assert others[0] is not the_poller()
+
+
+def instruments() -> list[type[trio.abc.Instrument]]:
+    """Of this run, which Trio has no public list of."""
+    return [type(each) for each in trio._core._run.GLOBAL_RUN_CONTEXT.runner.instruments["_all"]]
+
+
+async def test_it_waits_in_place_of_trio(caplog: pytest.LogCaptureFixture) -> None:
+    the_poller()
+    assert instruments().count(InlineDriver) == 1
+    assert not caplog.records
+
+
+async def test_by_a_task_it_reads_no_private_attribute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(drivers, "trio_epoll_descriptor")
+    the_poller("task")
+    assert the_poller() is the_poller("inline")
+    assert InlineDriver not in instruments()
+    assert instruments().count(TaskDriver) == 1
+    assert not caplog.records
+
+
+async def test_a_trio_without_the_attribute_gets_a_task_and_the_log_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+    monkeypatch.setattr(runner, "io_manager", object())
+    made = the_poller()
+    monkeypatch.undo()
+    assert the_poller() is made
+    assert instruments().count(TaskDriver) == 1
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert trio.__version__ in record.getMessage()
+
+
+async def test_a_system_without_epoll_gets_a_task_for_each_socket_and_the_log_says_so_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(drivers, "has_epoll", lambda: False)
+    monkeypatch.delattr("select.epoll")
+    the_poller().add(pair[0], echo(pair[0]), no_defect)
+    await trio.to_thread.run_sync(ask, pair[1], 20)
+    assert isinstance(the_poller()._selector, SocketTasks)
+    the_poller().remove(pair[0])
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "epoll" in record.getMessage()
