@@ -50,7 +50,7 @@ def decode_generate_request(
         if expected is None:
             request.parameters[key] = _converted(keyword, key, value)
             continue
-        tensor = _decode_tensor(expected, value, max_input_size)
+        tensor = _decode_tensor(expected, value, metadata.name, max_input_size)
         total += tensor.byte_size
         if total > max_input_size:
             raise BodyTooLarge(
@@ -138,7 +138,7 @@ def _flattened(members: Mapping[str, Any], inputs: Mapping[str, TensorMetadata])
             yield from (("parameters", name, inner) for name, inner in value.items())
 
 
-def _decode_tensor(expected: TensorMetadata, value: Any, max_input_size: int) -> Tensor:
+def _decode_tensor(expected: TensorMetadata, value: Any, model: str, max_input_size: int) -> Tensor:
     datatype = BY_PROTOCOL_NAME[expected.datatype]
     elements = value if isinstance(value, list) else [value]
     if not elements:
@@ -150,9 +150,8 @@ def _decode_tensor(expected: TensorMetadata, value: Any, max_input_size: int) ->
                 f"Unable to parse 'data': expected a value or an array of values for input '{expected.name}', "
                 f"got an array in an array"
             )
-    return Tensor(
-        expected.name, datatype, shape, decode_data(expected.name, datatype, shape, elements, max_size=max_input_size)
-    )
+    data = decode_data(expected.name, datatype, shape, elements, model=model, max_size=max_input_size)
+    return Tensor(expected.name, datatype, shape, data)
 
 
 def _deduced_shape(expected: TensorMetadata, count: int) -> tuple[int, ...]:

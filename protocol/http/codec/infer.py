@@ -232,8 +232,6 @@ def _with_outputs(
     classes: dict[str, int] = {}
     for output in outputs:
         parameters = output.parameters
-        if output.name in binary:
-            raise InvalidArgument(f"output '{output.name}' already exists in request")
         binary[output.name] = parameters is not None and parameters.binary_data is True
         if parameters is None:
             continue
@@ -242,7 +240,7 @@ def _with_outputs(
             places[output.name] = reference
         elif parameters.classification:
             classes[output.name] = parameters.classification
-    request.requested_outputs = tuple(binary)
+    request.requested_outputs = tuple([output.name for output in outputs])  # what comes twice, the core refuses
     placement = Placement(in_memory, places, classes) if in_memory or places or classes else None
     return DecodedRequest(request, OutputEncoding(binary=binary, elsewhere=places), placement)
 
@@ -343,7 +341,8 @@ def _read_input(
     if region is not None:
         return 0, Tensor(name, datatype, shape, b"")
     if size is None:
-        return 0, Tensor(name, datatype, shape, decode_data(name, datatype, shape, item.data, max_size=max_input_size))
+        data = decode_data(name, datatype, shape, item.data, model=model_name, max_size=max_input_size)
+        return 0, Tensor(name, datatype, shape, data)
     if size and not has_header_length:
         raise InvalidArgument(
             "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing "

@@ -56,7 +56,9 @@ def _allowed(datatype: DataType) -> tuple[frozenset[type], str]:
 _ALLOWED = {datatype: _allowed(datatype) for datatype in DataType}
 
 
-def decode_data(name: str, datatype: DataType, shape: tuple[int, ...], data: Any, *, max_size: int) -> Buffer:
+def decode_data(
+    name: str, datatype: DataType, shape: tuple[int, ...], data: Any, *, model: str, max_size: int
+) -> Buffer:
     """The raw layout of a JSON `data` member, flat or nested in any way, read depth-first.
 
     Raises:
@@ -83,7 +85,7 @@ def decode_data(name: str, datatype: DataType, shape: tuple[int, ...], data: Any
             else "Failed to parse 'data' field: shape does not match true shape"
         )
         raise InvalidArgument(
-            f"{text} for input '{name}': shape {list(shape)} holds {count} elements, 'data' has {len(elements)}"
+            f"{text} for input '{name}' for model '{model}': shape {list(shape)} holds {count} elements, 'data' has {len(elements)}"
         )
     allowed, text = _ALLOWED[datatype]
     if not types <= allowed:

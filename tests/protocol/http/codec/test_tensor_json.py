@@ -23,7 +23,7 @@ LIMIT = 1 << 20
 
 
 def decode(datatype: DataType, shape: tuple[int, ...], data: Any) -> NDArray[Any]:
-    return Tensor("x", datatype, shape, decode_data("x", datatype, shape, data, max_size=LIMIT)).as_numpy()
+    return Tensor("x", datatype, shape, decode_data("x", datatype, shape, data, model="m", max_size=LIMIT)).as_numpy()
 
 
 @given(arrays(text=True))
@@ -131,7 +131,7 @@ def test_data_that_is_no_array_is_refused(data: Any) -> None:
 def test_too_many_or_too_few_elements(datatype: DataType) -> None:
     """The sentence says what the shape holds and what there is."""
     one: Any = "a" if datatype is DataType.BYTES else 1
-    with pytest.raises(InvalidArgument, match=r"^Unable to parse 'data': Shape does not match .* 'data' has 3$"):
+    with pytest.raises(InvalidArgument, match=r"^Unable to parse 'data': Shape .* 'x' for model 'm': .* 'data' has 3$"):
         decode(datatype, (2,), [one] * 3)
     with pytest.raises(InvalidArgument, match=r"^Failed to parse 'data' field: shape .* \[2\] holds 2 elements"):
         decode(datatype, (2,), [one])
