@@ -16,6 +16,7 @@ from protocol.grpc.settings import ConnectionLimits, GrpcSettings, Keepalive
 from protocol.reactor.tls import TlsFiles
 from trioton.edge_flags import MILLISECONDS, EdgeFlags, check_restrictions, refuse_files_without_tls
 from trioton.flags import UsageError, choice, flag, integer
+from trioton.machine import core_count
 
 GRPC = "gRPC"
 
@@ -169,6 +170,7 @@ class GrpcFlags:
             limits=self._grpc_limits(),
             max_in_flight_per_stream=self.grpc_max_in_flight_per_stream,
             compression_level=COMPRESSION_LEVELS[self.grpc_infer_response_compression_level],
+            threads=math.ceil(core_count()),
         )
 
     def _grpc_limits(self) -> ConnectionLimits:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import socket
 
 import trio
@@ -73,7 +72,7 @@ class _Server:
             settings.limits,
             services.limits,
             services.memory,
-            threads=trio.CapacityLimiter(os.cpu_count() or 1),
+            threads=trio.CapacityLimiter(settings.threads),
             direct=DirectInfer.of(services, settings, templates, self._replies),
             flush=services.core.flush,
             poller=self._poller,

@@ -79,6 +79,7 @@ class GrpcSettings:
         max_connections: open at one time; others are turned away.
         max_in_flight_per_stream: requests of one ModelStreamInfer stream that are read and not yet answered.
         compression_level: of zlib, for responses to inference requests; 0 leaves them as they are.
+        threads: that compress and decompress at one time.
     """
 
     host: str = "0.0.0.0"
@@ -89,3 +90,4 @@ class GrpcSettings:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_in_flight_per_stream: int = 128
     compression_level: int = 0
+    threads: int = 4

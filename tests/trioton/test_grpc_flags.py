@@ -18,6 +18,12 @@ from trioton.settings import Settings
 CERTIFICATE, KEY, ROOT = Path("server.pem"), Path("server.key"), Path("root.pem")
 
 
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine has: as many as the edge's settings have threads by default."""
+    monkeypatch.setattr("trioton.grpc_flags.core_count", lambda: 4.0)
+
+
 def parsed(*arguments: str) -> GrpcFlags:
     return GrpcFlags(**read_arguments(rows(GrpcFlags), arguments))
 
@@ -25,6 +31,14 @@ def parsed(*arguments: str) -> GrpcFlags:
 def test_the_defaults_of_flags_and_edge_are_the_same() -> None:
     """So the edge alone behaves as the server does."""
     assert GrpcFlags().grpc_edge() == GrpcSettings()
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(0.25, 1), (1.0, 1), (1.5, 2), (64.0, 64)])
+def test_as_many_threads_as_the_control_group_leaves_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: float, threads: int
+) -> None:
+    monkeypatch.setattr("trioton.grpc_flags.core_count", lambda: cores)
+    assert GrpcFlags().grpc_edge().threads == threads
     assert GrpcFlags().grpc_tls() is None
 
 

@@ -28,6 +28,7 @@ class ForkedProcess:
         self._descriptor = descriptor
         self._reap = reap
         self._found: str | None = None
+        self._is_closing = False
 
     def resident_bytes(self) -> int | None:
         return resident_bytes(self.pid)
@@ -44,7 +45,10 @@ class ForkedProcess:
         # Each wait needs a pidfd of its own, and no copy: epoll goes on reporting a closed copy's number while its file
         # is open, and wakes whoever waits for what has that number then.
         while not self.is_closed and self.exit_text() is None:
-            descriptor = os.pidfd_open(self.pid)
+            try:
+                descriptor = os.pidfd_open(self.pid)
+            except ProcessLookupError:  # reaped in this moment, by whoever adopts the children of its dead parent
+                continue
             try:
                 await trio.lowlevel.wait_readable(descriptor)
             finally:
@@ -58,7 +62,11 @@ class ForkedProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def close(self) -> None:
-        """Kill what is left of it and its group, and have its parent reap it. Shielded and bounded."""
+        """Kill what is left of it and its group, and have its parent reap it. Shielded and bounded. Called
+        again, also while the first call is under way, it does nothing."""
+        if self._is_closing:
+            return
+        self._is_closing = True
         self.kill()
         with trio.move_on_after(_REAP_SECONDS):
             await self.wait_exit()

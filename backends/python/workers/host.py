@@ -176,6 +176,7 @@ class HostedThread(_HostedInstance):
         super().__init__(host)
         self._ended = ended
         self._has_ended = False  # the thread alone
+        self._is_closing = False
 
     def resident_bytes(self) -> int | None:
         """Its share: that of the process, for each of those in it."""
@@ -203,8 +204,9 @@ class HostedThread(_HostedInstance):
             self._host.process.kill()
 
     async def close(self) -> None:
-        if self._is_closed:
+        if self._is_closing:
             return
+        self._is_closing = True
         with trio.CancelScope(shield=True):
             if self.exit_text() is None:
                 self._host.process.kill()

@@ -85,7 +85,8 @@ def decode_data(
             else "Failed to parse 'data' field: shape does not match true shape"
         )
         raise InvalidArgument(
-            f"{text} for input '{name}' for model '{model}': shape {list(shape)} holds {count} elements, 'data' has {len(elements)}"
+            f"{text} for input '{name}' for model '{model}': shape {list(shape)} holds {count} elements, "
+            f"'data' has {len(elements)}"
         )
     allowed, text = _ALLOWED[datatype]
     if not types <= allowed:
