@@ -10,7 +10,18 @@ import asyncio
 from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
-    from .switchboard import Switchboard
+    from typing import Protocol
+
+    class SharedSocket(Protocol):
+        """What a loop's reader needs of the switchboard, which hands the socket from one reader to the next."""
+
+        def fileno(self) -> int: ...
+        def join_loop(self, loop: LoopReader, *, can_read: bool) -> bool: ...
+        def leave_loop(self, loop: LoopReader) -> None: ...
+        def stop_loop(self, loop: LoopReader) -> None: ...
+        def drop_loop(self, loop: LoopReader) -> None: ...
+        def read_in_loop(self) -> bool: ...
+
 
 # How long a loop in which nothing waits goes on to watch the socket: calls that follow each other leave gaps.
 _IDLE_SECONDS = 0.1
@@ -22,7 +33,7 @@ class LoopReader:
 
     __slots__ = ("_cannot_watch", "_switchboard", "_was_used", "is_reading", "loop", "waiting")
 
-    def __init__(self, switchboard: Switchboard, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, switchboard: SharedSocket, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.waiting = 0  # coroutines
         self.is_reading = False  # watches the socket
