@@ -1,7 +1,7 @@
-"""The place of a batch in a model instance: it is begun there by a call, or waits there for a task.
+"""Batch slot: the inbox through which a model instance is given its batches, one at a time.
 
-Flow: scheduler → [place] → model instance. A place is what the scheduler has the address of. An instance has one, and
-more while it runs batches beside each other.
+Flow: scheduler → [batch slot] → batch runner. Its `address` is what the scheduler knows of the instance. An instance
+has one slot, and a further one for as long as it runs batches beside each other; it opens and closes them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from protocol.server_settings import Trace
 
 
 class BatchSlot(Inbox[Execute]):
-    """Where an instance runs one batch at a time; what comes while a batch runs waits for its end. What cannot be begun
-    by a call (`begin` leaves it) is for the slot's task, as is everything where `begin` is None."""
+    """An inbox whose messages are handled by a call (`begin`) while the slot is idle.
+
+    `begin` takes the message, or gives it to the slot's task by `leave_to_task`; the slot is busy until `begin_next`,
+    and messages queue meanwhile. Without a `begin` the task receives every message.
+    """
 
     __slots__ = ("_begin", "address", "free", "is_busy")
 
@@ -49,14 +52,15 @@ class BatchSlot(Inbox[Execute]):
             self.is_busy = True
             self._begin(self, message)
 
-    def leave(self, message: Execute) -> None:
-        """The first one, to the task."""
+    def leave_to_task(self, message: Execute) -> None:
+        """Queue a message that cannot be handled by a call, in front, and wake the task."""
         self.is_busy = False
         self._messages.appendleft(message)
         self.wake()
 
-    def go_on(self) -> None:
-        """Its batch has ended: begin the next one, if that is here already."""
+    def begin_next(self) -> None:
+        """The batch of this slot has ended: handle the next message, if one is queued. What `begin` raises leaves the
+        message to the task."""
         self.is_busy = False
         if not self._messages:
             return
@@ -68,27 +72,30 @@ class BatchSlot(Inbox[Execute]):
         try:
             self._begin(self, message)
         except Exception:
-            self.leave(message)
+            self.leave_to_task(message)
             raise
 
 
 class RunningBatch(msgspec.Struct, eq=False):
-    """A batch that the backend has. `batch` are those of the message that are run, `requests` what they ask, and
-    `traces` those of them that are traced. `started` is in seconds of Trio's clock, `begun` in nanoseconds of the
-    monotonic one. `result` is its end, where that has not been reported yet."""
+    """A batch between the moment when it is taken from its slot and its report.
 
-    place: BatchSlot
+    `batch` are those requests of the message that are run, `requests` the same as the backend gets them, `traces` those
+    of the traced ones. `started` is in seconds of Trio's clock, `begun_ns` of the monotonic clock. `result` is how it
+    has ended, as long as that is not reported.
+    """
+
+    slot: BatchSlot
     message: Execute
     batch: Sequence[QueuedRequest]
     requests: Sequence[InferenceRequest]
     traces: Sequence[Trace]
     started: float
-    begun: int = 0
+    begun_ns: int = 0
     result: BatchResult | Exception | None = None
 
 
-def running_batch(place: BatchSlot, message: Execute, now: float) -> RunningBatch:
-    """What is run of a message."""
+def running_batch(slot: BatchSlot, message: Execute, now: float) -> RunningBatch:
+    """The batch of a message, without the requests whose callers have gone unless it keeps its rows."""
     batch: list[QueuedRequest] = []
     requests: list[InferenceRequest] = []
     traces: list[Trace] = []
@@ -100,4 +107,4 @@ def running_batch(place: BatchSlot, message: Execute, now: float) -> RunningBatc
             requests.append(request)
             if request.trace is not None:
                 traces.append(request.trace)
-    return RunningBatch(place, message, batch, requests, traces, now)
+    return RunningBatch(slot, message, batch, requests, traces, now)

@@ -594,7 +594,7 @@ SITES = (
     Site("actors.ensemble.state:EnsembleState.complete"),
     # Instances and backends.
     Site("actors.instance.slot:BatchSlot.send_nowait", "scheduler", _BATCH),
-    Site("actors.instance.instance:ModelInstance._begin", "scheduler", _BATCH),
+    Site("actors.instance.runner:BatchRunner.begin", "scheduler", _BATCH),
     Site("backends.python.backend:PythonBackend.begin", "backend", _BATCH),
     Site("backends.python.batches.batches:Batches._send", "", _BATCH),  # counted where no task waits for the batch
     Site("backends.python.in_loop.loop_batches:LoopBatches._compute", "backend", _BATCH),

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.instance import instance as model_instance
+from actors.instance import runner
 from actors.mail.messages import Abandon, Drain, SchedulerAddress, Submit
 from backends.interface import STARTED, BatchResult, InstanceDied, Started
 from protocol.errors import Internal, InvalidArgument, Unavailable
@@ -127,7 +127,7 @@ async def test_batches_follow_one_another_for_a_while(
     has_run_all: bool,
 ) -> None:
     """Then all else has its turn, and the task of the instance goes on."""
-    monkeypatch.setattr(model_instance, "AT_ONCE_SECONDS", seconds)
+    monkeypatch.setattr(runner, "MOST_CALL_SECONDS", seconds)
     backend = at_once()
     address = await start(nursery, scheduler(), backend)
     await wait_all_tasks_blocked()
@@ -175,7 +175,7 @@ async def test_late_answers_keep_the_instance_busy_unless_it_is_freed(
 async def test_late_answers_of_what_the_task_has_begun_keep_the_instance_busy_too(
     autojump_clock: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_instance, "AT_ONCE_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "MOST_CALL_SECONDS", 0.0)
     backend = at_once()
     address = await start(nursery, scheduler(), backend)
     callers = submit(address, "0", "1", "2", "3", "late")

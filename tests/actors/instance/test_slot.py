@@ -131,15 +131,15 @@ async def test_a_batch_that_is_given_early_waits_for_the_one_before(
     )
     ready = await inbox.receive()
     assert isinstance(ready, InstanceReady)
-    place = ready.instance.inbox
-    place.send_nowait(Execute([Caller(id="a").item]))
-    place.send_nowait(Execute([Caller(id=name).item]))
+    slot = ready.instance.inbox
+    slot.send_nowait(Execute([Caller(id="a").item]))
+    slot.send_nowait(Execute([Caller(id=name).item]))
     await wait_all_tasks_blocked()
     assert ([batch.ids for batch in backend.begun], backend.batches) == ([["a"]], [])
     backend.begun[0].end()
     await wait_all_tasks_blocked()
     assert [batch.ids for batch in backend.begun[1:]] + backend.batches == [[name]]
-    place.close()
+    slot.close()
 
 
 async def test_a_freed_instance_takes_another_batch_beside(nursery: trio.Nursery) -> None:
@@ -265,10 +265,10 @@ async def test_a_beginning_that_raises_costs_its_batch(nursery: trio.Nursery) ->
 
 
 async def test_a_batch_that_cannot_be_begun_stays_in_front() -> None:
-    place = BatchSlot("m_0", BatchSlot.leave, lambda _: None, None)
-    place.is_busy = True
+    slot = BatchSlot("m_0", BatchSlot.leave_to_task, lambda _: None, None)
+    slot.is_busy = True
     messages = [Execute([]), Execute([])]
     for message in messages:
-        place.send_nowait(message)
-    place.go_on()
-    assert [place.receive_nowait(), place.receive_nowait()] == messages
+        slot.send_nowait(message)
+    slot.begin_next()
+    assert [slot.receive_nowait(), slot.receive_nowait()] == messages
