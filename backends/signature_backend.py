@@ -18,8 +18,8 @@ from repository.completion import (
 )
 from repository.model_config import ModelConfig
 
-# The inputs and the outputs of a model as its own file tells them.
 Signature: TypeAlias = tuple[Sequence[TensorSignature], Sequence[TensorSignature]]
+"""The inputs and the outputs of a model as its own file tells them."""
 
 
 class SignatureBackend(Backend):

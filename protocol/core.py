@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeAlias
 from protocol.errors import ServerError
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 
-# Takes one response of a stream; awaited before the next one is given, so a slow reader slows its model down.
 Respond: TypeAlias = Callable[[InferenceResponse], Awaitable[None]]
+"""Takes one response of a stream; awaited before the next one is given, so a slow reader slows its model down."""
 
 
 @dataclass(frozen=True, slots=True)

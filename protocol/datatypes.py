@@ -14,7 +14,10 @@ import numpy as np
 
 
 class DataType(enum.Enum):
-    """A tensor element type.
+    """A tensor element type: BOOL, UINT8 to UINT64, INT8 to INT64, FP16, FP32, FP64, BF16, and BYTES for texts.
+
+    `name` is the protocol's word (`FP32`), `value` that of the configuration (`TYPE_FP32`). INVALID is for a
+    configuration that says none.
 
     Attributes:
         number: the protobuf enum number in `model_config.proto`.

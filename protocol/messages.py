@@ -19,9 +19,12 @@ from protocol.limits.response_memory import ResponseMemory
 from protocol.server_settings import Trace
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Where the bytes of a tensor lie."""
 ParameterValue: TypeAlias = bool | int | float | str
+"""What a parameter of a request or a response may be."""
 
 LATEST_VERSION = -1
+"""In place of a version's number: the latest that serves."""
 
 
 class Tensor(msgspec.Struct, eq=False):

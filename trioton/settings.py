@@ -62,6 +62,7 @@ from trioton.trace_flags import (
 )
 
 Address: TypeAlias = tuple[str, int]
+"""A host's name or address, and a port."""
 LogFormat: TypeAlias = Literal["default", "ISO8601"]
 
 ANY_ADDRESSES = frozenset({"0.0.0.0", "::", ""})

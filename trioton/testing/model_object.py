@@ -18,6 +18,7 @@ from trioton.flags import UsageError
 from trioton.run import find_run_model
 
 PathLike: TypeAlias = str | os.PathLike[str]
+"""Where a model lies."""
 
 
 def model_class(path: PathLike) -> Any:

@@ -23,8 +23,8 @@ from protocol.datatypes import DataType
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 
-# Arrays by the names of a model's inputs.
 Inputs: TypeAlias = Mapping[str, ArrayLike]
+"""Arrays by the names of a model's inputs."""
 T = TypeVar("T")
 
 # Exceptions of models that are remembered, to be shown as the cause of a request's error.

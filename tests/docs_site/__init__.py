@@ -1,0 +1,1 @@
+"""Tests of what builds the documentation's site (`docs/site/`)."""
