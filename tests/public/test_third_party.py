@@ -202,6 +202,7 @@ class TritonPythonModel:
 """
 
 
+@pytest.mark.slow
 async def test_a_server_inside_a_program(tmp_path: Path) -> None:
     """Its models are called in this process, beside HTTP and gRPC, and its settings may be flags."""
     (write_model(tmp_path, "python") / "1" / "model.py").write_text(MODEL_PY)
