@@ -1,4 +1,4 @@
-"""From a forest's scores to what the configuration asks for: a class, probabilities, or the scores as they are."""
+"""Post-processing of forest scores: class ids, probabilities, or raw scores, as the configuration asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fil backend's class: one forest for all instances, which call it from threads of their own.
+"""The fil backend: one forest shared by all instances, called from their threads.
 
 The library computes on the CPU, and releases the GIL while it does.
 """

@@ -1,4 +1,4 @@
-"""A loaded forest: what its file tells of it, and the scores that it gives."""
+"""A loaded forest: its metadata and its predictions."""
 
 from __future__ import annotations
 

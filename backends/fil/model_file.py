@@ -1,4 +1,4 @@
-"""Where a model's file is, what wrote it, and how it is read.
+"""Forest model files: location, format detection and loading.
 
 Reading a pickle runs what it holds, so the server's operator must have allowed it; the other files are data.
 """

@@ -1,4 +1,4 @@
-"""From a configuration's `parameters` to how a forest is read and what it answers.
+"""Options of the fil backend, from the `parameters` of a configuration.
 
 The keys and defaults are those of Triton's fil backend; what differs is said where it does.
 """

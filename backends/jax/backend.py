@@ -1,5 +1,4 @@
-"""The jax backend's class: an exported function, compiled once for each shape of its inputs and for all instances on a
-device, and called from each instance's own thread.
+"""The jax backend: an exported function, compiled per input shape, shared by the instances on a device.
 
 The library releases the GIL while it compiles and while it runs. Devices other than the CPU have not been seen running.
 """
@@ -20,7 +19,7 @@ from backends.devices.batch import reshaped
 from backends.interface import InstanceSpec, ModelSource
 from backends.jax.binding import Binding
 from backends.jax.device import CPU
-from backends.jax.device_road import array_of, stream_of, tensors_of
+from backends.jax.device_arrays import array_of, stream_of, tensors_of
 from backends.jax.errors import load_errors, run_errors
 from backends.jax.exported import MODEL_FILE, ExportedFunction
 from backends.jax.loaded_function import LoadedFunction, SharedFunction, load_function

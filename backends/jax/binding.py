@@ -1,4 +1,4 @@
-"""A configuration's inputs and outputs on a function's arguments and results, compared before the model serves."""
+"""Binds a configuration's inputs and outputs to the arguments and results of a function, and validates them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the library's devices an instance is for. GPUs and TPUs have not been seen running."""
+"""JAX device of an instance. GPUs and TPUs have not been seen running."""
 
 from __future__ import annotations
 

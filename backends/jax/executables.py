@@ -1,4 +1,4 @@
-"""What was compiled of one model for one device: an executable for each tuple of input shapes, the least used let go.
+"""Cache of compiled executables of one model on one device, by input shapes, least recently used dropped.
 
 Shared by the instances on the device, which come from threads of their own.
 """

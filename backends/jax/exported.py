@@ -1,4 +1,4 @@
-"""A model's file: what `jax.export` has serialized, its arguments and results, and a call of it for given shapes.
+"""Model files of `jax.export`: loading, arguments and results, and calls.
 
 Arguments and results are the leaves of the function's pytrees, in the library's order: dictionaries by sorted keys.
 """

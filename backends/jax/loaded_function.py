@@ -1,4 +1,4 @@
-"""A function on a device, with its weights and what was compiled of it, as the instances there share it."""
+"""A function on a device, with its weights and executables, shared by the instances there."""
 
 from __future__ import annotations
 

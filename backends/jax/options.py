@@ -1,4 +1,4 @@
-"""From a configuration's `parameters` to how a model is compiled, and for which numbers of rows."""
+"""Options of the jax backend, from the `parameters` of a configuration: compilation, and row counts."""
 
 from __future__ import annotations
 

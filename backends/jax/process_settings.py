@@ -1,4 +1,4 @@
-"""What the library has once for the whole process, and takes only before it first looks at its devices.
+"""Process-wide settings of JAX, applied before it first looks at its devices.
 
 The server's `--backend-config=jax,…` sets it; what the environment of the server says itself stays.
 """

@@ -1,4 +1,4 @@
-"""Which input shapes a model will be asked for, as far as its configuration tells: those it is compiled for at load.
+"""Input shapes to compile at load, deduced from the configuration.
 
 A symbolic dimension of the function has the same size wherever it stands. Its sizes are known if it is the batch, which
 is filled up to certain numbers of rows; or the configuration fixes it; or the shape rules pad it to buckets.

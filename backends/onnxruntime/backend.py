@@ -1,4 +1,4 @@
-"""The onnxruntime backend's class: one session per instance, called from the instance's own thread.
+"""The onnxruntime backend: one session per instance, called from its own thread.
 
 The library releases the GIL while it runs. The CUDA and TensorRT providers are wired as its documentation says, but
 have not been seen running.

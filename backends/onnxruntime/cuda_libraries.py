@@ -1,5 +1,5 @@
-"""CUDA's and cuDNN's libraries where they come from Python packages (`onnxruntime-gpu[cuda,cudnn]`), which the system's
-loader does not look into: onnxruntime loads them when it is asked to. Not seen running on a GPU."""
+"""Preloads CUDA and cuDNN libraries that were installed as Python packages (`onnxruntime-gpu[cuda,cudnn]`). Not seen
+running on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory where a session computes: pieces of it, the library's values over them, and copies between them.
+"""Device memory of a session: allocation, OrtValues over it, and copies.
 
 The same code serves the host and a CUDA device, which has not been seen running.
 """

@@ -1,4 +1,4 @@
-"""Runs of a session whose tensors are on its device: inputs from where they are, outputs where the library puts them.
+"""Runs of a session with inputs and outputs on its device (I/O binding).
 
 The same code serves the host, by which it is tested, and a CUDA device, which has not been seen running. Outputs that
 are strings are the host's.

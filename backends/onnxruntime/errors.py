@@ -1,4 +1,5 @@
-"""The library's exceptions as ours. They share no base class; each text opens with the library's code."""
+"""Exceptions of onnxruntime, translated to server errors. They share no base class; each text opens with the library's
+code."""
 
 from __future__ import annotations
 

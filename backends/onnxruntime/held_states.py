@@ -1,4 +1,4 @@
-"""States of sequences in the memory where a session computes: what a step writes there is what the next one reads.
+"""Implicit sequence states kept in device memory between the steps of a sequence.
 
 Flow: batcher → [held states: gather → run → keep] → batcher, which hands the tensors on from step to step without
 looking into them (`backends.interface.HeldTensor`). For instances on a GPU, and for the state options of one buffer and

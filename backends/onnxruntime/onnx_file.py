@@ -1,7 +1,7 @@
-"""What the library does not tell of an ONNX file: which inputs and outputs are declared without a shape.
+"""Reads from an ONNX file which inputs and outputs have no declared shape, which a session does not report.
 
-A session reports the same empty shape for a scalar and for a tensor of unknown rank. Only the file tells them
-apart, so this walks the few protobuf fields that matter (ModelProto.graph = 7; GraphProto.input = 11, output = 12;
+A session reports the same empty shape for a scalar and for a tensor of unknown rank. Only the file tells them apart, so
+this walks the few protobuf fields that matter (ModelProto.graph = 7; GraphProto.input = 11, output = 12;
 ValueInfoProto.name = 1, type = 2; TypeProto.tensor_type = 1; Tensor.shape = 2) and skips all others unread.
 """
 

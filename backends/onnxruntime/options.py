@@ -1,7 +1,7 @@
-"""From a configuration's `parameters` and `optimization` to what a session is made with.
+"""Session options of the onnxruntime backend, from `parameters` and `optimization` of a configuration.
 
-The keys, defaults and texts are those of Triton's onnxruntime backend. `read_options` gives plain
-values; `session_options` and `run_options` build the library's objects from them.
+The keys, defaults and texts are those of Triton's onnxruntime backend. `read_options` gives plain values;
+`session_options` and `run_options` build the library's objects from them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Running a session with BF16 tensors, which plain numpy cannot carry into the library or out of it.
+"""BF16 tensors of a session, which numpy cannot represent.
 
-A BF16 array goes in as the bits of a UINT16 array with the ONNX type named beside it. The library offers no
-array of a BF16 output either, so its elements are copied from the value's own memory.
+A BF16 array goes in as the bits of a UINT16 array with the ONNX type named beside it. The library offers no array of a
+BF16 output either, so its elements are copied from the value's own memory.
 """
 
 from __future__ import annotations

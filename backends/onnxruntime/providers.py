@@ -1,7 +1,7 @@
-"""From an instance's kind and `execution_accelerators` to the library's list of execution providers.
+"""Execution providers, from an instance's kind and `execution_accelerators`.
 
-Everything here is plain data and runs without a GPU; what the CUDA and TensorRT providers do with these options has
-not been seen running.
+Everything here is plain data and runs without a GPU; what the CUDA and TensorRT providers do with these options has not
+been seen running.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A session's inputs and outputs as tensor signatures, for completion and for the check against a configuration."""
+"""Tensor signatures of a session, for completion and validation of configurations."""
 
 from __future__ import annotations
 

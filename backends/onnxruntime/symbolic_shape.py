@@ -1,4 +1,4 @@
-"""Shapes that a model's file gives as names: how large an output will be, before the model has run.
+"""Symbolic dimensions of an ONNX model: output shapes computed before a run.
 
 Exporters name an input's dimension, and give that name or a sum of names and numbers (`past + seq`, `past_length + 1`)
 as an output's. Whatever is not so plain is not known beforehand.

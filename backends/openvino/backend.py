@@ -1,5 +1,4 @@
-"""The openvino backend's class: one compiled model for all instances, and a request of it for each, called from the
-instance's own thread.
+"""The openvino backend: one compiled model for all instances, and one inference request for each.
 
 The library releases the GIL while it runs. Devices other than the CPU have not been seen running.
 """

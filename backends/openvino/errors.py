@@ -1,4 +1,5 @@
-"""The library's exceptions as ours. All are RuntimeErrors, whose texts open with places in its source."""
+"""Exceptions of OpenVINO, translated to server errors. All are RuntimeErrors, whose texts open with places in its
+source."""
 
 from __future__ import annotations
 

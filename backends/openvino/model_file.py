@@ -1,4 +1,4 @@
-"""A model's file: read, given the shapes that the configuration wants, and described by its tensors."""
+"""OpenVINO model files: loading, reshaping, and tensor signatures."""
 
 from __future__ import annotations
 

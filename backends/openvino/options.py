@@ -1,4 +1,4 @@
-"""From a configuration's `parameters` to what a model is shaped and compiled with.
+"""Options of the openvino backend, from the `parameters` of a configuration.
 
 The keys, values and texts are those of Triton's openvino backend.
 """

@@ -1,4 +1,4 @@
-"""The pytorch backend's class: one program per instance, called from the instance's own thread.
+"""The pytorch backend: one program per instance, called from its own thread.
 
 The library releases the GIL inside its operators; a TorchScript or compiled model runs without it from end to end.
 Instances on a GPU have not been seen running.

@@ -1,4 +1,4 @@
-"""A configuration's inputs and outputs on a program's arguments and results, compared as far as the file tells."""
+"""Binds a configuration's inputs and outputs to a program's arguments and results, as far as the file declares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AOTInductor packages: models that were compiled to a library for one kind of device.
+"""AOTInductor packages: models compiled ahead of time for one kind of device.
 
 The library checks no shapes: what the configuration allows is what the model gets, so `dims` must be right.
 """

@@ -1,4 +1,4 @@
-"""Where an instance computes, and how tensors get there and back.
+"""Torch device of an instance, and tensor transfers to and from it.
 
 On a GPU each instance has a stream of its own (`backends.devices.stream`) over the library's memory. The GPU's part is
 tested on the host, which stands for it, and has not been seen running.

@@ -1,4 +1,4 @@
-"""The library's exceptions as ours."""
+"""Exceptions of torch, translated to server errors."""
 
 from __future__ import annotations
 

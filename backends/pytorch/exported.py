@@ -1,4 +1,4 @@
-"""`torch.export`: files of `torch.export.save`, which tell all of their inputs and outputs.
+"""Models of `torch.export.save`, which declare all their inputs and outputs.
 
 They hold a graph that runs operator by operator; `TORCH_COMPILE_OPTIONAL_PARAMETERS` has it compiled when it loads.
 """

@@ -1,4 +1,4 @@
-"""What kind of file lies there: the suffixes say too little, as two kinds share `.pt2` and two `.pt`."""
+"""Detects the format of a torch model file, which suffixes alone do not tell (`.pt2`, `.pt`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a configuration's `parameters` to what a model is loaded and run with.
+"""Options of the pytorch backend, from the `parameters` of a configuration.
 
 The keys, defaults and texts are those of Triton's pytorch backend; `AUTOCAST_DTYPE` is our own.
 """

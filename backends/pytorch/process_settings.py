@@ -1,4 +1,4 @@
-"""The settings that the library has once for the whole process: the first model that sets one wins, as in Triton."""
+"""Process-wide settings of torch: the first model that sets one wins, as in Triton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loaded model, whatever file it comes from: its arguments and results, and a call.
+"""Program: the interface of a loaded torch model, whatever its file format.
 
 A program belongs to one instance and its thread, unless instances share it (`ENABLE_WEIGHT_SHARING`).
 """

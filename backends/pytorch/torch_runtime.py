@@ -1,4 +1,4 @@
-"""The device runtime through torch: memory is from the library's own allocator, and cupy is not needed.
+"""Device runtime through torch, with its memory allocator and without cupy.
 
 The same code serves a CUDA device, which has not been seen running, and the host, by which it is tested.
 """

@@ -1,4 +1,4 @@
-"""TorchScript: files of `torch.jit.save`. The file tells names and kinds of arguments, no datatypes and no shapes."""
+"""TorchScript models (`torch.jit.save`). The file tells names and kinds of arguments, no datatypes and no shapes."""
 
 from __future__ import annotations
 

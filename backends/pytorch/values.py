@@ -1,4 +1,4 @@
-"""Arrays to what a model takes, and what it gives to arrays. Strings are lists of `str`, BF16 has no numpy type."""
+"""Conversion between numpy arrays and torch values. Strings are lists of `str`, BF16 has no numpy type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensorflow backend's class: a session for each instance, or for several, called from the instance's own thread.
+"""The tensorflow backend: a session per instance or shared, called from the instance's own thread.
 
 The library releases the GIL while it runs. Instances on a GPU have not been seen running.
 """

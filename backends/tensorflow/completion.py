@@ -1,4 +1,4 @@
-"""What a configuration takes from a SavedModel, tensor by tensor.
+"""Completes a configuration from a SavedModel, tensor by tensor.
 
 Unlike the completion of other backends an entry may be given in part, and the dimensions that are given tell whether
 the model is to batch; the rules are those of Triton's tensorflow backend.

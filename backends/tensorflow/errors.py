@@ -1,4 +1,5 @@
-"""The library's exceptions as ours. Their texts close with the places in a graph where they arose."""
+"""Exceptions of TensorFlow, translated to server errors. Their texts close with the places in a graph where they
+arose."""
 
 from __future__ import annotations
 

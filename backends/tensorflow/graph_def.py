@@ -1,4 +1,4 @@
-"""GraphDefs: frozen graphs, whose inputs are their Placeholders and whose outputs are what the configuration names."""
+"""GraphDef models: frozen graphs, with Placeholders as inputs and configured outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library itself, imported so that it keeps its talk to itself: all modules here take it from this one.
+"""Imports TensorFlow with its start-up messages silenced; all modules here take it from this one.
 
 It takes seconds to import, so nothing outside of this package may do it before a model asks for it.
 """

@@ -1,4 +1,5 @@
-"""From a configuration's `parameters` and `optimization`, and the backend's settings, to what a model is run with.
+"""Options of the tensorflow backend, from `parameters` and `optimization` of a configuration and the backend's
+settings.
 
 The keys, defaults and texts are those of Triton's tensorflow backend.
 """

@@ -1,4 +1,4 @@
-"""SavedModels: which of its graphs and signatures a model is, what that declares, and how it is loaded."""
+"""SavedModel files: choice of the graph and signature, tensor signatures, and loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: a model's graph with its variables, and the calls of it that instances make."""
+"""Sessions: a graph with its variables, called by the instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's inputs and outputs as its file declares them, and as they are held against a configuration."""
+"""Tensor signatures of a TensorFlow model, for validation of a configuration."""
 
 from __future__ import annotations
 

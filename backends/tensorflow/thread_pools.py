@@ -1,4 +1,4 @@
-"""The threads that the library has once for the whole process. The first session decides on their number."""
+"""TensorFlow's process-wide thread pools. The first session decides on their number."""
 
 from __future__ import annotations
 

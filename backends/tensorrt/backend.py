@@ -1,4 +1,4 @@
-"""The tensorrt backend's class. What it does on a GPU has not been seen running."""
+"""The tensorrt backend. What it does on a GPU has not been seen running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch runs with: its inputs as the engine gets them, the profile, and the graph if there is one for it."""
+"""Batch plan: the inputs as the engine gets them, the optimisation profile, and the CUDA graph of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a final configuration and an engine fit each other, judged before the model serves."""
+"""Validates a final configuration against an engine before the model serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration takes from an engine, where it leaves something out, tensor by tensor.
+"""Completes a configuration from an engine, tensor by tensor.
 
 Source: Triton's tensorrt backend. Unlike other formats an engine knows its largest batch, so `max_batch_size` is the
 engine's and not the setting `default-max-batch-size`.

@@ -1,4 +1,4 @@
-"""What an engine says of itself: its tensors and the shapes that its optimisation profiles allow, as plain data."""
+"""Description of an engine as plain data: its tensors, and the shapes that its optimisation profiles allow."""
 
 from __future__ import annotations
 

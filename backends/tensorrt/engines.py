@@ -1,4 +1,4 @@
-"""Engines from files: one for each instance, or one that the instances on a device share.
+"""Engine files: deserialised once per instance, or shared by the instances on a device.
 
 An engine without open shapes serves any number of contexts, so the instances of one load that are on the same device
 (and DLA core) have it in common, with its weights. Others are read for each instance, as in Triton. Reading is done by

@@ -1,4 +1,4 @@
-"""One instance on its GPU: contexts, graphs, and how a batch goes through them.
+"""Execution of batches by one instance on its GPU: contexts and CUDA graphs.
 
     tensors of the device → [bound where they are → engine, or copied to a graph's → graph] → tensors of the device
 

@@ -1,4 +1,4 @@
-"""Which CUDA graphs an instance captures when it loads, and which of them runs a batch.
+"""CUDA graph policy: which graphs are captured at load, and which one runs a batch.
 
 A graph is captured for one set of shapes. With a lower bound it also serves smaller ones: what is missing is zeros.
 Source: Triton's `ModelOptimizationPolicy.Cuda`.

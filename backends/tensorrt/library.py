@@ -1,4 +1,4 @@
-"""TensorRT's own objects: runtimes, engines and execution contexts. Not seen running on a GPU.
+"""TensorRT's API: runtimes, engines and execution contexts. Not seen running on a GPU.
 
 Everything that this server asks of the package tensorrt (10 or 11) is asked here. Functions answer False or None where
 they fail and tell their logger why, so the logger remembers the last word of each thread.

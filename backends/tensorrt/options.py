@@ -1,4 +1,4 @@
-"""From a configuration and the backend's settings to how an engine is loaded and run.
+"""Options of the tensorrt backend, from a configuration and the backend's settings.
 
 The keys, values and texts are those of Triton's tensorrt backend.
 """

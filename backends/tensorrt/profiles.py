@@ -1,4 +1,4 @@
-"""Which of an engine's optimisation profiles an instance uses, and which of those a batch runs with."""
+"""Choice of optimisation profiles: for an instance, and for a batch."""
 
 from __future__ import annotations
 

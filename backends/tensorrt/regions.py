@@ -1,4 +1,4 @@
-"""Where a smaller tensor lies in a larger one, from the same corner: by that a larger graph is filled and cut."""
+"""Sub-regions of tensors: copies between a tensor and a larger one from the same corner."""
 
 from __future__ import annotations
 

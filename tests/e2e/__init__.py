@@ -1,1 +1,1 @@
-"""The whole road: a real server process, real models, NVIDIA's own clients."""
+"""End to end: a real server process, real models, NVIDIA's own clients."""

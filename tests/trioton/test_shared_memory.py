@@ -134,7 +134,7 @@ class Caller:
         self.grpc.close()
         self.http.close()
 
-    def check(self, ask: Road) -> None:
+    def check(self, ask: Ask) -> None:
         """Have all regions used and unregistered, twice, by the same names."""
         for _ in range(2):
             self.segments = [self._register(number) for number in range(AT_ONCE)]
@@ -218,8 +218,8 @@ def by_stream(caller: Caller, numbers: Sequence[int]) -> None:
     caller.check_answers(len(numbers))
 
 
-Road: TypeAlias = Callable[[Caller, Sequence[int]], None]
-ROADS = {"http": by_http, "grpc": by_grpc, "stream": by_stream}
+Ask: TypeAlias = Callable[[Caller, Sequence[int]], None]
+ASKS = {"http": by_http, "grpc": by_grpc, "stream": by_stream}
 
 
 @pytest.fixture
@@ -236,12 +236,12 @@ async def test_regions_go_when_they_are_unregistered(repository: Path, size: str
     """The last batch of each instance, and the last request of a stream or a connection, keep none of them."""
     async with open_server(settings(repository)) as server:
         for model in (*CONFIGS, *ENSEMBLES, "onnx"):
-            for name, road in ROADS.items():
+            for name, ask in ASKS.items():
                 if model == "decoupled" and name != "stream":
                     continue
                 caller = Caller(server, model, SIZES[size])
                 try:
-                    await trio.to_thread.run_sync(caller.check, road)
+                    await trio.to_thread.run_sync(caller.check, ask)
                 except AssertionError as error:
                     raise AssertionError(f"{model} by {name}") from error
                 finally:

@@ -1,1 +1,1 @@
-"""The program of `runtime: "model.py"` for the backend `pytorch`, run by workers of the python backend."""
+"""The Python runtime of the pytorch backend (`runtime: "model.py"`), run by workers of the Python backend."""

@@ -1,4 +1,4 @@
-"""Serves a model that is written as a `torch.nn.Module`: `model.py` with its class, and its weights beside it.
+"""Serves a `torch.nn.Module` defined in a `model.py`, with its weights in a file beside it.
 
 Runs in the workers of the python backend, under the model's own interpreter, for models with `backend: "pytorch"` and
 `runtime: "model.py"`. Source: the Python runtime of Triton's pytorch backend.

@@ -1,4 +1,4 @@
-"""Instances on a device: the road of GPUs, with real sessions on the host, which stands for the device."""
+"""Instances on a device: the code path of GPUs, with real sessions on the host, which stands for the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances on a device: the road of GPUs, with the host for a device where there is none."""
+"""Instances on a device: the code path of GPUs, with the host for a device where there is none."""
 
 from __future__ import annotations
 

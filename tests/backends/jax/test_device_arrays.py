@@ -18,10 +18,10 @@ import jax
 from backends.devices.devices import Devices
 from backends.devices.stream import DeviceStream
 from backends.interface import InstanceSpec
-from backends.jax import JaxBackend, device_road
+from backends.jax import JaxBackend, device_arrays
 from backends.jax import backend as backend_module
 from backends.jax import loaded_function as loaded_function_module
-from backends.jax.device_road import stream_of
+from backends.jax.device_arrays import stream_of
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from protocol.errors import Overloaded
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -149,7 +149,7 @@ def test_only_nvidias_gpus_get_a_stream(caplog: pytest.LogCaptureFixture, monkey
     caplog.set_level(logging.INFO, logger="trioton.jax")
     gpu, here = object(), jax.devices("cpu")[0]
     found: Callable[[str], list[Any]] = {"cuda": [gpu], "cpu": [here]}.__getitem__
-    monkeypatch.setattr(device_road, "devices_of", found)
+    monkeypatch.setattr(device_arrays, "devices_of", found)
     source = source_of(FLOATS)
     assert stream_of(spec_of(source), here) is None
     assert stream_of(spec_of(source, kind=InstanceKind.GPU), object()) is None
@@ -165,6 +165,6 @@ def test_without_cupy_the_library_copies_by_itself(
     caplog.set_level(logging.INFO, logger="trioton.jax")
     monkeypatch.setattr("backends.devices.cuda.find_cupy", lambda: None)
     gpu = object()
-    monkeypatch.setattr(device_road, "devices_of", lambda platform: [gpu])
+    monkeypatch.setattr(device_arrays, "devices_of", lambda platform: [gpu])
     assert stream_of(spec_of(source_of(FLOATS), kind=InstanceKind.GPU), gpu) is None
     assert "model instance 'm_0_0': jax copies tensors by itself: GPU 0 cannot be used: cupy" in caplog.text

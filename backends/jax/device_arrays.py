@@ -1,4 +1,4 @@
-"""Tensors of a GPU to the library and back, where they lie. Tested with the host for a GPU; not seen running on one.
+"""GPU tensors as JAX arrays and back, in place. Tested with the host for a GPU; not seen running on one.
 
 The library computes on streams and in memory of its own. So the instance's stream only brings the inputs, and is waited
 for before the library reads them; and results are handed on when they are complete.
