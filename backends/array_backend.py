@@ -125,7 +125,7 @@ class ArrayBackend(SignatureBackend):
         raise NotImplementedError(f"{type(self).__name__} holds no states")
 
     def interrupt(self) -> None:
-        """Nobody waits any more for what `run` computes: make it end soon, by an exception.
+        """The caller of `run` has gone: make it end soon, by an exception.
 
         Called in the server's loop, so it must not wait, while the instance's thread is in `run` or about to call it.
         `resume` follows when that call has ended.

@@ -25,7 +25,7 @@ from repository.shape_rules import DimRule
 
 
 class InstanceBatch:
-    """`is_unwanted` says that nobody waits for its answers. All else belongs to the thread that is at it."""
+    """`is_unwanted`: all callers have gone. All else belongs to the thread that is at it."""
 
     def __init__(self, requests: Sequence[InferenceRequest]) -> None:
         self.requests = requests
@@ -84,7 +84,7 @@ class HostWork:
         batch.is_gathered = True
 
     def groups(self, batch: InstanceBatch) -> list[list[int]]:
-        """Those of its requests that share a run."""
+        """The requests of the batch that share a run."""
         return [list(batch.arrays)] if self._config.is_batching else [[index] for index in batch.arrays]
 
     def gather_ahead(self, batch: InstanceBatch) -> None:

@@ -108,5 +108,5 @@ def all_outputs(config: ModelConfig) -> tuple[ModelOutput, ...]:
 
 
 def renamed(tensors: Sequence[TensorSignature], names: Mapping[str, int]) -> list[TensorSignature]:
-    """Those at the positions that `names` has, called as the configuration calls them."""
+    """The tensors at the positions that `names` has, under the names of the configuration."""
     return [replace(tensors[position], name=name) for name, position in names.items()]

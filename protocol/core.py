@@ -1,8 +1,8 @@
 """The narrow interface that both edges call, and the records it answers with.
 
 `actors.core.server_core` implements it; the edges never see more of the server than this. Every method raises only
-`protocol.errors.ServerError`; calls are cancelled by the caller's cancel scope, and a cancelled `infer` leaves
-nothing behind: the request is dropped wherever it is.
+`protocol.errors.ServerError`; calls are cancelled by the caller's cancel scope. A request that is cancelled in that
+way, or given up by its handle, is dropped wherever it is.
 """
 
 from __future__ import annotations
@@ -149,15 +149,15 @@ class LoadParameters:
 
 
 class AnswerTo(Protocol):
-    """Where the only answer to a request goes."""
+    """A reply channel: where the only answer to a request goes."""
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
         """Take the answer. Called by an actor, so what there is to do with it is done elsewhere, and nothing raises."""
 
 
 class Submitted(Protocol):
-    """A request that the server has taken, whose caller does not wait in a task. One of both methods is called, once.
-    `arrival` is in seconds of Trio's clock."""
+    """The handle of a submitted request. Its submitter calls exactly one of `end` and `give_up`, once. `arrival` is in
+    seconds of Trio's clock."""
 
     @property
     def request(self) -> InferenceRequest: ...
@@ -169,7 +169,8 @@ class Submitted(Protocol):
         """The answer has come."""
 
     def give_up(self) -> None:
-        """Nobody wants the answer any more, and none is given from now on; what has not begun will not."""
+        """Cancel the request, in whatever state it is: no answer is given from now on, and what has not begun will
+        not."""
 
 
 class InferenceCore(Protocol):
@@ -238,15 +239,16 @@ class InferenceCore(Protocol):
         """The labels of an output's classes by index; empty where the configuration gives no label file."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Run a request on a model that gives exactly one response. Raises Decoupled for any other."""
+        """Submit a request and wait for its answer. Raises the ServerError that it is answered with; cancelled, the
+        request is given up."""
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted | None:
-        """As `infer`, without a task that waits: the answer is given to `answer_to`. Where the request needs more than
-        a place in its model's queue nothing is done, and None says so: then `infer` does it. With `later` the request
-        waits for `flush`, so that all of a burst share batches.
+    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
+        """Run a request on a model that gives exactly one response. Its answer is sent to `reply_to`, and a refusal is
+        an answer too: what is wrong with the request, `Decoupled` for a model that gives any number of responses, or
+        `Internal` for a defect. Never waits and never raises; what the request has to wait for is waited for by a task
+        of the server. With `later` it may wait for `flush`, so that all of a burst share batches.
 
-        Raises:
-            ServerError: what is wrong with the request.
+        A refusal that needs no wait is sent before this returns; other answers may be.
         """
 
     def flush(self) -> None:

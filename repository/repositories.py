@@ -73,7 +73,7 @@ class Repositories:
         self.is_namespaced = is_namespaced
 
     def find_models(self) -> FoundModels:
-        """Those of the repositories that can be listed now; the log names the others."""
+        """The models of the repositories that can be listed now; the log names the others."""
         found: list[ModelDirectory] = []
         for each in self.registered:
             try:
@@ -211,7 +211,7 @@ def _found(models: Iterable[ModelDirectory]) -> FoundModels:
 
 
 def _without_empty(places: list[ModelDirectory]) -> list[ModelDirectory]:
-    """Of several places of a name those that have files, if any has: folders alone stand in nobody's way."""
+    """Of several directories of one name those that have files, if any has: empty ones are no conflict."""
     if len(places) < 2:
         return places
     return [place for place in places if _has_files(ModelFiles((place,), (fingerprint(place),)))] or places

@@ -50,6 +50,6 @@ def state_outputs(config: ModelConfig) -> tuple[ModelOutput, ...]:
 
 
 def hidden_outputs(config: ModelConfig) -> tuple[ModelOutput, ...]:
-    """Of `state_outputs` those that no client may ask for: they are not in the configuration's `output`."""
+    """The `state_outputs` that no client may request: they are not in the configuration's `output`."""
     visible = {output.name for output in config.output}
     return tuple(output for output in state_outputs(config) if output.name not in visible)

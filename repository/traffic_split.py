@@ -34,7 +34,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Target(_Part, frozen=True):
-    """Who answers `weight` of all requests, in proportion to the sum of weights."""
+    """A target that gets `weight` of all requests, in proportion to the sum of weights."""
 
     model: str
     version: int = LATEST_VERSION
@@ -42,7 +42,7 @@ class Target(_Part, frozen=True):
 
 
 class Shadow(_Part, frozen=True):
-    """Who is sent a copy of `percent` of all requests; its answers are dropped."""
+    """A shadow target that gets a copy of `percent` of all requests; its responses are dropped."""
 
     model: str
     version: int = LATEST_VERSION

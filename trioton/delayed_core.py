@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 class DelayedCore:
-    """An `InferenceCore` whose inferences take longer; all else is the core's own."""
+    """An `InferenceCore` whose inferences take longer; all else is the core's own. Its edge has no fast path: only a
+    request with a task can be held."""
 
     def __init__(self, core: InferenceCore, delays: DebugDelays) -> None:
         self._core = core
@@ -26,9 +27,6 @@ class DelayedCore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._core, name)
-
-    def submit(self, *_: object, **__: object) -> None:
-        """Every request needs a task, which can be held."""
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         delays = self._delays

@@ -93,7 +93,8 @@ def _grpc(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCont
     if settings.debug_delays.holds_calls:
         shared = replace(shared, core=cast(InferenceCore, DelayedCore(shared.core, settings.debug_delays)))
     services = _services(shared, settings.grpc_restricted_protocol, GRPC_PROTOCOL, settings.grpc_header_forward_pattern)
-    return partial(serve_grpc, services, replace(settings.grpc_edge(), tls=tls))
+    edge = replace(settings.grpc_edge(), tls=tls, has_fast_path=not settings.debug_delays.holds_calls)
+    return partial(serve_grpc, services, edge)
 
 
 def _http(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:

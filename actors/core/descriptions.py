@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import metadata
 
-from actors.model.model import Model
+from actors.model.servable import Servable
 from protocol.core import ModelMetadata, ModelStatistics, ServerMetadata, TensorMetadata
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
 
@@ -34,7 +34,7 @@ def server_metadata(server_id: str) -> ServerMetadata:
     return ServerMetadata(server_id, metadata.version("trioton"), EXTENSIONS)
 
 
-def model_metadata(name: str, model: Model, versions: Sequence[int]) -> ModelMetadata:
+def model_metadata(name: str, model: Servable, versions: Sequence[int]) -> ModelMetadata:
     """By the name that it was asked for by; `versions` are those that serve."""
     config = model.config
     return ModelMetadata(
@@ -46,7 +46,7 @@ def model_metadata(name: str, model: Model, versions: Sequence[int]) -> ModelMet
     )
 
 
-def model_statistics(model: Model) -> ModelStatistics:
+def model_statistics(model: Servable) -> ModelStatistics:
     return model.statistics.frozen(model.config.name, model.version, model.memory_usage())
 
 

@@ -1,7 +1,7 @@
-"""The requests that are under way and have an id, so that a client can cancel them by it.
+"""Requests in flight that have an id, so that a client can cancel them by it.
 
-Consulted by the core. A request is stopped as if its client had gone: its cancel scope, or its submission, reaches
-whoever holds it.
+Consulted by the core. A request is stopped as if its client had gone: by its submission, or, where it answers with a
+stream of responses, by the cancel scope of the task that takes them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ class InFlight:
                 return await call
             finally:
                 self._remove(key, scope)
-        raise cancelled(request.model_name, request.id)
+        raise cancelled(request)
 
     def add(self, submission: Submission) -> None:
-        """A request that no task waits for; until it is removed."""
-        request = submission.request
-        self._requests.setdefault((request.model_name, request.id), {})[submission] = submission.accepted[1]
+        """Until it is removed."""
+        name, version = submission.accepted
+        self._requests.setdefault((name, submission.request.id), {})[submission] = version
 
     def remove(self, submission: Submission) -> None:
-        request = submission.request
-        self._remove((request.model_name, request.id), submission)
+        self._remove((submission.accepted[0], submission.request.id), submission)
 
     def _remove(self, key: tuple[str, str], request: trio.CancelScope | Submission) -> None:
         requests = self._requests[key]
@@ -57,7 +56,7 @@ class InFlight:
 
     def cancel(self, model: str, request_id: str, version: int = LATEST_VERSION) -> int:
         """Stop the requests of this id, on one version or on all; returns how many there were that nobody had stopped
-        before. They end soon after, each where it is waited for."""
+        before. Each is answered with `Cancelled`, soon after at the latest."""
         found = [
             request
             for request, its_version in self._requests.get((model, request_id), {}).items()

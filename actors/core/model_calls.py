@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from actors.lifecycle.manager import ModelManager
 from actors.model.call_waits import CallWaits, EndlessWait, SharedResources, WaitingCall
-from actors.model.model import Model
+from actors.model.servable import Servable
 from backends.services import CallRefused, Execution, ModelNotReady
 from protocol.core import LoadParameters, Respond
 from protocol.errors import ServerError, Unavailable
@@ -68,13 +68,13 @@ class ModelCalls:
         self._find(request.model_name, request.model_version)
         return residence.lease(request, is_nested=True)
 
-    def _called(self, request: InferenceRequest, caller: Execution | None) -> Model:
+    def _called(self, request: InferenceRequest, caller: Execution | None) -> Servable:
         model = self._find(request.model_name, request.model_version)
         if caller is not None:
             request.caller = WaitingCall(self._waits, caller)
         return model
 
-    def _find(self, name: str, version: int) -> Model:
+    def _find(self, name: str, version: int) -> Servable:
         try:
             return self._manager().find(name, version)
         except ServerError as error:
@@ -88,7 +88,7 @@ class ModelCalls:
         return manager
 
 
-async def _told_apart(model: Model, request: InferenceRequest, answer: Awaitable[T]) -> T:
+async def _told_apart(model: Servable, request: InferenceRequest, answer: Awaitable[T]) -> T:
     """The answer; an error of the request itself as `CallRefused`, one of the model as it is."""
     try:
         return await answer

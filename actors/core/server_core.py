@@ -6,8 +6,8 @@ the server takes requests, and asks others what models say of themselves (`descr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar, TypeVarTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import trio
 
@@ -21,8 +21,8 @@ from actors.lifecycle.manager import ControlMode, ModelManager
 from actors.lifecycle.residence import Residence, ResidenceSnapshot
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.statistics import VersionSnapshot
-from actors.model.model import Model
-from actors.model.submission import Submission
+from actors.model.servable import Servable
+from actors.model.submission import Submission, refused, submit_and_wait
 from backends.devices.devices import Devices
 from backends.devices.machine import compute_capabilities
 from backends.registry import BackendRegistry
@@ -38,16 +38,13 @@ from protocol.core import (
     Respond,
     ServerMetadata,
 )
-from protocol.errors import NotFound, Unavailable
+from protocol.errors import Internal, NotFound, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from repository.agents.registry import AgentRegistry
 from repository.json_form import to_json_form
 
 __all__ = ["ControlMode", "CoreSettings", "ServerCore"]
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 
 class ServerCore:
@@ -67,7 +64,7 @@ class ServerCore:
         self._settings = settings
         self._cache = cache
         self._in_flight = InFlight()
-        self._fed: list[Model] = []  # that have been submitted what `flush` is for
+        self._fed: list[Servable] = []  # that have been submitted what `flush` is for
         self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
@@ -208,26 +205,26 @@ class ServerCore:
         await self._running().unregister(path)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        manager = self._manager
-        if manager is None or self._is_stopping:
-            manager = self._taking(request)
-        model = manager.find(request.model_name, request.model_version)
-        residence = manager.residence
-        call = model.infer(request) if residence is None else self._leased(residence, request, Model.infer, request)
-        key = self._accept(request, model.version)
-        try:
-            return await (self._in_flight.run(request, model.version, call) if request.id else call)
-        finally:
-            self._answered(key)
+        return await submit_and_wait(self.submit, request)
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submission | None:
+    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission:
         manager = self._manager
-        if manager is None or self._is_stopping or manager.residence is not None:
-            return None
-        model = manager.table.find(request.model_name, request.model_version)
-        submission = model.submit(request, answer_to, later=later)
-        if submission is None:
-            return None
+        try:
+            if manager is None or self._is_stopping:
+                manager = self._taking(request)
+            model = manager.table.find(request.model_name, request.model_version)
+            if manager.residence is None:
+                submission = model.submit(request, reply_to, later=later)
+            else:
+                submission = manager.residence.submit(request, reply_to, self._run_leased)
+        except ServerError as error:
+            return refused(request, reply_to, error.with_traceback(None))
+        except Exception as error:
+            self._failures.note("request", error, f"a request to model '{request.model_name}' could not be submitted")
+            defect = Internal(
+                f"the request to model '{request.model_name}' failed unexpectedly; the server's log has the details"
+            )
+            return refused(request, reply_to, defect)
         submission.acceptance = self
         submission.accepted = self._accept(request, model.version)
         if request.id:
@@ -260,7 +257,7 @@ class ServerCore:
         call = (
             model.infer_stream(request, respond)
             if residence is None
-            else self._leased(residence, request, Model.infer_stream, request, respond)
+            else self._stream_leased(residence, request, respond)
         )
         key = self._accept(request, model.version)
         try:
@@ -282,16 +279,13 @@ class ServerCore:
             raise self._not_running()
         return manager
 
-    async def _leased(
-        self,
-        residence: Residence,
-        request: InferenceRequest,
-        call: Callable[[Model, *Ts], Awaitable[T]],
-        *arguments: *Ts,
-    ) -> T:
-        """Under a memory budget the model may have to be loaded first, and must then stay."""
+    async def _run_leased(self, request: InferenceRequest) -> InferenceResponse:
+        """While the model is leased under the memory budget; it may have been loaded for that."""
+        return await self._find(request.model_name, request.model_version).infer(request)
+
+    async def _stream_leased(self, residence: Residence, request: InferenceRequest, respond: Respond) -> bool:
         async with residence.lease(request):
-            return await call(self._find(request.model_name, request.model_version), *arguments)
+            return await self._find(request.model_name, request.model_version).infer_stream(request, respond)
 
     def _accept(self, request: InferenceRequest, version: int) -> tuple[str, int]:
         """Until `_answered` is called with what this gives, the server does not end."""
@@ -329,7 +323,7 @@ class ServerCore:
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         return self._find(name, version).labels.get(output, ())
 
-    def _find(self, name: str, version: int) -> Model:
+    def _find(self, name: str, version: int) -> Servable:
         """A model that serves; while the server stops and its models go, that is the reason and not their absence."""
         manager = self._manager
         if manager is None:

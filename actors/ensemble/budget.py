@@ -1,6 +1,6 @@
 """Byte budget policy of an ensemble (`max_inflight_bytes`): which requests and iterations may begin, which must wait.
 
-A plain synchronous policy that imports no Trio; the ensemble runner consults it.
+A plain synchronous policy that imports no Trio; the ensemble consults it.
 
 A *pass* is one run through (a part of) the graph: a request, or one iteration that a decoupled step's response begins.
 It belongs to an *owner*: all requests of the ensemble to one, the iterations of one response stream to another.

@@ -1,64 +1,23 @@
 """Composition: an ensemble bound to the models of its steps (composing models), and whether they still fit it.
 
-Flow: model loader → [composition] → ensemble runner. Models are looked up anew for each step that runs, so that a
+Flow: model loader → [composition] → ensemble. Models are looked up anew for each step that runs, so that a
 composing model can be replaced while its ensembles serve; the manager then has the composition checked again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
 
 from actors.ensemble.graph import EnsembleGraph
 from actors.ensemble.validation import check_composition
 from actors.instance.readiness import all_ready
-from backends.interface import Backend, BatchResult
-from protocol.core import Respond
+from actors.model.servable import FindModel
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
-from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from protocol.messages import LATEST_VERSION
 from repository.model_config import EnsembleStep, ModelConfig
 
 logger = logging.getLogger("trioton.ensemble")
-
-
-class ComposingModel(Protocol):
-    """What an ensemble needs of the models of its steps; `actors.model.model.Model` is one."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-
-    @property
-    def labels(self) -> Mapping[str, Sequence[str]]: ...
-
-    @property
-    def is_ready(self) -> bool: ...
-
-    @property
-    def takes_device_tensors(self) -> bool: ...
-
-    @property
-    def queue_takes_timeout(self) -> bool: ...
-
-    async def check_ready(self) -> bool: ...
-
-    async def infer(self, request: InferenceRequest) -> InferenceResponse: ...
-
-    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool: ...
-
-
-class NoBackend(Backend):
-    """The backend of ensembles: they have no instances, so no object of it is made."""
-
-    async def load(self) -> None:
-        raise NotImplementedError
-
-    async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
-        raise NotImplementedError
-
-
-# A model by name and version (-1 for the latest that is ready); raises ServerError if it does not serve.
-FindModel: TypeAlias = Callable[[str, int], ComposingModel]
 
 
 class Composition:

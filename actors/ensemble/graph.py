@@ -140,7 +140,7 @@ class Plan:
 
     @property
     def depth(self) -> int:
-        """Of the response: 0 where there is one for each request."""
+        """The depth of the response: 0 where there is one for each request."""
         return len(self.by_depth) - 1
 
 

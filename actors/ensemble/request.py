@@ -1,7 +1,7 @@
 """Ensemble request: runs one request through the graph of its ensemble.
 
-Flow: ensemble runner → [ensemble request] → the models of the steps → [ensemble request] → ensemble runner. Made by the
-ensemble runner, and run in the task of the request's caller. A chain of steps needs no other task; concurrent steps,
+Flow: ensemble → [ensemble request] → the models of the steps → [ensemble request] → ensemble. Made by the
+ensemble, and run in the task of the request's caller. A chain of steps needs no other task; concurrent steps,
 and the iterations of decoupled steps, run in tasks of one nursery, so cancelling one cancels all.
 """
 
@@ -327,7 +327,7 @@ class EnsembleRequest:
         self._close(iteration)
 
     def _parameters(self, iteration: Iteration, outputs: Sequence[Tensor]) -> dict[str, ParameterValue]:
-        """Those of a response; only one that has the tensor of any step says something of the sequence."""
+        """The parameters of a response; only one with a tensor of some step has sequence parameters."""
         inputs = self.composition.graph.inputs
         if all(tensor.name in inputs for tensor in outputs):
             return {}

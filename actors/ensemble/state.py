@@ -53,7 +53,7 @@ Value: TypeAlias = Tensor | Absence
 
 @dataclass(eq=False, slots=True)
 class Iteration:
-    """One set of tensors. `held_bytes` are those of its tensors that steps have made and that are not let go;
+    """One set of tensors. `held_bytes` are those of its tensors that steps have made and that are not released;
     `overrides` has the tensors whose steps changed the sequence's values."""
 
     depth: int

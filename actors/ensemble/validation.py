@@ -135,7 +135,7 @@ def _check_maps(config: ModelConfig, index: int, step: EnsembleStep, model: Mode
 
 
 def _check_ends(config: ModelConfig, steps: Sequence[EnsembleStep], composing: Sequence[ModelConfig]) -> None:
-    """Whoever gives a tensor and whoever takes it must agree on its datatype and its shape."""
+    """Producer and consumer of a tensor must agree on its datatype and its shape."""
     givers: dict[str, list[_End]] = {tensor.name: [_own_end(config, tensor)] for tensor in config.input}
     takers: dict[str, list[_End]] = {}
     for step, model in zip(steps, composing, strict=True):
@@ -161,7 +161,7 @@ def _end(model: ModelConfig, tensor: ModelInput | ModelOutput) -> _End:
 
 
 def _own_end(config: ModelConfig, tensor: ModelInput | ModelOutput) -> _End:
-    """Of the ensemble: its steps see the shape behind its `reshape`, as a model's backend does."""
+    """The end at the ensemble itself: its steps see the shape behind its `reshape`, as a model's backend does."""
     return _End(config.name, config.is_batching, tensor.data_type, tensor.backend_dims)
 
 

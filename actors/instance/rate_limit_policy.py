@@ -1,4 +1,4 @@
-"""Which model instances may run when the resources that they share are scarce: the rate limiter's policy.
+"""The rate limiter's policy: which model instances may run, given the resources that they share.
 
 Plain and synchronous. Source: Triton's rate limiter (`instance_group.rate_limiter`, `--rate-limit-resource`).
 """

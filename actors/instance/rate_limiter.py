@@ -1,7 +1,7 @@
-"""Rate limiter: the resources that all model instances of a server share (`--rate-limit execution_count`).
+"""Rate limiter: a priority semaphore over the resources of a server's model instances (`--rate-limit execution_count`).
 
-Flow: scheduler → model instance → [rate limiter] → backend. Owned by the core. It has no task of its own: asking and
-giving back are calls, each done between two checkpoints; only a model instance waits here, with its batch.
+Flow: scheduler → model instance → [rate limiter] → backend. Owned by the core. It has no task of its own: model
+instances wait in it, each with its batch. Cancelled while it waits, an instance holds nothing.
 """
 
 from __future__ import annotations

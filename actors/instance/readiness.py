@@ -1,4 +1,4 @@
-"""Readiness that has to be asked for: the models behind one name, all asked at the same time."""
+"""Concurrent readiness checks of what stands behind one name: instances, versions, steps of an ensemble."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trio
 
 
 async def all_ready(checks: Sequence[Callable[[], Awaitable[bool]]]) -> bool:
-    """Whether all say yes; returns with the first no, and gives the others up."""
+    """Whether all checks say yes; the first no cancels the others."""
     if len(checks) == 1:
         return await checks[0]()
     is_ready = True

@@ -1,4 +1,8 @@
-"""The responses of one request to a decoupled model, on their way from the backend to the request's caller."""
+"""Response stream of one request to a decoupled model: the `Responder` that its backend gets.
+
+Flow: backend → [response stream] → reply channel → caller. Owned by the batch runner, which ends the streams that are
+open when the instance stops. `send` waits for a slow caller; cancelled, its response was not sent.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ BUFFERED_RESPONSES = 64
 
 @dataclass(eq=False, slots=True)
 class ResponseStream:
-    """Implements `backends.interface.Responder`. `ended` is told once, when the stream ends for whatever reason.
+    """Implements `backends.interface.Responder`. `ended` is called once, when the stream ends for whatever reason.
     Each response is counted in `statistics`. `first_response` is when the first response left, in seconds of Trio's
     clock. With `can_be_rescheduled` the error `Rescheduled` ends the stream, but not the request."""
 

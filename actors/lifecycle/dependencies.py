@@ -136,7 +136,7 @@ class EnsembleDependencies:
     def replaced(self, name: str) -> None:
         """Another version of this model serves now: the ensembles that need it must fit it."""
         for version, names in self._running.items():
-            if name in names and version.model is not None and version.model.composition is not None:
-                version.model.check_composition()
-                if version.model.composition.failure is not None:
-                    logger.error("%s", version.model.composition.failure)
+            if name in names and version.model is not None:
+                failure = version.model.check_composing()
+                if failure is not None:
+                    logger.error("%s", failure)

@@ -1,4 +1,4 @@
-"""Model loader: from a model directory to `Model` objects that are ready to run; the blocking and fallible part of a
+"""Model loader: from a model directory to `Servable` objects that are ready to run; the blocking and fallible part of a
 load.
 
 Reads and completes the configuration, refuses what is not supported, selects versions and places instances on devices.
@@ -16,7 +16,8 @@ import trio
 
 from actors.cache.entry import KEY_BYTES, version_key
 from actors.cache.response_cache import ResponseCache, VersionCache
-from actors.ensemble.composition import Composition, FindModel, NoBackend
+from actors.ensemble.composition import Composition
+from actors.ensemble.ensemble import Ensemble
 from actors.instance.rate_limiter import ModelLimits, RateLimiter
 from actors.lifecycle.agents import ModelAgents
 from actors.lifecycle.dependencies import Needs, needs_of_config, with_step_identifiers
@@ -24,7 +25,8 @@ from actors.lifecycle.download import at_hand
 from actors.lifecycle.gpu_limits import check_gpu_limits
 from actors.lifecycle.memory_usage import stated_bytes
 from actors.model.model import Model
-from actors.model.traffic_split import TrafficSplit
+from actors.model.servable import Servable
+from actors.model.traffic_split import FindServable, TrafficSplit
 from actors.scheduling.batching.adaptive import read_adaptive_settings
 from actors.scheduling.batching.held import NO_HOLD, SchedulerHold
 from backends.devices.devices import Devices
@@ -109,8 +111,8 @@ class ModelLoader:
         """Raises ServerError with what is wrong and where."""
         return await trio.to_thread.run_sync(self._read, directory, parameters)
 
-    async def prepare(self, directory: ModelDirectory, config: ModelConfig, find: FindModel) -> tuple[Model, ...]:
-        """One `Model`, not yet running, for each version that the policy of a configuration, as it was read, selects.
+    async def prepare(self, directory: ModelDirectory, config: ModelConfig, find: FindServable) -> tuple[Servable, ...]:
+        """One servable, not yet running, for each version that the policy of a configuration, as it was read, selects.
         An ensemble finds the models of its steps by `find`, and they must serve.
 
         Raises ServerError with what is wrong and where. Cancelled, it leaves nothing behind.
@@ -157,8 +159,8 @@ class ModelLoader:
         )
 
     async def _prepare_ensemble(
-        self, directory: ModelDirectory, config: ModelConfig, find: FindModel
-    ) -> tuple[Model, ...]:
+        self, directory: ModelDirectory, config: ModelConfig, find: FindServable
+    ) -> tuple[Servable, ...]:
         config = normalise(config, gpus=NO_GPUS, backend_default_cpu_count=1, backend_prefers_gpu=False)
         validate(config)
         available = await trio.to_thread.run_sync(version_directories, directory)
@@ -166,23 +168,19 @@ class ModelLoader:
         labels = await trio.to_thread.run_sync(read_labels, directory, config)
         return tuple(self._ensemble(Composition(config, find, labels), version) for version in versions)
 
-    def _ensemble(self, composition: Composition, version: int) -> Model:
+    def _ensemble(self, composition: Composition, version: int) -> Ensemble:
         config = composition.config
         cache: VersionCache | None = None
         if self.cache is not None and config.response_cache is not None and config.response_cache.enable:
             # Its answers depend on all its composing models, so they hold for this load alone, also in a shared cache.
             key = version_key(config.name, version, secrets.token_bytes(KEY_BYTES))
             cache = VersionCache(self.cache, key, version)
-        return Model(
-            config,
+        return Ensemble(
+            composition,
             version,
-            NoBackend,
-            (),
-            composition.labels,
             has_histograms=self.has_histograms,
             summary_quantiles=self.summary_quantiles,
             cache=cache,
-            composition=composition,
             failures=None if self.services is None else self.services.failures,
         )
 

@@ -29,7 +29,7 @@ from actors.lifecycle.table import ModelState, ModelTable
 from actors.lifecycle.versions import ModelLifeCycle
 from actors.lifecycle.watcher import RepositoryWatcher
 from actors.metrics.statistics import VersionSnapshot
-from actors.model.model import Model
+from actors.model.servable import Servable
 from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import InvalidArgument, ServerError, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
@@ -135,12 +135,12 @@ class ModelManager:
             if self._control_mode is ControlMode.POLL:
                 await watcher.begin()
             await self._load_at_start(control)
-            self.is_started = True
-            task_status.started()
             async with trio.open_nursery() as calls:
-                calls.start_soon(self._hear, calls, control)
                 if self.residence is not None:
-                    calls.start_soon(self.residence.run)
+                    await calls.start(self.residence.run)
+                self.is_started = True
+                task_status.started()
+                calls.start_soon(self._hear, calls, control)
                 if self._control_mode is ControlMode.POLL:
                     calls.start_soon(watcher.run)
                 await stop.wait()
@@ -149,7 +149,7 @@ class ModelManager:
 
     # The address
 
-    def find(self, name: str, version: int = LATEST_VERSION) -> Model:
+    def find(self, name: str, version: int = LATEST_VERSION) -> Servable:
         return self.table.find(name, version)
 
     @contextmanager
@@ -184,7 +184,7 @@ class ModelManager:
         )
         return any(model.continues_sequence(request) for model in models)
 
-    def find_all(self, name: str = "", version: int = LATEST_VERSION) -> list[Model]:
+    def find_all(self, name: str = "", version: int = LATEST_VERSION) -> list[Servable]:
         return self.table.find_all(name, version)
 
     def ready_versions(self, name: str) -> tuple[int, ...]:

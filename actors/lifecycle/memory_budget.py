@@ -57,7 +57,7 @@ class MemoryBudget:
         return self._users[name] > 0
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Those that are not resident."""
+        """The models among these that are not resident."""
         return [name for name in names if name not in self._used_at]
 
     def use(self, names: Iterable[str]) -> None:

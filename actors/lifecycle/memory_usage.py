@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from actors.model.model import Model
+from actors.model.servable import Servable
 from backends.interface import ModelSource
 from protocol.errors import InvalidArgument
 from repository.model_config import ModelConfig
@@ -33,7 +33,7 @@ def stated_bytes(config: ModelConfig) -> int | None:
     return int(text)
 
 
-def estimated_bytes(model: Model) -> int:
+def estimated_bytes(model: Servable) -> int:
     """The size before a load: as stated, or that of its files once for each instance."""
     stated = stated_bytes(model.config)
     if stated is not None:
@@ -42,7 +42,7 @@ def estimated_bytes(model: Model) -> int:
     return files_bytes(source.version_directory) * model.spec_count if isinstance(source, ModelSource) else 0
 
 
-def measured_bytes(model: Model) -> int:
+def measured_bytes(model: Servable) -> int:
     """The size after a load: as stated, or as its backend measures it, or as estimated."""
     stated = stated_bytes(model.config)
     told = sum(used.byte_size for used in model.memory_usage()) if stated is None else 0

@@ -8,7 +8,7 @@ a model and all that it is composed of; leased models are never evicted.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -19,14 +19,17 @@ from actors.lifecycle.memory_budget import MemoryBudget, Victims
 from actors.lifecycle.memory_usage import estimated_bytes, measured_bytes
 from actors.lifecycle.table import ModelEntry, ModelTable
 from actors.model.deadline import within_timeout
-from actors.model.model import Model
+from actors.model.deferred import DeferredRequests
+from actors.model.servable import Servable
+from actors.model.submission import Submission
+from protocol.core import AnswerTo
 from protocol.errors import Internal, ServerError
 from protocol.failures import CallbackFailures
-from protocol.messages import InferenceRequest
+from protocol.messages import InferenceRequest, InferenceResponse
 
 logger = logging.getLogger("trioton.residence")
 
-# How often those that wait are looked at, also if nothing seems to have changed: the end of a sequence tells nobody.
+# How often the queue is served again although nothing seems to have changed: the end of a sequence sends no event.
 RECHECK_SECONDS = 1.0
 
 
@@ -76,6 +79,7 @@ class Residence:
         self._doomed: frozenset[str] = frozenset()
         self._is_over = False
         self._changed = trio.Event()
+        self._deferred = DeferredRequests("the memory budget", self._failures)
 
     def attach(self, control: Control) -> None:
         self._control = control
@@ -88,6 +92,20 @@ class Residence:
         )
 
     # For requests
+
+    def submit(
+        self,
+        request: InferenceRequest,
+        reply_to: AnswerTo,
+        answer: Callable[[InferenceRequest], Awaitable[InferenceResponse]],
+    ) -> Submission:
+        """Have `answer` called in a task while the request's model is leased, and its outcome sent to `reply_to`."""
+
+        async def lease_and_answer(request: InferenceRequest) -> InferenceResponse:
+            async with self.lease(request):
+                return await answer(request)
+
+        return self._deferred.submit(request, reply_to, lease_and_answer)
 
     @asynccontextmanager
     async def lease(self, request: InferenceRequest, *, is_nested: bool = False) -> AsyncIterator[None]:
@@ -149,18 +167,27 @@ class Residence:
 
     # The actor
 
-    async def run(self) -> None:
-        """Serve the queue. Cancelled, it abandons its loads."""
-        async with trio.open_nursery() as loads:
-            while True:
-                self._changed = trio.Event()
-                try:
-                    self._serve_line(loads)
-                    self._trim(loads)
-                except Exception as error:
-                    self._fail_line(error)
-                with trio.move_on_after(RECHECK_SECONDS) if self._line else trio.CancelScope():
-                    await self._changed.wait()
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the queue, and run the requests that have their leases. Cancelled, it abandons its loads, and answers
+        the requests with Unavailable."""
+        async with trio.open_nursery() as nursery:
+            self._deferred.open(nursery)
+            task_status.started()
+            try:
+                await self._serve(nursery)
+            finally:
+                self._deferred.close()
+
+    async def _serve(self, loads: trio.Nursery) -> None:
+        while True:
+            self._changed = trio.Event()
+            try:
+                self._serve_line(loads)
+                self._trim(loads)
+            except Exception as error:
+                self._fail_line(error)
+            with trio.move_on_after(RECHECK_SECONDS) if self._line else trio.CancelScope():
+                await self._changed.wait()
 
     def _wake(self) -> None:
         self._changed.set()
@@ -177,7 +204,7 @@ class Residence:
                     self._line.remove(ticket)
                     self._budget.use(ticket.names)
                     ticket.done.set()
-            elif has_first or any(map(self._budget.is_reserved, missing)):  # later, or somebody loads it already
+            elif has_first or any(map(self._budget.is_reserved, missing)):  # later, or it is being loaded already
                 continue
             else:
                 needed = {name: self._budget.sizes.get(name, 0) for name in missing}
@@ -268,7 +295,7 @@ class Residence:
 
     # For the life cycle of models
 
-    async def make_room(self, entry: ModelEntry, models: Sequence[Model]) -> None:
+    async def make_room(self, entry: ModelEntry, models: Sequence[Servable]) -> None:
         """Before these are loaded, by whatever request: evict idle models, as far as needed. Where that is not enough,
         they are loaded all the same."""
         if not models or self._budget.is_reserved(entry.name):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from actors.lifecycle.table import ModelTable
 from actors.metrics.statistics import VersionSnapshot
-from actors.model.traffic_split import routed_texts
 
 
 def version_snapshots(table: ModelTable) -> list[VersionSnapshot]:
@@ -16,8 +15,7 @@ def version_snapshots(table: ModelTable) -> list[VersionSnapshot]:
         VersionSnapshot(
             model=model.name,
             namespace=table.split(entry.name)[0],
-            # Triton's label for ensembles.
-            version=1 if model.composition is not None and len(entry.models) == 1 else model.version,
+            version=model.version_label(is_only=len(entry.models) == 1),
             metric_tags=model.config.metric_tags,
             statistics=model.statistics.frozen(model.name, model.version, has_responses=False),
             pending_requests=model.pending_count,
@@ -28,7 +26,7 @@ def version_snapshots(table: ModelTable) -> list[VersionSnapshot]:
             flushes={reason.value: count for reason, count in model.statistics.flushes.items()},
             has_cache=model.statistics.has_cache,
             gpu=model.gpu,
-            routed=routed_texts(model),
+            routed=model.routed(),
         )
         for entry, model in table.ready()
     ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from actors.model.model import Model
+from actors.model.servable import Servable
 from protocol.core import ModelIndex
 from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.messages import LATEST_VERSION
@@ -45,7 +45,7 @@ class VersionEntry:
     again. `needs` are the models that it calls: those of an ensemble's steps or of a traffic split."""
 
     version: int
-    model: Model | None
+    model: Servable | None
     files: HeldDirectory | None = None
     needs: tuple[str, ...] = ()
     state: ModelState = ModelState.LOADING
@@ -61,9 +61,9 @@ class ModelEntry:
     """One model. `name` is its identifier. `lock` serialises its loads and unloads; `failure` is why the last load gave
     no version at all, and `reload_failure` why it left those serving that did before. `needs` are the models that the
     last load needed, and `needed_names` the names by which its configuration calls those that have others.
-    `is_explicit`: somebody asked for this model, not only for an ensemble that needs it. `is_overridden`: the load call
-    has given configuration or files. `evicted` are the versions that the memory budget has unloaded, as they were: they
-    answer all that needs no instance, and a request has them loaded anew (`actors.lifecycle.residence`)."""
+    `is_explicit`: the model was loaded by its own name, not only for an ensemble that needs it. `is_overridden`: the
+    load call has given configuration or files. `evicted` are the versions that the memory budget has unloaded, as they
+    were: they answer all that needs no instance, and a request has them loaded anew (`actors.lifecycle.residence`)."""
 
     name: str
     lock: trio.Lock = field(default_factory=trio.Lock)
@@ -75,7 +75,7 @@ class ModelEntry:
     loaded_from: LoadedFrom | None = None
     is_explicit: bool = False
     is_overridden: bool = False
-    evicted: dict[int, Model] = field(default_factory=dict)
+    evicted: dict[int, Servable] = field(default_factory=dict)
 
     @property
     def can_serve(self) -> bool:
@@ -83,8 +83,8 @@ class ModelEntry:
         return bool(self.evicted or self.ready_versions)
 
     @property
-    def models(self) -> list[Model]:
-        """Those that serve, by version."""
+    def models(self) -> list[Servable]:
+        """The models that serve, by version."""
         found = (self.versions[version].model for version in self.ready_versions)
         return [model for model in found if model is not None]
 
@@ -93,7 +93,7 @@ class ModelEntry:
         return tuple(sorted(v.version for v in self.versions.values() if v.state is ModelState.READY))
 
     @property
-    def latest(self) -> Model | None:
+    def latest(self) -> Servable | None:
         """The ready one with the highest number."""
         found, highest = None, -1
         for version in self.versions.values():  # asked for each request
@@ -160,7 +160,7 @@ def ambiguous_name(name: str, count: int) -> InvalidArgument:
 
 
 class ModelTable:
-    """Models by identifier. Look-ups raise what a client is told (reference: HTTP section "Health").
+    """Models by identifier. Look-ups raise the error for the client (reference: HTTP section "Health").
 
     With `is_namespaced` a name alone is looked up too, and good if only one model has it.
     """
@@ -212,7 +212,7 @@ class ModelTable:
         visit(self.find_entry(name), ())
         return names
 
-    def find(self, name: str, version: int = LATEST_VERSION) -> Model:
+    def find(self, name: str, version: int = LATEST_VERSION) -> Servable:
         """The model that serves a request; one that was evicted serves when it is leased
         (`actors.lifecycle.residence`).
 
@@ -240,7 +240,7 @@ class ModelTable:
             raise Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
         return found.model
 
-    def find_all(self, name: str, version: int = LATEST_VERSION) -> list[Model]:
+    def find_all(self, name: str, version: int = LATEST_VERSION) -> list[Servable]:
         """The ready models that a statistics call asks for: one version, all of a model, or (no name) everything.
 
         Raises:
@@ -258,7 +258,7 @@ class ModelTable:
                 raise InvalidArgument(f"requested model version is not available for model '{name}'")
         return found
 
-    def ready(self) -> Iterator[tuple[ModelEntry, Model]]:
+    def ready(self) -> Iterator[tuple[ModelEntry, Servable]]:
         """Every model that serves, or would after a load on demand, by name and version."""
         for _, entry in sorted(self.entries.items()):
             for model in entry.models or [model for _, model in sorted(entry.evicted.items())]:

@@ -17,7 +17,7 @@ from actors.lifecycle.loader import ModelLoader, with_reason
 from actors.lifecycle.residence import Residence
 from actors.lifecycle.table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
 from actors.model.backoff import RestartBackoff
-from actors.model.model import Model
+from actors.model.servable import Servable
 from backends.free_memory import return_free_memory
 from protocol.core import LoadParameters
 from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unsupported, text_of
@@ -148,11 +148,11 @@ class ModelLifeCycle:
 
     async def _prepare(
         self, entry: ModelEntry, directory: ModelDirectory, config: ModelConfig | None, parameters: LoadParameters
-    ) -> tuple[Model, ...]:
+    ) -> tuple[Servable, ...]:
         """Without a configuration, that of the directory is used."""
         names = entry.needed_names
 
-        def find(name: str, version: int) -> Model:
+        def find(name: str, version: int) -> Servable:
             return self._table.find(names.get(name, name), version)
 
         try:
@@ -165,7 +165,7 @@ class ModelLifeCycle:
     async def _bring_up(
         self,
         entry: ModelEntry,
-        prepared: Sequence[Model],
+        prepared: Sequence[Servable],
         kept: Mapping[int, VersionEntry],
         files: HeldDirectory | None,
     ) -> dict[int, VersionEntry]:
@@ -202,7 +202,7 @@ class ModelLifeCycle:
         return new
 
     async def _update_instances(
-        self, prepared: Iterable[Model], kept: Mapping[int, VersionEntry], failures: dict[int, ServerError]
+        self, prepared: Iterable[Servable], kept: Mapping[int, VersionEntry], failures: dict[int, ServerError]
     ) -> dict[int, str]:
         """Update the instances of the versions that serve on; returns why that has failed."""
         for wanted in prepared:

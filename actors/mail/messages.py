@@ -169,7 +169,7 @@ class SchedulerAddress(msgspec.Struct, frozen=True):
     Unavailable if the scheduler has ended. Requests may be answered within the call (see `actors.scheduling.base`)."""
 
     send_nowait: Callable[[SchedulerMessage], None]
-    # As telling `Submit`, but what can run is given out only when `flush` is called, which must follow soon.
+    # As sending `Submit`, but batches are dispatched only when `flush` is called, which must follow soon.
     submit: Callable[[QueuedRequest], None]
     flush: Callable[[], None]
 

@@ -32,7 +32,7 @@ def _durations() -> Histogram:
 
 @dataclass(slots=True)
 class LatencyHistograms:
-    """Of successful requests; the histograms are named as the metrics.
+    """Histograms of successful requests; they are named as the metrics.
 
     An observation is a number appended to a list: finding its bucket costs several times as much, unless done for
     hundreds at once. Containers kept as long would burden the garbage collector; numbers do not.
@@ -54,7 +54,7 @@ class LatencyHistograms:
             self._sort_replies()
 
     def count_execution(self, timing: BatchTiming, requests: int) -> None:
-        """Of a batch with so many requests that count it as theirs."""
+        """Count the durations of a batch, once for each of so many requests."""
         self._executions.extend((timing.compute_input_ns, timing.compute_infer_ns, timing.compute_output_ns, requests))
         if len(self._executions) >= KEPT:
             self._sort_executions()
@@ -63,7 +63,7 @@ class LatencyHistograms:
         self.queue.observe(seconds * 1e6)
 
     def count_stream(self, seconds: float, first_response: float | None) -> None:
-        """Of a request with any number of responses; the seconds to the first one, if there was one, and in all."""
+        """Count a request with any number of responses: the seconds to the first, if there was one, and in all."""
         self.request.observe(seconds * 1e6)
         if first_response is not None:
             self.first_response.observe(first_response * 1e3)
@@ -94,7 +94,7 @@ HISTOGRAMS = ("request", "queue", "compute_input", "compute_infer", "compute_out
 
 
 class LatencySummaries:
-    """Of successful requests, with the cache's lookups beside them; the windows are in the metrics' names."""
+    """Summaries of successful requests, with the cache's lookups beside them; the windows are in the metrics' names."""
 
     __slots__ = ("cache_hit", "cache_miss", "compute_infer", "compute_input", "compute_output", "queue", "request")
 

@@ -73,8 +73,8 @@ class VersionSnapshot:
 
 @dataclass(slots=True)
 class _ComputeSums:
-    """Of the executions of one batch size: input, infer and output, once for each execution, and once for each request
-    that counts the execution as its own."""
+    """Sums over the executions of one batch size: input, infer and output, once for each execution, and once for each
+    request that counts the execution as its own."""
 
     executions: int = 0
     input_ns: int = 0

@@ -35,7 +35,7 @@ logger = logging.getLogger("trioton.model")
 
 
 class ModelInstances:
-    """`load` starts them; they run until `end`, or until `update` removes them. An ensemble has none: no `specs`."""
+    """`load` starts them; they run until `end`, or until `update` removes them."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""Model: one loaded version, with its scheduler, its instances and its statistics.
+"""Model: one loaded version with instances, their scheduler, and its statistics.
 
 Flow: core → [model] → scheduler → model instance.
-Started and owned by the model manager; owns the scheduler, and the instances by way of `model/instance_pool.py`.
+Started and owned by the model manager; owns the scheduler, the instances by way of `model/instance_pool.py`, and in its
+nursery the requests that have to wait for more than the scheduler (`model/deferred.py`).
 """
 
 from __future__ import annotations
@@ -12,40 +13,33 @@ from contextlib import suppress
 import trio
 
 from actors.cache.response_cache import VersionCache
-from actors.ensemble.composition import Composition
-from actors.ensemble.runner import EnsembleRunner
 from actors.instance.rate_limiter import ModelLimits
 from actors.instance.response_stream import BUFFERED_RESPONSES
 from actors.mail.messages import Drain, QueuedRequest, SchedulerAddress, StoppedAccepting, Submit
-from actors.mail.reply_slot import Reply, ReplySlot
+from actors.mail.reply_slot import Reply
 from actors.mail.turns import Turn, TurnOrder
 from actors.mail.waiting_responses import WaitingResponses
-from actors.metrics.latencies import LatencySummaries, latency_histograms
-from actors.metrics.statistics import VersionStatistics
-from actors.model.deadline import queue_takes_timeout, within_timeout
+from actors.model.deadline import queue_takes_timeout
 from actors.model.instance_pool import ModelInstances, load_error
-from actors.model.submission import Submission
+from actors.model.servable import Servable
+from actors.model.submission import QueuedSubmission, Submission, TracedReply, refused, submit_and_wait
+from actors.model.version import RunningVersion
 from actors.scheduling.batching.batcher import build_scheduler
 from actors.scheduling.batching.held import NO_HOLD, SchedulerHold
-from actors.scheduling.request_check import RequestChecker
 from actors.scheduling.scheduler import Scheduler
 from actors.scheduling.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.tracing.stamps import QUEUE_START, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from backends.interface import Backend, InstanceSpec
 from protocol.core import AnswerTo, MemoryUsage, Respond
-from protocol.errors import Decoupled, ServerError, Unavailable
+from protocol.errors import ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
-from protocol.tensors.device_tensor import bring_to_host
 from repository.model_config import InstanceKind, ModelConfig
 from repository.warmup_data import WarmupSample
 
 
-class Model:
-    """One version of a model. `run` loads it and serves until it is drained; the other methods are its address.
-
-    An ensemble has a `composition`, and no instances: its `backend` is not used.
-    """
+class Model(RunningVersion):
+    """A model with instances. Implements `actors.model.servable.Servable`."""
 
     def __init__(
         self,
@@ -61,20 +55,20 @@ class Model:
         cache: VersionCache | None = None,
         limits: ModelLimits | None = None,
         initial_states: Mapping[str, Tensor] | None = None,
-        composition: Composition | None = None,
         restart_wait: float = 0.0,
         hold: SchedulerHold = NO_HOLD,
         failures: CallbackFailures | None = None,
     ) -> None:
-        failures = failures or CallbackFailures()
-        self.config = config
-        self.version = version
-        self.labels = labels if labels is not None else {}
-        self.composition = composition
-        self.statistics = VersionStatistics(
-            histograms=latency_histograms(config) if has_histograms else None,
-            summaries=LatencySummaries(summary_quantiles) if summary_quantiles else None,
+        super().__init__(
+            config,
+            version,
+            labels if labels is not None else {},
+            has_histograms=has_histograms,
+            summary_quantiles=summary_quantiles,
+            cache=cache,
+            failures=failures,
         )
+        failures = self._failures
         self._instances = ModelInstances(
             config,
             backend,
@@ -87,19 +81,10 @@ class Model:
         self._takes_device_tensors = backend.takes_device_tensors and all(
             spec.kind is InstanceKind.GPU for spec in specs
         )
-        # Its instances take inputs that are still in their client's memory.
-        self.takes_shared_tensors = backend.takes_shared_tensors and composition is None and cache is None
-        self._cache = cache
-        self.statistics.has_cache = cache is not None
+        self.takes_shared_tensors = backend.takes_shared_tensors and cache is None
         self._queue_takes_timeout = queue_takes_timeout(config)
-        # To answer a request takes more than to queue it.
-        self._needs_task = config.is_decoupled or cache is not None or composition is not None
-        self._checker = RequestChecker(config)
-        self._scheduler: Scheduler | SequenceBatcher | EnsembleRunner
-        self._ensemble: EnsembleRunner | None = None
-        if composition is not None:
-            self._scheduler = self._ensemble = EnsembleRunner(composition, version, self.statistics)
-        elif config.sequence_batching is None:
+        self._scheduler: Scheduler | SequenceBatcher
+        if config.sequence_batching is None:
             self._scheduler = build_scheduler(
                 config,
                 self.statistics,
@@ -125,107 +110,48 @@ class Model:
         self._address: SchedulerAddress | None = None
         # Of the clock that it runs by; asked for each request.
         self._now: Callable[[], float] = trio.current_time
-        # Unloaded for the memory budget: the next request has its successor loaded.
-        self.is_evicted = False
-        # The version that this one has replaced, while sequences are open there: their requests go on to it.
-        self.predecessor: Model | None = None
-        # Looks a request's model up again, for requests that reach this one after it was replaced.
-        self.find_successor: Callable[[InferenceRequest], Model] | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether all instances that take requests are loaded and alive; of an ensemble, whether its composing models
-        are ready. One that was evicted is: a request for it is answered."""
+        """Whether all instances that take requests are loaded and alive."""
         if self.is_evicted:
             return True
-        if self.composition is not None and not self.composition.is_ready:
-            return False
         return self._scheduler.live_count >= self._instances.active_count and not self._instances.is_over
+
+    async def check_ready(self) -> bool:
+        """Whether it is ready, and every instance's model, asked anew, says so too (`backends.interface.Backend`)."""
+        return self.is_ready and (self.is_evicted or await self._instances.check_ready())
+
+    @property
+    def is_over(self) -> bool:
+        return self._instances.is_over
 
     @property
     def gpu(self) -> int | None:
-        """The GPU that all instances are on, if there is one such."""
         return self._instances.gpu
 
     @property
     def takes_device_tensors(self) -> bool:
-        """Whether inputs that lie on a device go to its instances as they are."""
-        if self.composition is not None:
-            return self.composition.graph.takes_device_tensors
         return self._takes_device_tensors
 
     @property
     def queue_takes_timeout(self) -> bool:
-        """Whether a request's `timeout` limits its time in the queue, for an ensemble that of any composing model; else
-        it is a deadline for the whole request."""
-        if self.composition is not None:
-            return self.composition.queue_takes_timeout
         return self._queue_takes_timeout
-
-    def check_composition(self) -> None:
-        """A model that this ensemble is composed of was replaced."""
-        if self.composition is not None:
-            self.composition.check_again()
-            if self._cache is not None:
-                self._cache.forget()
-
-    async def check_ready(self) -> bool:
-        """Whether it is ready, and every instance's model, asked anew, says so too (`backends.interface.Backend`).
-
-        For an ensemble the composing models are asked."""
-        if not self.is_ready:
-            return False
-        if self.composition is not None:
-            return await self.composition.check_ready()
-        if self.is_evicted:
-            return True
-        return await self._instances.check_ready()
 
     @property
     def pending_count(self) -> int:
         return self._scheduler.pending_count
 
     @property
-    def spec_count(self) -> int:
-        """The instances that it has when all are loaded."""
-        return len(self._instances.specs)
-
-    @property
-    def has_work(self) -> bool:
-        """Whether requests wait, or sequences are open, whose state would be lost with the model."""
-        return self.open_sequences > 0 or self.pending_count > 0
-
-    @property
     def open_sequences(self) -> int:
-        """Those that have begun and not ended."""
         return self._scheduler.policy.open_count if isinstance(self._scheduler, SequenceBatcher) else 0
 
     def continues_sequence(self, request: InferenceRequest) -> bool:
-        """Whether a request belongs to one of them."""
         return isinstance(self._scheduler, SequenceBatcher) and self._scheduler.policy.continues(request)
 
-    def follow(self, replaced: Model) -> None:
-        """Send requests of sequences that are open with a version that this one has replaced, or with one before that,
-        on to there."""
-        last = replaced
-        while last.predecessor is not None:
-            last = last.predecessor
-        last.predecessor, self.predecessor = self.predecessor, replaced
-
-    def _where_it_began(self, request: InferenceRequest) -> Model | None:
-        """The version before this one where the request's sequence is open."""
-        before = self.predecessor
-        while before is not None and not before.continues_sequence(request):
-            before = before.predecessor
-        if self.predecessor is not None and self.predecessor._instances.is_over:
-            self.predecessor = self.predecessor.predecessor
-        return before
-
-    # actors.model.call_waits.CalledModel
-
     @property
-    def name(self) -> str:
-        return self.config.name
+    def spec_count(self) -> int:
+        return len(self._instances.specs)
 
     @property
     def source(self) -> object:
@@ -234,84 +160,39 @@ class Model:
 
     @property
     def instance_count(self) -> int:
+        """Instances that live. Implements `actors.model.call_waits.CalledModel`, with `name` and `source`."""
         return self._scheduler.live_count
 
-    @property
-    def is_decoupled(self) -> bool:
-        return self.config.is_decoupled
-
-    def check(self, request: InferenceRequest) -> None:
-        """Raises what is wrong with a request for this model, as far as the configuration says."""
-        self._checker.check(request)
-
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        """Check a request, have it run, return its answer or raise its error.
-
-        Cancelled, it tells the scheduler, which drops the request if it still waits.
-        """
+    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission:
         if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
-            return await before.infer(request)
-        if self.config.is_decoupled:
-            raise Decoupled(f"model '{self.config.name}' is decoupled: it answers streaming requests only")
-        if request.has_device_inputs and not self.takes_device_tensors:
-            await trio.to_thread.run_sync(bring_to_host, request)
-        # What lies on a device is not cached, as in Triton: only the host could read it.
-        if self._cache is None or request.has_device_inputs or request.device_outputs:
-            call = self._run(request)
-        else:
-            call = self._cache.infer(request, self._run, self.statistics)
+            return before.submit(request, reply_to)
+        if self.is_decoupled:
+            return self._refuse_decoupled(request, reply_to)
+        if (
+            self._cache is not None
+            or (request.has_device_inputs and not self._takes_device_tensors)
+            or (request.timeout_microseconds and not self._queue_takes_timeout)
+        ):
+            return self._defer(request, reply_to)
         try:
-            if request.timeout_microseconds and not self.queue_takes_timeout:
-                return await within_timeout(request, call)
-            return await call
+            return self._queue(request, reply_to, later=later)
         except StoppedAccepting as refusal:
-            successor = self._successor(request, refusal)
-        return await successor.infer(request)
+            return self._pass_on(request, reply_to, refusal)
+        except ServerError as error:
+            return refused(request, reply_to, error.with_traceback(None))
 
-    def _successor(self, request: InferenceRequest, refusal: StoppedAccepting) -> Model:
-        """Who takes a request that this one takes no more; if there is nobody, the refusal is raised."""
-        successor = None if self.find_successor is None else self.find_successor(request)
-        if successor is None or successor is self:
-            raise refusal
-        return successor
+    def flush(self) -> None:
+        if self._address is not None:
+            self._address.flush()
 
     async def _run(self, request: InferenceRequest) -> InferenceResponse:
-        if self._ensemble is not None:
-            return await self._ensemble.infer(request)
-        slot = ReplySlot()
-        with self._submitted(request, slot):
-            result = await slot.receive()
-        if isinstance(result, ServerError):
-            raise result.with_traceback(None)  # one error may answer many requests
-        if request.trace is not None:
-            request.trace.record_tensors(TENSOR_BACKEND_OUTPUT, result.outputs)
-        return result
-
-    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
-        """As `protocol.core.InferenceCore.infer_stream`. Cancelled, it tells the scheduler; the model can see that."""
-        if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
-            return await before.infer_stream(request, respond)
-        if not self.is_decoupled:
-            await respond(await self.infer(request))
-            return True
-        if request.has_device_inputs and not self.takes_device_tensors:
-            await trio.to_thread.run_sync(bring_to_host, request)
-        call = self._run_stream(request, respond)
-        try:
-            if request.timeout_microseconds and not self.queue_takes_timeout:
-                return await within_timeout(request, call)
-            return await call
-        except StoppedAccepting as refusal:  # before any response
-            successor = self._successor(request, refusal)
-        return await successor.infer_stream(request, respond)
+        return await submit_and_wait(self._queue, request)
 
     async def _run_stream(self, request: InferenceRequest, respond: Respond) -> bool:
-        if self._ensemble is not None:
-            return await self._ensemble.infer_stream(request, respond)
         is_final = False
         reply, answers = trio.open_memory_channel[Reply](BUFFERED_RESPONSES)
         waiting = WaitingResponses(request.response_memory)
-        submission = self._submitted(request, reply, waiting=waiting)
+        submission = self._queue(request, reply, waiting=waiting)
         with waiting, submission as item, answers:
             if item.turn is not None:
                 await item.turn.wait()
@@ -335,48 +216,35 @@ class Model:
         await respond(response)
         return response.is_final
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submission | None:
-        """As `protocol.core.InferenceCore.submit`."""
-        if (
-            self._needs_task
-            or self.predecessor is not None
-            or request.has_device_inputs
-            or request.trace is not None
-            or (request.timeout_microseconds and not self.queue_takes_timeout)
-        ):
-            return None
-        try:
-            return self._submitted(request, answer_to, later=later)
-        except StoppedAccepting:  # its successor may take it
-            return None
-
-    def flush(self) -> None:
-        """Have run what was submitted to be given out later."""
-        if self._address is not None:
-            self._address.flush()
-
-    def _submitted(
+    def _queue(
         self,
         request: InferenceRequest,
-        answer_to: AnswerTo,
+        reply_to: AnswerTo,
         *,
         later: bool = False,
         waiting: WaitingResponses | None = None,
-    ) -> Submission:
+    ) -> QueuedSubmission:
+        """Check a request and give it to the scheduler; with `waiting` for a stream of responses.
+
+        Raises:
+            ServerError: it was not taken.
+        """
         if self._address is None:
-            raise Unavailable(f"model '{self.config.name}' is not loaded")
+            raise self._not_loaded()
         trace = request.trace
         if trace is not None:
             trace.identify(self.version, request.id)
             trace.stamp(REQUEST_START)
         checked = self._checker.check(request)
-        item = QueuedRequest(request, checked.batch_size, checked.shape_key, self._now(), answer_to)
+        item = QueuedRequest(request, checked.batch_size, checked.shape_key, self._now(), reply_to)
         if waiting is not None:
             item.waiting = waiting
         if trace is not None:
             trace.stamp(QUEUE_START)
             trace.record_tensors(TENSOR_QUEUE_INPUT, request.inputs)
-        submission = Submission(self._address, item, request)
+            if waiting is None:
+                item.reply = TracedReply(reply_to, trace)
+        submission = QueuedSubmission(request, item.arrival, _address=self._address, item=item)
         if request.caller is not None:
             submission.begin_wait(request.caller, self)
         if self._turns is not None:
@@ -395,17 +263,16 @@ class Model:
         return submission
 
     def drain(self, *, lets_sequences_end: bool = False) -> None:
-        """Accept no more requests, finish those that are here, unload; `run` then returns. With `lets_sequences_end`
-        open sequences go on until they end."""
         if self._address is not None:
             with suppress(Unavailable):
                 self._address.send_nowait(Drain(lets_sequences_end))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Started when all instances are loaded; a failed load is raised as one ServerError, after clean-up."""
+        """Started when all instances are loaded."""
         try:
             async with trio.open_nursery() as nursery:
                 self._now = trio.lowlevel.current_clock().current_time
+                self._deferred.open(nursery)
                 self._address = await nursery.start(self._schedule)
                 runs_ahead = isinstance(self._scheduler, Scheduler) and self._scheduler.runs_ahead
                 await self._instances.load(self._address, nursery, runs_ahead=runs_ahead)
@@ -420,26 +287,20 @@ class Model:
         try:
             await self._scheduler.run(task_status=task_status)
         finally:
+            self._deferred.close()
             self._instances.end()
 
     @property
     def can_update_instances(self) -> bool:
-        """Whether `update_instances` may be called: there are instances, and neither sequences nor resources are bound
-        to them."""
         return isinstance(self._scheduler, Scheduler) and self._instances.can_update
 
-    async def update_instances(self, wanted: Model) -> None:
-        """Have the configuration and the instances of `wanted`, which was made from the same files and never run: as
-        `ModelInstances.update`.
-
-        Raises:
-            ServerError: one could not be loaded; nothing has changed then.
-        """
+    async def update_instances(self, wanted: Servable) -> None:
+        """As `ModelInstances.update`."""
+        assert isinstance(wanted, Model)
         await self._instances.update(wanted._instances)
         self.config = wanted.config
         assert isinstance(self._scheduler, Scheduler)
         self._scheduler.resize(self._instances.active_count)
 
     def memory_usage(self) -> list[MemoryUsage]:
-        """What all instances hold, by type and device."""
         return [] if self.is_evicted else self._instances.memory_usage()

@@ -1,25 +1,29 @@
-"""Submission: a request in the hands of a scheduler, from when it is checked until its answer is there.
+"""Handles of requests in progress: what the core gives whoever submits a request, to end it or to give it up.
 
-Flow: model → [submission] → scheduler. Made and held by who asks: a task that waits for the answer inside a `with`
-block, or an edge that gets it by a call.
+Flow: core → servable → [submission] → core → edge. There is one class for each state that a request can be in behind
+`protocol.core.InferenceCore.submit`: queued by a scheduler, waiting in a task (`actors.model.deferred`), forwarded to
+another model (`actors.model.traffic_split`), or refused, which is the base class. Its submitter owns it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
+import trio
 
 from actors.mail.messages import Abandon, QueuedRequest, SchedulerAddress
+from actors.mail.reply_slot import ReplySlot
 from actors.model.call_waits import CalledModel
-from actors.tracing.stamps import REQUEST_END
-from protocol.errors import Cancelled, Unavailable
-from protocol.messages import Caller, InferenceRequest
+from actors.tracing.stamps import REQUEST_END, TENSOR_BACKEND_OUTPUT
+from protocol.core import AnswerTo
+from protocol.errors import Cancelled, ServerError, Unavailable
+from protocol.messages import Caller, InferenceRequest, InferenceResponse
+from protocol.server_settings import Trace
 
-
-class Answers(Protocol):
-    def close(self) -> None: ...
+Submit: TypeAlias = Callable[[InferenceRequest, AnswerTo], "Submission"]
 
 
 class Acceptance(Protocol):
@@ -29,27 +33,52 @@ class Acceptance(Protocol):
 
 
 class Submission(msgspec.Struct, eq=False):
-    """A checked request in the scheduler's hands. As a `with` block it is given up if that is left by an exception:
-    cancelled, or the client cannot be answered any more. (A class, since a generator would double its cost on the main
-    road.)"""
+    """One request in progress, or one that was refused: nothing is left to be given up. Implements
+    `protocol.core.Submitted`. `acceptance` is told when it has ended; `accepted` is the model's name as the client gave
+    it, and the version, under which it is counted there."""
 
-    _address: SchedulerAddress
-    _item: QueuedRequest
     request: InferenceRequest
-    # Told when it has ended, and under which model and version it has counted it; of those that no task waits for.
+    arrival: float
     acceptance: Acceptance | None = None
     accepted: tuple[str, int] = ("", 0)
     cancel_called: bool = False
+
+    def end(self) -> None:
+        """Implements `protocol.core.Submitted`."""
+        if self.acceptance is not None:
+            self.acceptance.answered(self)
+
+    def give_up(self) -> None:
+        """Implements `protocol.core.Submitted`."""
+        self.end()
+        self.abandon()
+
+    def cancel(self) -> None:
+        """Have it answered with `Cancelled`, whatever its model does, unless its answer is there; `end` or `give_up`
+        still has to be called."""
+        self.cancel_called = True
+
+    def abandon(self) -> None:
+        """No answer is given from now on, and what has not begun will not."""
+
+
+class QueuedSubmission(Submission, kw_only=True):
+    """A checked request that a scheduler has. As a `with` block it is given up if that is left by an exception:
+    cancelled, or the client cannot be answered any more."""
+
+    _address: SchedulerAddress
+    item: QueuedRequest
     _caller: Caller | None = None
     _target: CalledModel | None = None
 
-    @property
-    def arrival(self) -> float:
-        """Implements `protocol.core.Submitted`."""
-        return self._item.arrival
-
     def __enter__(self) -> QueuedRequest:
-        return self._item
+        return self.item
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.end()
+        else:
+            self.give_up()
 
     def begin_wait(self, caller: Caller, target: CalledModel) -> None:
         """Note who waits inside the server; raises ServerError if that would never end."""
@@ -62,18 +91,11 @@ class Submission(msgspec.Struct, eq=False):
             self._caller.end_wait(self._target)
             self._caller = None
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.end()
-        else:
-            self.give_up()
-
     def end(self) -> None:
-        """Implements `protocol.core.Submitted`."""
         try:
             if self._caller is not None:
                 self.end_wait()
-            item = self._item
+            item = self.item
             if item.turn is not None:
                 item.turn.leave()
             trace = self.request.trace
@@ -83,22 +105,54 @@ class Submission(msgspec.Struct, eq=False):
             if self.acceptance is not None:
                 self.acceptance.answered(self)
 
-    def give_up(self) -> None:
-        """Implements `protocol.core.Submitted`."""
-        self.end()
-        self._abandon()
-
     def cancel(self) -> None:
-        """Answer it with `Cancelled`, whatever its model does; not for one that has been answered."""
         self.cancel_called = True
-        self._item.answer(cancelled(self.request.model_name, self.request.id))
-        self._abandon()
+        with suppress(trio.WouldBlock):  # the answer is there, and its taker has not run yet
+            self.item.answer(cancelled(self.request))
+        self.abandon()
 
-    def _abandon(self) -> None:
-        self._item.cancel()
+    def abandon(self) -> None:
+        self.item.cancel()
         with suppress(Unavailable):
-            self._address.send_nowait(Abandon(self._item))
+            self._address.send_nowait(Abandon(self.item))
 
 
-def cancelled(model_name: str, request_id: str) -> Cancelled:
-    return Cancelled(f"[request id: {request_id}] request to model '{model_name}' was cancelled")
+class TracedReply(msgspec.Struct, eq=False):
+    """Records the outputs of a traced request on their way to `reply_to`. Implements `protocol.core.AnswerTo`."""
+
+    reply_to: AnswerTo
+    trace: Trace
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        if isinstance(value, InferenceResponse):
+            self.trace.record_tensors(TENSOR_BACKEND_OUTPUT, value.outputs)
+        self.reply_to.send_nowait(value)
+
+
+async def submit_and_wait(submit: Submit, request: InferenceRequest) -> InferenceResponse:
+    """The answer to a request. Cancelled, the request is given up.
+
+    Raises:
+        ServerError: the request was answered with it.
+    """
+    slot = ReplySlot()
+    submission = submit(request, slot)
+    try:
+        reply = await slot.receive()
+    except BaseException:
+        submission.give_up()
+        raise
+    submission.end()
+    if isinstance(reply, ServerError):
+        raise reply.with_traceback(None)  # one error may answer many requests
+    return reply
+
+
+def refused(request: InferenceRequest, reply_to: AnswerTo, error: ServerError) -> Submission:
+    """Answer a request with an error at once."""
+    reply_to.send_nowait(error)
+    return Submission(request, trio.current_time())
+
+
+def cancelled(request: InferenceRequest) -> Cancelled:
+    return Cancelled(f"[request id: {request.id}] request to model '{request.model_name}' was cancelled")

@@ -1,22 +1,26 @@
-"""Traffic split: a model that has none of its own, and sends each request to one of its targets.
+"""Traffic split: a servable that has no instances of its own, and sends each request to one of its targets.
 
-Flow: core → [traffic split] → model → … Started and owned by the model manager, as any model. Targets are looked up for
-each request, so they can be replaced and unloaded meanwhile.
+Flow: core → [traffic split] → servable → … Started and owned by the model manager, as any model. Targets are looked up
+for each request, so they can be replaced and unloaded meanwhile. Copies to shadows run in its nursery; a request to a
+target needs no task here.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
 
 import trio
 from msgspec.structs import replace
 
-from actors.ensemble.composition import ComposingModel, FindModel, NoBackend
 from actors.instance.readiness import all_ready
-from actors.model.model import Model
+from actors.model.servable import Servable
 from actors.model.split_policy import SplitPolicy
+from actors.model.submission import Submission, cancelled, refused
+from actors.model.version import ModelVersion
 from protocol.core import AnswerTo, Respond
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -28,27 +32,31 @@ logger = logging.getLogger("trioton.traffic_split")
 SPLIT_VERSION = 1
 # The parameter of a response that says who has given it, as <model>:<version>.
 SERVED_BY = "served_by"
+# A servable by name and version (-1 for the latest that is ready); raises ServerError if it does not serve.
+FindServable: TypeAlias = Callable[[str, int], Servable]
 
 
-class TrafficSplit(Model):
-    """The split of a valid configuration. Requests are checked, counted and cached by the targets.
+class TrafficSplit(ModelVersion):
+    """The split of a valid configuration. Implements `actors.model.servable.Servable`. Requests are checked, counted
+    and cached by the targets.
 
     Raises:
         InvalidArgument: the split or its targets are not as they must be.
     """
 
-    def __init__(self, config: ModelConfig, find: FindModel) -> None:
+    def __init__(self, config: ModelConfig, find: FindServable) -> None:
         split = read_split(config)
         models = [_found(config.name, find, part) for part in split.parts]
         completed = completed_split(config, split, [model.config for model in models])
-        super().__init__(completed, SPLIT_VERSION, NoBackend, (), models[0].labels, has_histograms=False)
+        super().__init__(completed, SPLIT_VERSION, models[0].labels, has_histograms=False)
         self._split = split
         self._find = find
         self._policy = SplitPolicy(split)
+        self._drained = trio.Event()
         self._shadows: trio.Nursery | None = None
         self._shadow_count = 0
         # Requests by model, version asked for, and what became of them: primary, shadow, or shadow_dropped.
-        self.routed: Counter[tuple[str, int, str]] = Counter()
+        self._routed: Counter[tuple[str, int, str]] = Counter()
 
     @property
     def is_ready(self) -> bool:
@@ -57,6 +65,10 @@ class TrafficSplit(Model):
             return all(target.is_ready for target in self._targets())
         except ServerError:
             return False
+
+    @property
+    def takes_device_tensors(self) -> bool:
+        return False
 
     @property
     def queue_takes_timeout(self) -> bool:
@@ -69,39 +81,52 @@ class TrafficSplit(Model):
     async def check_ready(self) -> bool:
         return self.is_ready and await all_ready([target.check_ready for target in self._targets()])
 
-    def _targets(self) -> list[ComposingModel]:
+    def _targets(self) -> list[Servable]:
         """Those that get requests. Raises ServerError where one does not serve."""
         return [self._find(each.model, each.version) for each in self._split.targets if each.weight]
 
+    def routed(self) -> Sequence[tuple[str, str, str, int]]:
+        return [(name, str(version), role, count) for (name, version, role), count in sorted(self._routed.items())]
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Returns when drained; the copies to shadows that are under way then are given up."""
+        """The copies to shadows that are under way when it is drained are given up."""
         async with trio.open_nursery() as shadows:
             self._shadows = shadows
             try:
-                await super().run(task_status=task_status)
+                task_status.started()
+                await self._drained.wait()
             finally:
                 self._shadows = None
+                self._is_over = True
                 shadows.cancel_scope.cancel()
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> None:
-        """Its answer has to be renamed, and shadows need tasks."""
+    def drain(self, *, lets_sequences_end: bool = False) -> None:
+        self._drained.set()
 
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        target, forwarded = self._route(request)
-        response = await self._find(target.model, target.version).infer(forwarded)
-        return self._as_own(response)
+    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission:
+        try:
+            target, forwarded = self._route(request)
+            servable = self._find(target.model, target.version)
+        except ServerError as error:
+            return refused(request, reply_to, error)
+        submission = ForwardedRequest(request, trio.current_time(), reply_to=reply_to, split=self)
+        submission.forwarded = servable.submit(forwarded, submission)
+        return submission
+
+    def flush(self) -> None:
+        """Targets are never given requests that wait for it."""
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         target, forwarded = self._route(request)
 
         async def hand_on(response: InferenceResponse) -> None:
-            await respond(self._as_own(response))
+            await respond(self.as_own(response))
 
         return await self._find(target.model, target.version).infer_stream(forwarded, hand_on)
 
     def _route(self, request: InferenceRequest) -> tuple[Target, InferenceRequest]:
         target = self._split.targets[self._policy.choose(_key(self._split, request))]
-        self.routed[target.model, target.version, "primary"] += 1
+        self._routed[target.model, target.version, "primary"] += 1
         forwarded = _copy(request, target)
         # Copies would not keep the order of a sequence, and most of its requests would be missing.
         if self._split.shadows and not request.sequence_id:
@@ -112,9 +137,9 @@ class TrafficSplit(Model):
     def _send_shadow(self, shadow: Shadow, request: InferenceRequest) -> None:
         """Send a copy, unless too many are under way: a slow shadow must not pile up requests."""
         if self._shadows is None or self._shadow_count >= self._split.max_shadow_requests:
-            self.routed[shadow.model, shadow.version, "shadow_dropped"] += 1
+            self._routed[shadow.model, shadow.version, "shadow_dropped"] += 1
             return
-        self.routed[shadow.model, shadow.version, "shadow"] += 1
+        self._routed[shadow.model, shadow.version, "shadow"] += 1
         self._shadow_count += 1
         self._shadows.start_soon(self._run_shadow, shadow, replace(_copy(request, shadow), trace=None, caller=None))
 
@@ -126,9 +151,48 @@ class TrafficSplit(Model):
         finally:
             self._shadow_count -= 1
 
-    def _as_own(self, response: InferenceResponse) -> InferenceResponse:
+    def as_own(self, response: InferenceResponse) -> InferenceResponse:
         served_by = f"{response.model_name}:{response.model_version}"
         return replace(response, model_name=self.config.name, parameters={**response.parameters, SERVED_BY: served_by})
+
+
+class ForwardedRequest(Submission, kw_only=True):
+    """A request that a split has sent to one of its targets, and the reply channel of the copy that went there."""
+
+    reply_to: AnswerTo
+    split: TrafficSplit
+    forwarded: Submission | None = None  # until it has ended: the two know each other
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        """Implements `protocol.core.AnswerTo`."""
+        self.reply_to.send_nowait(self.split.as_own(value) if isinstance(value, InferenceResponse) else value)
+
+    def end(self) -> None:
+        forwarded, self.forwarded = self.forwarded, None
+        try:
+            if forwarded is not None:
+                forwarded.end()
+        finally:
+            if self.acceptance is not None:
+                self.acceptance.answered(self)
+
+    def give_up(self) -> None:
+        forwarded, self.forwarded = self.forwarded, None
+        try:
+            if forwarded is not None:
+                forwarded.give_up()
+        finally:
+            self.end()
+
+    def cancel(self) -> None:
+        self.cancel_called = True
+        with suppress(trio.WouldBlock):  # the answer is there, and its taker has not run yet
+            self.reply_to.send_nowait(cancelled(self.request))
+        self.abandon()
+
+    def abandon(self) -> None:
+        if self.forwarded is not None:
+            self.forwarded.abandon()
 
 
 async def _drop(response: InferenceResponse) -> None:
@@ -147,15 +211,8 @@ def _key(split: TrafficSplitConfig, request: InferenceRequest) -> str | None:
     return None if value is None else f"parameter {value}"
 
 
-def _found(name: str, find: FindModel, part: Target | Shadow) -> ComposingModel:
+def _found(name: str, find: FindServable, part: Target | Shadow) -> Servable:
     try:
         return find(part.model, part.version)
     except ServerError as error:
         raise InvalidArgument(f"traffic split '{name}': '{part.model}' does not serve: {error}") from None
-
-
-def routed_texts(model: Model) -> Sequence[tuple[str, str, str, int]]:
-    """Target, its version (-1 for the latest), what became of the requests, and how many; none for other models."""
-    if not isinstance(model, TrafficSplit):
-        return ()
-    return [(name, str(version), role, count) for (name, version, role), count in sorted(model.routed.items())]

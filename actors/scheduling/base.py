@@ -1,20 +1,21 @@
-"""What all schedulers of a model have in common: messages are noted at once, what can run is given out by a task.
+"""Base class of the schedulers: an actor that handles messages by calls, with a task for what needs a wait.
 
-Flow: core → model → [scheduler] → model instance → [scheduler] → reply channel → core. What is done with a message, and
-what can run, is the scheduler's own: `actors.scheduling.scheduler`, or `actors.scheduling.sequence.batcher` for
-sequences.
+Flow: core → model → [scheduler] → model instance → [scheduler] → reply channel → core. Started and owned by the model
+actor. What a message means and what can run is up to the subclass: `actors.scheduling.scheduler`, or
+`actors.scheduling.sequence.batcher` for sequences.
 
-A message is noted by a call, within `SchedulerAddress.send_nowait`. The task wakes once for all that was sent since
-it slept, so that requests of a burst share a batch. Callers that batch call `SchedulerAddress.flush` at the end of a
-burst, and the task need not wake. The end of a batch does not wait for it either: in that one call its instance is
-given the next one, then, while that computes, the scheduler answers, and counts the batch while answers are on their
-way. Nobody else answers a request that it holds, and whoever asks for what was counted finds it there: nothing else
-runs meanwhile. A caller that is answered may send the scheduler something before that returns, so answers come last
-in what changes its state.
+`SchedulerAddress.send_nowait` handles a message before it returns and wakes the task, which then gives batches to idle
+instances, once for all messages since it slept: requests of a burst share a batch. Callers that batch call
+`SchedulerAddress.flush` at the end of a burst instead, and the task need not wake. `BatchDone` is handled whole within
+the call: the instance gets its next batch first, then, while that computes, the requests are answered, and last the
+batch is counted. Handling is reentrant at two points: an instance may report a batch within the call that gives it one,
+and a caller that is answered may send another message. So each is done when the state is consistent.
 
-A defect is never raised to whoever tells something, and never ends the task. One in noting a request is that request's.
-One in finding what can run has the policy made anew, with what waits; where that does not help, all that waits fails,
-and the next requests have their turn.
+Only the scheduler answers a request that it holds. It ends when drained; cancelled, it fails all that it holds.
+
+A defect is raised to no sender, and does not end the task. In the handling of a request it costs that request. In the
+search for what can run, the policy is rebuilt from the requests that wait; if that does not help, they all fail, and
+the next ones are served.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from actors.mail.messages import (
     QueuedRequest,
     SchedulerAddress,
     SchedulerMessage,
+    StoppedAccepting,
     Submit,
     stopped_accepting,
 )
@@ -49,7 +51,7 @@ from protocol.sync.wakeup import Wakeup
 
 
 class Waiting(Protocol):
-    """The requests that wait."""
+    """What the base class knows of a policy: how much waits there."""
 
     @property
     def waiting(self) -> int:
@@ -58,8 +60,10 @@ class Waiting(Protocol):
 
 @dataclass(eq=False, slots=True)
 class SchedulerLoop(abc.ABC):
-    """Ends when drained: asked to, nothing queued, nothing running. Cancelled, it fails all that it holds. On its way
-    out it closes its instances' addresses, so that they unload.
+    """The actor of one model version's queue.
+
+    `run` returns when drained: it was asked to, and nothing is queued or running. Cancelled, it fails all that it
+    holds. Either way it then closes the addresses of its instances, so that they unload.
     """
 
     name: str
@@ -70,18 +74,18 @@ class SchedulerLoop(abc.ABC):
     restart_wait: float = field(default=0.0, kw_only=True)
     failures: CallbackFailures = field(default_factory=CallbackFailures, kw_only=True)
     _live: set[InstanceAddress] = field(default_factory=set, init=False)
-    # Names of instances that finish what they have, and no more.
+    # Names of instances that get no more batches.
     _removed: set[str] = field(default_factory=set, init=False)
     _is_draining: bool = field(default=False, init=False)
     _has_ended: bool = field(default=False, init=False)
     # Until then requests wait though no instance lives.
     _held_until: float = field(default=-math.inf, init=False)
-    # Since the task has last looked what can be given out.
+    # Whether the task has been woken since it last looked.
     _has_news: bool = field(default=False, init=False)
     # As `_flush` has said last.
     _wake_at: float = field(default=math.inf, init=False)
     _news: Wakeup = field(default_factory=Wakeup, init=False)
-    # The clock that Trio runs by, without the way to it, which costs two calls each time.
+    # The clock of Trio's run itself: `trio.current_time` costs two calls more.
     _now: Callable[[], float] = field(default=trio.current_time, init=False)
 
     @property
@@ -97,7 +101,7 @@ class SchedulerLoop(abc.ABC):
     async def run(self, *, task_status: trio.TaskStatus[SchedulerAddress] = trio.TASK_STATUS_IGNORED) -> None:
         try:
             self._now = trio.lowlevel.current_clock().current_time
-            task_status.started(SchedulerAddress(self._tell, self._submit_later, self._flush_now))
+            task_status.started(SchedulerAddress(self._receive, self._submit_later, self._flush_now))
             while not (self._is_draining and not self.policy.waiting and not self._has_running()):
                 await self._wait()
                 try:
@@ -115,7 +119,7 @@ class SchedulerLoop(abc.ABC):
             for instance in self._live:
                 instance.inbox.close()
 
-    def _tell(self, message: SchedulerMessage) -> None:
+    def _receive(self, message: SchedulerMessage) -> None:
         if self._has_ended:
             raise stopped_accepting()
         if isinstance(message, BatchDone):
@@ -129,7 +133,7 @@ class SchedulerLoop(abc.ABC):
             except Exception as error:
                 self._wake_at = self._recover(error)
             if self._is_draining or self._wake_at != math.inf:
-                self._tell_task()
+                self._wake_task()
             self._answer(items, replies)
             if not items and message.replies is not None:  # it was given up before, and counted then
                 return
@@ -140,15 +144,19 @@ class SchedulerLoop(abc.ABC):
         else:
             try:
                 self._handle(message)
+            except StoppedAccepting:  # by a request
+                raise
             except Exception as error:
                 self._handle_failed(message, error)
-            self._tell_task()
+            self._wake_task()
 
     def _submit_later(self, item: QueuedRequest) -> None:
         if self._has_ended:
             raise stopped_accepting()
         try:
             self._submit(item)
+        except StoppedAccepting:
+            raise
         except Exception as error:
             self._refuse_defective(item, error)
 
@@ -158,15 +166,15 @@ class SchedulerLoop(abc.ABC):
         except Exception as error:
             self._wake_at = self._recover(error)
         if self._wake_at != math.inf or self._is_draining:
-            self._tell_task()
+            self._wake_task()
 
-    def _tell_task(self) -> None:
+    def _wake_task(self) -> None:
         if not self._has_news:
             self._has_news = True
             self._news.wake()
 
     async def _wait(self) -> None:
-        """Until something was told, or it is time."""
+        """Sleep until a message has come, or `_wake_at`."""
         if self._has_news:
             await trio.lowlevel.checkpoint()
         elif self._wake_at == math.inf:  # mostly, and a scope costs
@@ -214,7 +222,7 @@ class SchedulerLoop(abc.ABC):
         self.failures.note("scheduler", error, f"model '{self.name}': {what}")
 
     def _count_failed(self, items: Iterable[QueuedRequest], reason: FailureReason, now: float) -> None:
-        """Nobody's answer depends on it."""
+        """Count failures; no answer depends on that."""
         try:
             for item in items:
                 self.statistics.count_failure(reason, now - item.arrival)
@@ -225,7 +233,7 @@ class SchedulerLoop(abc.ABC):
         return Internal(f"the scheduler of model '{self.name}' failed unexpectedly; the server's log has the details")
 
     def _refuse_defective(self, item: QueuedRequest, error: Exception) -> None:
-        """A request could not be noted; if some of it was, that is undone."""
+        """Answer a request whose queueing has raised, and undo what was noted of it."""
         self._note(error, "a request could not be queued")
         with suppress(trio.WouldBlock):  # it was answered, and what came behind that has failed
             item.answer(self._defect())
@@ -245,8 +253,7 @@ class SchedulerLoop(abc.ABC):
         self._wake_at = self._recover(error)
 
     def _finish_failed(self, done: BatchDone, error: Exception) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
-        """As `_finish`, after that has raised: nobody knows what it has noted, so the instance is given up, and started
-        anew."""
+        """In place of `_finish`, which has raised: what it has noted is unknown, so the instance is restarted."""
         self._note(error, f"the end of a batch was not noted; instance '{done.instance.name}' is started anew")
         self._forget(done.instance, done.given)
         if done.replies is None:  # their streams end with the instance
@@ -254,7 +261,7 @@ class SchedulerLoop(abc.ABC):
         return [*done.batch], [self._defect()] * len(done.batch)
 
     def _recover(self, error: Exception) -> float:
-        """As `_flush`, after that has raised."""
+        """In place of `_flush`, which has raised: rebuild the policy and try again."""
         self._note(error, "what can run was not found; trying again with what waits")
         try:
             self._renew()
@@ -269,53 +276,52 @@ class SchedulerLoop(abc.ABC):
 
     @abc.abstractmethod
     def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
-        """Note what its instance can do next. Gives the requests that are to be answered, and how."""
+        """Mark the batch's instance as idle, or gone. Returns the requests to be answered, with their replies."""
 
     @abc.abstractmethod
     def _count(self, done: BatchDone, now: float) -> None:
-        """Count a batch, whose requests are answered, as far as `_finish` has not."""
+        """Count a batch whose requests are answered, as far as `_finish` has not."""
 
     @abc.abstractmethod
     def _handle(self, message: SchedulerMessage) -> None:
-        """Note any message but `BatchDone`."""
+        """Handle any message but `BatchDone`."""
 
     @abc.abstractmethod
     def _submit(self, item: QueuedRequest) -> None:
-        """Queue a request, or answer it."""
+        """Queue a request, or answer it. Raises StoppedAccepting."""
 
     @abc.abstractmethod
     def _flush(self, now: float) -> float:
-        """Refuse what has waited too long, and give idle instances what can run. Returns when to look again though no
-        message has come; `math.inf` for never."""
+        """Refuse requests that have waited too long, and give idle instances what can run. Returns when to do so again
+        though no message has come; `math.inf` for never."""
 
     @abc.abstractmethod
     def _renew(self) -> None:
-        """The policy has raised, so nobody knows what it holds: have a new one, with all that waits where that can be
-        known."""
+        """The policy has raised, and its state is unknown: replace it by a new one with all that is known to wait."""
 
     @abc.abstractmethod
     def _fail_waiting(self, error: ServerError) -> None:
-        """Answer all that waits with an error, and have a new policy."""
+        """Answer all that waits with an error, and replace the policy."""
 
     @abc.abstractmethod
     def _withdraw(self, item: QueuedRequest) -> None:
-        """Take out what was noted of a request, if anything was."""
+        """Remove a request, as far as it was queued."""
 
     @abc.abstractmethod
     def _forget(self, instance: InstanceAddress, ended: Execute | None = None) -> None:
-        """It takes no more batches; what it has fails, but for that which it has just `ended`."""
+        """Close an instance's address; what it runs fails, but for the batch that it has just `ended`."""
 
     @abc.abstractmethod
     def _has_running(self) -> bool:
-        """Whether any request has been given out and not ended."""
+        """Whether an instance has a request that has not ended."""
 
     @abc.abstractmethod
     def _fail_all(self, error: Unavailable) -> None:
-        """Answer everything that waits or runs with an error: the scheduler ends."""
+        """Answer everything that waits or runs with an error, at the scheduler's end."""
 
     def _end_life(self, instance: InstanceAddress) -> None:
-        """An instance takes no more. After the last one requests wait for a while, where the model waits for restarts
-        at all: `RestartDelayed` ends that."""
+        """An instance takes no more batches. After the last one, requests wait `restart_wait` seconds for a restart;
+        `RestartDelayed` ends that."""
         if instance in self._live:
             self._live.discard(instance)
             if not self._live:

@@ -1,4 +1,7 @@
-"""`preserve_ordering`: replies leave in the order in which the requests came, over all instances of a model."""
+"""Reorder buffer of `preserve_ordering`: replies leave in the order of the requests, over all instances of a model.
+
+Owned by the scheduler. Plain and synchronous; its memory is bounded by the requests that the scheduler holds.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class _ExpectedReply:
 
 
 class OrderedReplies:
-    """Holds replies back until all earlier requests have theirs. An abandoned request holds nobody up."""
+    """Holds each reply until all earlier requests have theirs. A cancelled request holds up no other."""
 
     def __init__(self) -> None:
         self._expected: deque[_ExpectedReply] = deque()

@@ -1,7 +1,8 @@
-"""Checks a request against its model's configuration before anything is scheduled.
+"""Validation of a request against its model's configuration, before it is queued.
 
-Texts follow Triton's core (reference: "Core request checks"). A checked request has its inputs in the order of the
-configuration, each with the right datatype, a shape that fits and as many bytes as the shape needs.
+Plain and synchronous; owned by the model. Texts follow Triton's core (reference: "Core request checks"). A valid
+request has its inputs in the order of the configuration, each with the right datatype, a shape that fits and as many
+bytes as the shape needs.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class RequestChecker:
         self._known: dict[object, CheckedRequest] = {}
 
     def check(self, request: InferenceRequest) -> CheckedRequest:
-        """Bring the request's inputs into the configuration's order and judge them.
+        """Bring the request's inputs into the configuration's order and validate them.
 
         Raises:
             InvalidArgument: with what was expected and what was received.
@@ -188,7 +189,7 @@ class RequestChecker:
             )
 
     def _check_bytes_elements(self, request: InferenceRequest, tensor: Tensor) -> None:
-        """Walk the length prefixes; the model's backend then can trust them."""
+        """Validate the length prefixes of a BYTES input, so that backends can trust them."""
         data = tensor.data
         end = tensor.byte_size
         expected = tensor.element_count
@@ -229,7 +230,7 @@ class RequestChecker:
         return tuple(shapes.get(name) for name in self._inputs)
 
     def _padded(self, request: InferenceRequest, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape by which a request finds its batch."""
+        """The shape that requests of one batch have in common."""
         if name in self._ragged:
             return ()
         if self._rules is None:

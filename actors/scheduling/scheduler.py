@@ -1,8 +1,9 @@
-"""Scheduler: the queue of one model version, emptied into its idle instances.
+"""Scheduler of a model without sequences: a queue whose batches go to idle model instances.
 
 Flow: core → model → [scheduler] → model instance → [scheduler] → reply channel → core.
-One actor serves Triton's default scheduler and its dynamic batcher; they differ only in their policy.
-Started and owned by the model actor; knows its instances by their addresses, and nothing of what they run.
+Triton's default scheduler and its dynamic batcher are this actor with two policies (`actors.scheduling.batching`).
+Started and owned by the model actor; knows instances by their addresses only. Drained it finishes, cancelled it fails
+what it holds (`actors.scheduling.base`).
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _arrival = attrgetter("arrival")
 
 @dataclass(eq=False, slots=True)
 class Scheduler(SchedulerLoop):
-    """A `SchedulerLoop` for requests that have nothing to do with each other.
+    """A `SchedulerLoop` for independent requests.
 
-    With `runs_ahead` a busy instance is given its next batch too, where that would not gain by waiting. `tuning` is
-    told how each batch went.
+    With `runs_ahead` a busy instance is given its next batch in advance, if that would not grow by waiting. `tuning`
+    learns from each batch.
     """
 
     policy: BatchingPolicy
@@ -53,12 +54,12 @@ class Scheduler(SchedulerLoop):
     runs_ahead: bool = False
     tuning: BatchTuning | None = None
     _idle: deque[InstanceAddress] = field(default_factory=deque)
-    # The one that started first is first.
+    # In the order of their beginnings.
     _running: dict[InstanceAddress, Execute] = field(default_factory=dict)
-    # What busy instances have for the time after their present batch, if `runs_ahead`.
+    # The batches that busy instances were given in advance, if `runs_ahead`.
     _ahead: dict[InstanceAddress, Execute] = field(default_factory=dict)
     _streaming: set[QueuedRequest] = field(default_factory=set)
-    # What the policy has; known here too, so that nothing is lost when that fails.
+    # What the policy holds; known here too, so that no request is lost when it fails.
     _queued: set[QueuedRequest] = field(default_factory=set)
 
     def _flush(self, now: float) -> float:
@@ -107,8 +108,8 @@ class Scheduler(SchedulerLoop):
 
     def _submit(self, item: QueuedRequest) -> None:
         if self._is_draining:
-            item.answer(stopped_accepting())
-        elif not self._live and not self._is_held():
+            raise stopped_accepting()
+        if not self._live and not self._is_held():
             item.answer(self._no_instance())
             self.statistics.count_failure(FailureReason.OTHER, 0.0)
         elif self.policy.add(item) or self._has_made_room(item):
@@ -121,7 +122,7 @@ class Scheduler(SchedulerLoop):
             self.statistics.count_failure(FailureReason.REJECTED, 0.0)
 
     def _has_made_room(self, item: QueuedRequest) -> bool:
-        """Queue it after all, if an idle instance can take some of what fills the queue."""
+        """Try again to queue a request, after idle instances have taken some of what fills the queue."""
         if not self._idle:
             return False
         self._assign(self._now())
@@ -162,7 +163,7 @@ class Scheduler(SchedulerLoop):
         self.statistics.count_batch(done, now=now)
 
     def _rest(self, instance: InstanceAddress) -> None:
-        """It can take a batch, or has run its last one."""
+        """Mark an instance as idle, or close it if it was removed."""
         if instance.name in self._removed:
             instance.inbox.close()
             self._retire(instance)
@@ -176,12 +177,12 @@ class Scheduler(SchedulerLoop):
             self._rest(instance)
 
     def resize(self, instances: int) -> None:
-        """There are to be so many instances from now on."""
+        """Note the new number of instances."""
         if self.tuning is not None:
             self.tuning.resize(instances)
 
     def _lose(self, instance: InstanceAddress) -> None:
-        """It has gone, and has reported every batch that it took."""
+        """Handle the end of an instance, which has reported every batch that it took."""
         self._removed.discard(instance.name)
         if instance in self._idle:
             self._idle.remove(instance)
@@ -190,7 +191,7 @@ class Scheduler(SchedulerLoop):
         self._retire(instance)
 
     def _fail_given(self, instance: InstanceAddress, error: ServerError) -> None:
-        """What it has; its own report of it, if one comes, is not heard any more."""
+        """Fail what an instance was given; its own report of that, if one comes, is ignored."""
         given = (self._running.pop(instance, None), self._ahead.pop(instance, None))
         items = [item for message in given if message is not None for item in message.batch]
         if items:
@@ -221,7 +222,7 @@ class Scheduler(SchedulerLoop):
             self._assign_ahead(now)
 
     def _assign_ahead(self, now: float) -> None:
-        """Give busy instances the batch after their present one, first those that will be done first."""
+        """Give busy instances the batch after their present one, those first that have run for longest."""
         for instance in tuple(self._running):
             if instance in self._ahead or instance not in self._live or instance.name in self._removed:
                 continue
@@ -245,7 +246,7 @@ class Scheduler(SchedulerLoop):
         try:
             instance.inbox.send_nowait(message)
         except Exception as error:
-            # Nobody knows whether it has the batch, so it is given up.
+            # Whether it has the batch is unknown.
             self._note(error, f"instance '{instance.name}' could not be given a batch, and is started anew")
             self._forget(instance)
 

@@ -37,7 +37,7 @@ class ExportSettings:
     bsp_max_export_batch_size: int | None = None
 
     def texts(self) -> tuple[tuple[str, str], ...]:
-        """Those that are given, by their names on the wire."""
+        """The settings that are given, by their names on the wire."""
         given = [("url", self.url)]
         if self.resource:
             given.append(("resource", ",".join(f"{key}={value}" for key, value in self.resource.items())))

@@ -118,7 +118,7 @@ def _has_missing_zeros(path: Path) -> bool:
 
 
 def _missing_type(decision: str) -> int:
-    """Of LightGBM's bits for a split; 0 is none, 1 zero, 2 NaN."""
+    """The kind of missing value in LightGBM's bits for a split; 0 is none, 1 zero, 2 NaN."""
     return int(decision) >> 2 & 3 if decision.isdigit() else 0
 
 

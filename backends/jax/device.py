@@ -48,7 +48,7 @@ def device_of(spec: InstanceSpec, platforms: Sequence[str]) -> Any:
 
 
 def devices_of(platform: str) -> list[Any]:
-    """Those of this process; none where the library has no such platform."""
+    """The devices of this process; none where the library has no such platform."""
     try:
         return list(jax.local_devices(backend=platform))
     except RuntimeError:

@@ -76,7 +76,7 @@ def _shapes_at_load(
 
 
 class SharedFunction:
-    """Of one load, on one device: made by its first user, gone with the last."""
+    """The function of one load on one device: made by its first user, dropped with the last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class SharedFunction:
         self._user_count = 0
 
     def enter(self, load: Callable[[], LoadedFunction]) -> LoadedFunction:
-        """Whoever gets it calls `leave` when done. Others wait while it is made."""
+        """Return it, made on first use; each user calls `leave` when done. Others wait while it is made."""
         with self._lock:
             if self._loaded is None:
                 self._loaded = load()

@@ -83,7 +83,7 @@ def known_shapes(
 def _sizes_of(
     place: int, entry: ModelInput, rules: Mapping[int, DimRule], rows: Sequence[int] | None
 ) -> Sequence[int] | None:
-    """Of one symbolic dimension of one input; None where this input does not tell."""
+    """The sizes of one symbolic dimension, by one input; None where this input does not determine them."""
     if rows is not None:
         if place == 0:
             return rows

@@ -207,7 +207,7 @@ class PythonBackend(Backend):
         return BatchResult(responses, timing)
 
     def _portions(self, requests: Sequence[InferenceRequest]) -> list[tuple[slice, ServerError | None]]:
-        """Those of a batch that is too large; with an error where one still is."""
+        """The portions of a batch that is too large; an error for one that still is."""
         limit = PythonSettings.of(self.spec.source).shm_limit_byte_size
         sequences = self.spec.config.sequence_batching
         must_stay = sequences is not None and sequences.oldest is None  # its places say which sequences they are
@@ -380,7 +380,7 @@ class PythonBackend(Backend):
 
 
 def _sum(one: BatchTiming, other: BatchTiming) -> BatchTiming:
-    """Of two batches that run one after the other."""
+    """The sum of the timings of two batches that ran one after the other."""
     return BatchTiming(
         one.compute_input_ns + other.compute_input_ns,
         one.compute_infer_ns + other.compute_infer_ns,

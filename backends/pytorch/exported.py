@@ -107,7 +107,7 @@ def _input_slots(spec: Any, argument_names: Sequence[str]) -> Iterator[Slot]:
 
 
 def compiled_input_slots(spec: Any) -> Iterator[Slot]:
-    """Of a compiled model, which has no names for positional arguments."""
+    """The arguments of a compiled model, which has no names for positional arguments."""
     for slot in _input_slots(spec, ()):
         bare, path = slot.names
         yield Slot((path,) if bare == path else (path, bare))

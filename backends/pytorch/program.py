@@ -48,7 +48,7 @@ class Program(abc.ABC):
         """
 
     def tensors(self) -> Iterable[torch.Tensor]:
-        """Those that the model holds: parameters, buffers and constants."""
+        """The model's own tensors: parameters, buffers and constants."""
         return ()
 
     def signature(self) -> Signature | None:

@@ -68,7 +68,7 @@ class ModelSession:
 
 
 class SharedSessions:
-    """Those of one load on one device, each for so many instances."""
+    """The sessions of one load on one device, each for so many instances."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -34,7 +34,7 @@ class LoadedEngine:
 
 
 class Engines:
-    """Those of one load on one device. `acquire` and `release` may be called by any thread."""
+    """The engines of one load on one device. `acquire` and `release` may be called by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

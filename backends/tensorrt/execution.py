@@ -84,7 +84,7 @@ class Execution:
         self._graphs = self._captured(graph_plans(config, options.cuda, loaded.description, profiles))
 
     def memory_usage(self) -> list[MemoryUsage]:
-        """Of contexts and graphs; the tensors of batches and the engine's weights are not counted."""
+        """Memory of contexts and graphs; the tensors of batches and the engine's weights are not counted."""
         held = context_byte_size(self._engine) * len(self._contexts)
         held += sum(buffer.byte_size for buffer in self._graph_tensors.values())
         held += self._graph_memory.byte_size if self._graph_memory is not None else 0
@@ -155,7 +155,7 @@ class Execution:
         return found
 
     def _bind_host_values(self, context: Context, plan: BatchPlan) -> dict[str, NDArray[Any]]:
-        """Those of shape tensors; the arrays that the ones among the outputs are written to."""
+        """The values of shape tensors; the arrays that the ones among the outputs are written to."""
         made = {
             name: host_values(tensor.shape, tensor.data_type)
             for name, tensor in self._outputs.items()

@@ -150,7 +150,7 @@ def _tensor(engine: Any, name: str, profiles: Sequence[int]) -> EngineTensor:
 
 
 def weights_byte_size(engine: Any) -> int:
-    """Of all weights, on the GPU; 0 where the release does not tell."""
+    """Bytes of all weights on the GPU; 0 where the release does not tell."""
     stat = getattr(trt, "EngineStat", None)
     return 0 if stat is None else max(int(engine.get_engine_stat(stat.TOTAL_WEIGHTS_SIZE)), 0)
 

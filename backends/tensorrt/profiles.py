@@ -36,7 +36,7 @@ def profile_indices(names: Sequence[str], description: EngineDescription, *, mod
 
 
 def group_profiles(config: ModelConfig, description: EngineDescription) -> list[tuple[int, ...]]:
-    """Those that the instances of each group use. Raises as `profile_indices`."""
+    """The profiles that the instances of each group use. Raises as `profile_indices`."""
     names = [group.profile for group in config.instance_group] or [()]
     return [profile_indices(each, description, model=config.name) for each in names]
 

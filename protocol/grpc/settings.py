@@ -80,6 +80,8 @@ class GrpcSettings:
         max_in_flight_per_stream: requests of one ModelStreamInfer stream that are read and not yet answered.
         compression_level: of zlib, for responses to inference requests; 0 leaves them as they are.
         threads: that compress and decompress at one time.
+        has_fast_path: plain inference is served from callbacks, without a task. False gives each request a task; the
+            answers are the same.
     """
 
     host: str = "0.0.0.0"
@@ -91,3 +93,4 @@ class GrpcSettings:
     max_in_flight_per_stream: int = 128
     compression_level: int = 0
     threads: int = 4
+    has_fast_path: bool = True

@@ -60,11 +60,10 @@ async def serve_app(
 
     Started with the bound address once connections are accepted. From `leaving` on clients are sent away, in good
     order: each answer over HTTP/1 says that its connection ends, those without a request for `LEAVE_SECONDS` end, and
-    HTTP/2 connections end by GOAWAY. New ones are still accepted, until `stop`. So no client loses a request that
-    it has sent on a connection before it could know. Cancelling closes everything at once.
-    `on_limit` is told the name of each limit that bites. `direct` answers requests that need no task; it runs here.
-    A connection that fails by a defect ends, and is counted in `failures`. Responses that wait for HTTP/2 clients count
-    in `memory`.
+    HTTP/2 connections end by GOAWAY. New ones are still accepted, until `stop`. So no client loses a request that it
+    has sent on a connection before it could know. Cancelling closes everything at once. `on_limit` is called with the
+    name of each limit that refuses something. `direct` answers requests that need no task; it runs here. A connection
+    that fails by a defect ends, and is counted in `failures`. Responses that wait for HTTP/2 clients count in `memory`.
 
     Raises:
         OSError: the address cannot be listened on.

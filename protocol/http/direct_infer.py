@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from protocol.access.keys import KeyRing
-from protocol.errors import ServerError
+from protocol.errors import Decoupled, ServerError
 from protocol.failure_log import FailedRequest
 from protocol.http.app import HttpApp, internal_reply
 from protocol.http.codec.compression import IDENTITY
@@ -26,7 +26,7 @@ from protocol.http.codec.infer import (
 )
 from protocol.http.errors import error_reply
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, version_in
-from protocol.http.handlers.infer import encode, encode_at_once, infer
+from protocol.http.handlers.infer import decoupled, encode, encode_at_once, infer
 from protocol.http.head import Head
 from protocol.http.reply import Reply
 from protocol.messages import LATEST_VERSION, InferenceResponse
@@ -141,7 +141,8 @@ class DirectInference:
         self._services.memory.held -= size
 
     def begin(self, head: DirectHead, body: memoryview, sink: ReplySink) -> DirectRequest | None:
-        """Queue a request; None where it has to go the usual way, and nothing has been done."""
+        """Submit a request; None where only a task can read it, and nothing has been done: it is to be traced, uses
+        shared memory, cannot be decoded, or there is no memory for its body."""
         services = self._services
         memory, size = services.memory, len(body)
         if size > memory.limit - memory.held or services.trace.is_sampling:
@@ -154,14 +155,12 @@ class DirectInference:
             )
             if decoded.placement is not None:
                 return None
-            request = DirectRequest(
-                self.replies, sink=sink, encoding=decoded.encoding, accepts_coding=head.accepts_coding, size=size
-            )
-            request.submitted = services.core.submit(decoded.request, request, later=True)
         except ServerError:
             return None
-        if request.submitted is None:
-            return None
+        request = DirectRequest(
+            self.replies, sink=sink, encoding=decoded.encoding, accepts_coding=head.accepts_coding, size=size
+        )
+        request.submitted = services.core.submit(decoded.request, request, later=True)
         memory.held += size
         return request
 
@@ -178,7 +177,7 @@ class DirectInference:
                 self.note_failure(request, error, 500)
                 return internal_reply(error)
         assert reply is not None
-        return self.error_reply(request, reply)
+        return self.error_reply(request, decoupled() if isinstance(reply, Decoupled) else reply)
 
     def error_reply(self, request: DirectRequest, error: ServerError) -> Reply:
         """What a request that fails is answered with, once that is logged."""
@@ -199,7 +198,9 @@ class DirectInference:
     def close(self, request: DirectRequest) -> None:
         """It is answered, or what is left of that needs nothing that it holds."""
         self._services.memory.held -= request.size
-        request.let_go().end()
+        submitted, request.submitted = request.submitted, None  # as `let_go` does
+        assert submitted is not None
+        submitted.end()
 
     async def encode(self, request: DirectRequest) -> Reply:
         """The answer of one that has ended, where it takes a thread."""

@@ -25,7 +25,7 @@ class Reply(msgspec.Struct):
 
     @property
     def length(self) -> int:
-        """Of the whole content, in bytes."""
+        """The size of the whole content in bytes."""
         return len(self.body) + sum(map(len, self.tail))
 
     @property

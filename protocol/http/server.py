@@ -39,7 +39,7 @@ async def serve_http(
         settings.connections,
         stop,
         on_limit=partial(services.limits.count, "http"),
-        direct=DirectInference(app),
+        direct=DirectInference(app) if settings.has_fast_path else None,
         failures=services.failures,
         memory=services.memory,
         tls=settings.tls,

@@ -68,6 +68,8 @@ class HttpSettings:
         connections: bounds of each connection.
         tls: serve HTTPS, with HTTP/2 by ALPN (see `connections.ALPN_PROTOCOLS`); None serves plain HTTP.
         reuse_port: let other processes listen on the same port.
+        has_fast_path: plain inference is served from callbacks, without a task. False gives each request a task; the
+            answers are the same.
     """
 
     host: str = "0.0.0.0"
@@ -79,6 +81,7 @@ class HttpSettings:
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: ssl.SSLContext | None = None
     reuse_port: bool = False
+    has_fast_path: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class Regions:
             self._bytes_in_use += size
 
     def end_use(self, held: Iterable[Region], size: int) -> None:
-        """Who has acquired these regions, and reserved `size` bytes, needs them no more."""
+        """Release acquired regions, and `size` reserved bytes."""
         gone = []
         with self._lock:
             self._bytes_in_use -= size
@@ -190,7 +190,7 @@ class Regions:
 
 
 def close_memory(region: Region) -> bool:
-    """Give a region's memory back; a failure is logged, and tells in the result."""
+    """Give a region's memory back; a failure is logged; returns whether it succeeded."""
     try:
         region.memory.close()
     except ServerError as error:

@@ -17,7 +17,7 @@ from protocol.datatypes import DataType
 
 
 class DeviceType(enum.IntEnum):
-    """Those of DLPack's that are used here."""
+    """The DLPack device types used here."""
 
     CPU = 1
     CUDA = 2

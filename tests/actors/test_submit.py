@@ -1,4 +1,4 @@
-"""Requests whose caller does not wait in a task: what `submit` takes, gives and leaves to `infer`."""
+"""Requests whose caller does not wait in a task: what `submit` does with each, and how they end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.core.server_core import ServerCore
-from protocol.errors import Cancelled, InvalidArgument, NotFound, ServerError, Unavailable
+from protocol.errors import Cancelled, ServerError, Unavailable
 from protocol.messages import InferenceResponse
 from protocol.reactor.replies import PendingReply, Replies
 from tests.actors.core.test_server_core import PBTXT, add_model, running
@@ -44,7 +44,6 @@ async def test_an_answer_comes_by_a_call(tmp_path: Path) -> None:
     box = Box()
     async with running(tmp_path, backend=fake_backend()) as core:
         submitted = core.submit(request(1, id="a"), box)
-        assert submitted is not None
         assert core.accepted() == {("m", 1): 1}
         await wait_all_tasks_blocked()
         assert box.ids == ["a"]
@@ -87,7 +86,7 @@ async def test_requests_leave_no_circles(tmp_path: Path, is_given_up: bool) -> N
         finally:
             gc.set_debug(0)
             gc.garbage.clear()
-    assert not left & {"Edge", "Submission", "QueuedRequest", "InferenceRequest", "InferenceResponse", "Tensor"}
+    assert not left & {"Edge", "QueuedSubmission", "QueuedRequest", "InferenceRequest", "InferenceResponse", "Tensor"}
 
 
 async def test_a_burst_shares_a_batch(tmp_path: Path) -> None:
@@ -104,7 +103,6 @@ async def test_a_burst_shares_a_batch(tmp_path: Path) -> None:
         assert backend.batches == [["a", "b", "c"]]
         assert box.ids == ["a", "b", "c"]
         for each in taken:
-            assert each is not None
             each.end()
 
 
@@ -124,7 +122,6 @@ async def test_a_delay_holds_for_bursts(tmp_path: Path, autojump_clock: MockCloc
         await trio.sleep_until(began + 2.1)
         assert backend.batches == [["a", "b"]]
         for each in (first, second):
-            assert each is not None
             each.end()
 
 
@@ -134,8 +131,6 @@ async def test_what_is_given_up_before_its_burst_is_over_does_not_run(tmp_path: 
     async with running(tmp_path, backend=backend) as core:
         gone = core.submit(request(1, id="gone"), box, later=True)
         kept = core.submit(request(1, id="kept"), box, later=True)
-        assert gone is not None
-        assert kept is not None
         gone.give_up()
         core.flush()
         await wait_all_tasks_blocked()
@@ -155,7 +150,6 @@ async def test_cancelling_by_id(tmp_path: Path, autojump_clock: MockClock) -> No
         assert core.cancel("m", "a") == 0
         assert [type(each) for each in box.replies] == [Cancelled, Cancelled]
         for each in taken:
-            assert each is not None
             each.end()
         await trio.sleep(10)
         assert len(box.replies) == 2
@@ -163,32 +157,35 @@ async def test_cancelling_by_id(tmp_path: Path, autojump_clock: MockClock) -> No
         assert snapshot.failures["CANCELED"] == 2
 
 
-async def test_a_decoupled_model_is_left_to_infer(tmp_path: Path) -> None:
+async def test_a_decoupled_model_refuses(tmp_path: Path) -> None:
     add_model(tmp_path, "m", config=DECOUPLED)
     backend = fake_backend()
     backend.can_be_decoupled = True
     box = Box()
     async with running(tmp_path, backend=backend) as core:
-        assert core.submit(request(1), box) is None
+        core.submit(request(1), box).end()
+        assert box.ids == ["Decoupled"]
         assert not core.accepted()
-    assert not box.replies
 
 
 async def test_wrong_requests_and_a_server_that_stops(tmp_path: Path) -> None:
     add_model(tmp_path, "m", config=PBTXT)
     box = Box()
     async with running(tmp_path) as core:
-        wrong = request(1)
+        wrong = request(1, id="wrong")
         wrong.inputs[0].name = "OTHER"
-        with pytest.raises(InvalidArgument, match="OTHER"):
-            core.submit(wrong, box)
-        nobody = request(1)
+        core.submit(wrong, box).end()
+        nobody = request(1, id="wrong")
         nobody.model_name = "nobody"
-        with pytest.raises(NotFound, match="'nobody' is not found"):
-            core.submit(nobody, box)
+        core.submit(nobody, box).give_up()
         assert not core.accepted()
+        assert core.cancel("m", "wrong") == 0
         core.stop()
-        assert core.submit(request(1), box) is None
+        core.submit(request(1), box).end()
         with pytest.raises(Unavailable):
             await core.infer(request(1))
-    assert not box.replies
+    assert [str(reply) for reply in box.replies] == [
+        "unexpected inference input 'OTHER' for model 'm'",
+        "Request for unknown model: 'nobody' is not found",
+        "Server exiting",
+    ]

@@ -26,8 +26,10 @@ from statistics import median
 import numpy as np
 import trio
 
-from actors.ensemble.composition import Composition, NoBackend
+from actors.ensemble.composition import Composition
+from actors.ensemble.ensemble import Ensemble
 from actors.model.model import Model
+from actors.model.servable import Servable
 from backends.interface import Backend, BatchResult, BatchTiming, InstanceSpec, ModelSource
 from protocol.datatypes import DataType
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -118,11 +120,11 @@ async def measure(requests: int, elements: int, rounds: int = ROUNDS) -> list[Re
         source = ModelSource("step", 1, Path("/nowhere"), STEP_MODEL)
         model = Model(STEP_MODEL, 1, AtOnce, [InstanceSpec(source, "step_0", InstanceKind.CPU)])
         await nursery.start(model.run)
-        cases = [(DIRECT, 1, model)]
+        cases: list[tuple[str, int, Servable]] = [(DIRECT, 1, model)]
         for name, configs in ((CHAIN, map(chain, CHAINS)), (FAN, map(fan, WIDTHS))):
             for config in configs:
                 composition = Composition(config, lambda name, version: model)
-                ensemble = Model(composition.config, 1, NoBackend, (), composition=composition)
+                ensemble = Ensemble(composition, 1)
                 await nursery.start(ensemble.run)
                 cases.append((name, len(composition.graph.steps), ensemble))
         taken: list[list[float]] = [[] for _ in cases]

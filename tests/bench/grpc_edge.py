@@ -63,8 +63,8 @@ class Echo:
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         return False
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted:
-        self._to_model.send_nowait((request, answer_to))
+    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
+        self._to_model.send_nowait((request, reply_to))
         return _Taken(request)
 
     def flush(self) -> None:

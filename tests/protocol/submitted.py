@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from protocol.core import AnswerTo
-from protocol.errors import ServerError
+from protocol.errors import Internal, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 
 
@@ -20,12 +20,14 @@ class FakeSubmitted:
         self.ending = ""
         self._scope = trio.CancelScope()
 
-    async def run(self, answer: Callable[[], Awaitable[InferenceResponse]], answer_to: AnswerTo) -> None:
+    async def run(self, answer: Callable[[], Awaitable[InferenceResponse]], reply_to: AnswerTo) -> None:
         with self._scope:
             try:
-                answer_to.send_nowait(await answer())
+                reply_to.send_nowait(await answer())
             except ServerError as error:
-                answer_to.send_nowait(error)
+                reply_to.send_nowait(error)
+            except Exception as error:
+                reply_to.send_nowait(Internal(f"internal error: {error}"))
 
     def end(self) -> None:
         assert not self.ending

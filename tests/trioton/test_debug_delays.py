@@ -140,4 +140,3 @@ async def test_an_error_is_what_it_was(autojump_clock: MockClock, cancel_ms: int
 def test_all_else_is_the_cores_own() -> None:
     made = delayed(Core(), process_ms=1)
     assert made.is_ready()
-    assert made.submit(REQUEST, None, later=True) is None

@@ -553,6 +553,10 @@ SITES = (
     # What it calls at the end of a burst.
     Site("actors.core.server_core:ServerCore.flush", "", 0),
     Site("actors.model.model:Model.flush", "scheduler", 0),
+    # Requests, on their way to their schedulers.
+    Site("actors.model.model:Model.submit"),  # an ensemble answers for its steps
+    Site("actors.ensemble.ensemble:Ensemble.submit", "request"),
+    Site("actors.model.deferred:DeferredRequests.submit", "request"),
     # Deliveries of answers.
     Site(_REST + "answer", "delivery"),
     Site(_REST + "_send", "delivery"),
@@ -589,7 +593,7 @@ SITES = (
     Site("actors.instance.rate_limit_policy:RateLimitPolicy.ask", "instance"),
     Site("actors.instance.rate_limit_policy:RateLimitPolicy.grant", "", 0),
     Site("actors.instance.rate_limit_policy:RateLimitPolicy.release", "instance"),
-    Site("actors.cache.response_cache:ResponseCache.look_up"),
+    Site("actors.cache.response_cache:ResponseCache.look_up", "request"),
     Site("actors.cache.local:LocalCache.look_up", "", 0),
     Site("actors.ensemble.state:EnsembleState.complete"),
     # Instances and backends.

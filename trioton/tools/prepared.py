@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import trio
 
 from actors.lifecycle.loader import ModelLoader
-from actors.model.model import Model
+from actors.model.servable import Servable
 from backends.devices.machine import compute_capabilities
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters
@@ -39,10 +39,10 @@ class PreparedModels:
 
     loader: ModelLoader
     directories: Mapping[str, ModelDirectory]
-    _done: dict[str, tuple[Model, ...] | ServerError] = field(default_factory=dict)
+    _done: dict[str, tuple[Servable, ...] | ServerError] = field(default_factory=dict)
 
-    async def get(self, name: str, trail: tuple[str, ...] = ()) -> tuple[Model, ...]:
-        """One `Model`, not running, for each version that would be served.
+    async def get(self, name: str, trail: tuple[str, ...] = ()) -> tuple[Servable, ...]:
+        """One servable, not running, for each version that would be served.
 
         Raises:
             ServerError: the reason why it would not be served.
@@ -59,7 +59,7 @@ class PreparedModels:
             raise found
         return found
 
-    async def _prepare(self, name: str, trail: tuple[str, ...]) -> tuple[Model, ...]:
+    async def _prepare(self, name: str, trail: tuple[str, ...]) -> tuple[Servable, ...]:
         directory = self.directories.get(name)
         if directory is None:
             raise NotFound(f"model '{name}' is in no repository")
@@ -86,7 +86,7 @@ class PreparedModels:
         finally:
             await agents.fail()  # nothing of it is served
 
-    def _find(self, name: str, version: int) -> Model:
+    def _find(self, name: str, version: int) -> Servable:
         models = self._done.get(name)
         if isinstance(models, ServerError) or not models:
             raise NotFound(f"model '{name}' is not found")

@@ -1,1 +1,1 @@
-"""Batching: which queued requests go together, and when."""
+"""Batching policies: which queued requests form a batch, and when."""

@@ -1,7 +1,7 @@
-"""Adaptive batching: a dynamic batcher that picks its delay and its batch size itself, to keep a stated p99 latency.
+"""Adaptive batching: a dynamic batching policy that sets its own delay and batch size, to keep a p99 latency.
 
-Asked for by the configuration's parameter `adaptive_batching`; plain and synchronous, as all policies. No feature of
-Triton.
+Enabled by the configuration's parameter `adaptive_batching`. Plain and synchronous, as all policies. Triton has no such
+feature.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class BatchSetting:
 
 
 class AdaptiveTuning:
-    """How delay and size are picked (implements `actors.scheduling.batching.policy.BatchTuning`).
+    """Chooses delay and size from what batches have taken (implements `actors.scheduling.batching.policy.BatchTuning`).
 
     With T the target, C(n) the time that a batch of n rows takes at its slow end, r the arrival rate in rows and k the
     number of instances:

@@ -1,4 +1,4 @@
-"""Builds the scheduler of a model that has no sequences: Triton's default scheduler or its dynamic batcher."""
+"""Factory of schedulers for models without sequences: Triton's default scheduler or its dynamic batcher."""
 
 from __future__ import annotations
 

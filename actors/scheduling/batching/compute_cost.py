@@ -1,4 +1,4 @@
-"""How long a batch of a given size takes, learned from the batches that have run. Plain; used by adaptive batching."""
+"""Online regression of a batch's compute time on its size, for adaptive batching. Plain and synchronous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dynamic batcher's policy: which requests share the next batch, and how long it may wait for company.
+"""The dynamic batcher's policy: which requests form the next batch, and how long it may wait to grow.
 
 Plain and synchronous, as all policies (`actors.scheduling.batching.policy`).
 """

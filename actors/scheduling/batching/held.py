@@ -1,8 +1,7 @@
-"""A batching policy that gives nothing out until so many requests wait: for tests of schedulers from outside.
+"""A batching policy that holds all requests until a number of them wait: lets clients test a scheduler.
 
-Made by `actors.scheduling.batching.batcher` in front of the real policy, only where the server is told so (Triton's
-debugging variable TRITONSERVER_DELAY_SCHEDULER). Plain and synchronous, as all policies
-(`actors.scheduling.batching.policy`).
+Put by `actors.scheduling.batching.batcher` in front of the real policy, only with Triton's debugging variable
+TRITONSERVER_DELAY_SCHEDULER. Plain and synchronous, as all policies (`actors.scheduling.batching.policy`).
 """
 
 from __future__ import annotations

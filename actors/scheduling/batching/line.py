@@ -1,6 +1,6 @@
-"""The requests of one shape that wait for a batch: what the dynamic batcher walks along.
+"""Queues of the dynamic batcher: the requests of one shape, in the order in which batches take them.
 
-Ordered sets, so that any request can be taken out at the same small cost: clients that go away cost the others nothing.
+Ordered sets, so that a request is removed in constant time wherever it stands, as clients that go away require.
 """
 
 from __future__ import annotations

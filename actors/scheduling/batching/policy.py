@@ -1,8 +1,8 @@
-"""Which requests go into the next batch, and when: plain synchronous policies that take `now` and import no Trio.
+"""Interface of batching policies, which say what goes into the next batch and when; and the default scheduler's.
 
-The scheduler actor asks a policy for one batch per idle instance (`next_batch`), for what has waited too long
-(`take_expired`), and when to ask again (`wake_at`). Here are what all policies share and the default scheduler's; the
-dynamic batcher's is in `actors.scheduling.batching.dynamic`.
+A policy is plain and synchronous: it takes `now` and imports no Trio. Owned by the scheduler, which asks it for one
+batch per idle instance (`next_batch`), for requests that have waited too long (`take_expired`), and when to ask again
+(`wake_at`). The dynamic batcher's is in `actors.scheduling.batching.dynamic`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class BatchingPolicy(Protocol):
-    """The queue of one model version and the rule by which it is emptied."""
+    """The queue of one model version, with the rules by which batches are formed from it."""
 
     # Whether requests can wait too long.
     can_expire: bool
@@ -38,7 +38,7 @@ class BatchingPolicy(Protocol):
         """Queue a request; False if the queue is full."""
 
     def abandon(self, item: QueuedRequest) -> None:
-        """Forget a queued request whose caller has gone; one that is not queued (any more) is ignored."""
+        """Remove a queued request whose caller has gone; one that is not queued (any more) is ignored."""
 
     def next_batch(self, now: float, *, is_ahead: bool = False) -> Batch | None:
         """The batch to run at once if there is an idle instance, else None. With `is_ahead` for an instance that is
@@ -65,7 +65,7 @@ class BatchTuning(Protocol):
         """A batch that an instance took at `started` has ended."""
 
     def resize(self, instances: int) -> None:
-        """There are to be so many instances from now on."""
+        """Note the new number of instances."""
 
 
 class DirectPolicy:

@@ -1,4 +1,4 @@
-"""Queue policies of a dynamic batcher: a request's priority level, how many may wait there, and for how long.
+"""Queue policies of a dynamic batcher: priority levels, queue limits and timeouts.
 
 Consulted by `actors.scheduling.batching.policy`; plain and synchronous. Source: Triton's `ModelQueuePolicy`.
 """

@@ -1,1 +1,1 @@
-"""Sequences: requests that belong together, each on the model instance that holds their state."""
+"""Sequence batching: stateful sequences of requests, each bound to a slot of one model instance."""

@@ -1,8 +1,9 @@
-"""Sequence batcher: requests that belong together run in order, on one instance, with the state of their sequence.
+"""Sequence batcher: the scheduler of stateful models, which runs the requests of a sequence in order on one instance.
 
 Flow: core → model → [sequence batcher] → model instance → [sequence batcher] → reply channel → core.
-In the place of the scheduler for models with `sequence_batching`; started and owned by the model actor. Its rules are
-in `actors.scheduling.sequence.policy`, what it adds to requests in `actors.scheduling.sequence.tensors`.
+Used for models with `sequence_batching`; started and owned by the model actor. Its rules are in
+`actors.scheduling.sequence.policy`, the tensors that it adds to requests in `actors.scheduling.sequence.tensors`. A
+request that is cancelled takes the rest of its sequence with it; an instance that dies, all of its sequences.
 """
 
 from __future__ import annotations
@@ -86,11 +87,8 @@ def sequence_batcher(
 
 @dataclass(eq=False, slots=True)
 class SequenceBatcher(SchedulerLoop):
-    """A `SchedulerLoop` for requests that belong together.
-
-    One actor for all slots: a slot's part of the work is to remember, so it is a record in the policy, and a request
-    costs no more task switches than in the other schedulers.
-    """
+    """A `SchedulerLoop` for sequences. One actor serves all slots, which are records of the policy: a request costs no
+    more task switches than in the other scheduler."""
 
     policy: SequencePolicy
     tensors: SequenceTensors = field(kw_only=True)
@@ -144,8 +142,8 @@ class SequenceBatcher(SchedulerLoop):
 
     def _submit(self, item: QueuedRequest) -> None:
         if self._is_draining and not self.policy.continues(item.request):
-            self._refuse(item, stopped_accepting())
-        elif not self._live and not self._is_held():
+            raise stopped_accepting()
+        if not self._live and not self._is_held():
             self._refuse(item, self._no_instance())
             self.statistics.count_failure(FailureReason.OTHER, 0.0)
         else:
@@ -212,12 +210,12 @@ class SequenceBatcher(SchedulerLoop):
         return [_for_nobody(self.tensors.null(steps[0])) if step is None else step.item for step in rows]
 
     def _fail_rows(self, rows: Rows, now: float) -> None:
-        """Requests that no instance has been given. What else waits is looked at in a turn of its own."""
+        """Fail requests that no instance has been given; the task looks at what else waits."""
         steps = _real(rows)
         for step in steps:
             self.policy.finish(step, now)
         self._fail([step.item for step in steps], self._defect())
-        self._tell_task()
+        self._wake_task()
 
     def _finish(self, done: BatchDone, now: float) -> tuple[Sequence[QueuedRequest], Sequence[Reply]]:
         rows = self._running.pop(done.instance, None)
@@ -235,7 +233,7 @@ class SequenceBatcher(SchedulerLoop):
         return self._finish_replies(done, _real(rows), given, now)
 
     def _take_up(self, done: BatchDone) -> None:
-        """An instance has ended what it ran when the policy failed, and can be given sequences again."""
+        """Add an instance to the new policy once it has ended what it ran when the old one failed."""
         if done.instance in self._outdated:
             if done.is_alive:
                 self._outdated.discard(done.instance)
@@ -367,7 +365,7 @@ class SequenceBatcher(SchedulerLoop):
     # Defects.
 
     def _renew(self) -> None:
-        """All sequences are over: which one has which slot, and with it which state, is not known any more."""
+        """End all sequences: which one has which slot, and so which state, is unknown."""
         self._fail_waiting(
             Internal(f"the sequence batcher of model '{self.name}' failed unexpectedly, and its sequences are over")
         )

@@ -1,4 +1,4 @@
-"""A sequence policy that gives nothing out until so many requests wait: for tests of schedulers from outside.
+"""A sequence policy that holds all requests until a number of them wait: lets clients test a scheduler.
 
 As `actors.scheduling.batching.held`; the variables are TRITONSERVER_DELAY_SCHEDULER for requests of sequences that have
 a slot, and TRITONSERVER_BACKLOG_DELAY_SCHEDULER for those that have none yet.

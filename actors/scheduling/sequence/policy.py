@@ -1,7 +1,7 @@
-"""The sequence batcher's rules: which requests belong together, where a sequence runs, and when it is over.
+"""The sequence batcher's policy: correlation ids, slots and the backlog, and when a sequence ends.
 
 Plain and synchronous, as all policies (`actors.scheduling.batching.policy`): it takes `now`, imports no Trio and
-answers nobody. What shares a batch is the strategy's to say (`actors.scheduling.sequence.strategy`).
+answers no request. Batches are formed by a strategy (`actors.scheduling.sequence.strategy`).
 """
 
 from __future__ import annotations

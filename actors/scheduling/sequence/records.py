@@ -1,6 +1,6 @@
-"""Sequences, their steps and their slots: what the parts of the sequence batcher speak of.
+"""Records of the sequence batcher: sequences, their steps and their slots.
 
-Plain records without a will of their own; `actors.scheduling.sequence.policy` moves them.
+Plain data; `actors.scheduling.sequence.policy` changes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which steps of the sequences on an instance run together: Triton's strategies `direct` and `oldest`.
+"""Batch forming of the sequence batcher: Triton's scheduling strategies `direct` and `oldest`.
 
 Plain and synchronous. `actors.scheduling.sequence.policy` offers a strategy the next step of each sequence that has a
 slot, and asks it for a batch for each idle instance.

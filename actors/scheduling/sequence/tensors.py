@@ -1,6 +1,6 @@
-"""What the sequence batcher adds to a request before it runs, and takes from its response: controls and states.
+"""Control tensors and implicit states, added to a sequence's requests and taken from its responses.
 
-Flow: step → [dressed] → model instance → [undressed] → reply. A backend meets them as ordinary inputs and outputs.
+Flow: step → [dressed] → model instance → [undressed] → reply. To a backend they are ordinary inputs and outputs.
 Source: Triton's `ModelSequenceBatching` (control inputs, implicit state).
 """
 

@@ -94,9 +94,9 @@ class Batches:
         free: Callable[[], None] | None = None,
     ) -> BatchResult | Started | None:
         """As `Backend.begin`. None where the batch would have to wait, or cannot be: then nothing was done, and `run`
-        tells why.
+        says why.
 
-        `done` gets what `run` would return or raise; if the worker has gone, `open.fail_open` tells it so.
+        `done` gets what `run` would return or raise; if the worker has gone, `open.fail_open` calls it.
         """
         started = time.perf_counter_ns()
         try:

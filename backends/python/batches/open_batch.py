@@ -28,14 +28,14 @@ class Cancellable(Protocol):
 class OpenBatch(msgspec.Struct, eq=False):
     """From EXECUTE to the last answer.
 
-    `done` is told its end; else a task waits for `executed`, and `result` is its end then, None if the worker has gone.
-    For decoupled models `executed` is set when EXECUTED has come or never will. `found` is what that says.
+    `done` is called at its end; else a task waits for `executed`, and `result` is its end then, None if the worker has
+    gone. For decoupled models `executed` is set when EXECUTED has come or never will. `found` is what that says.
     `execution` is there once the batch calls other models. `has_left` the worker, but for its response senders, it may
     have before its end. `free` is called when there is place for another one. Times are of the performance counter.
     `input_size` are the bytes of its inputs that the worker may still hold; `inputs` and `outputs` are its segments of
-    shared memory. Only a batch that `is_alone` in the worker may have any.
-    `answers` has what response senders have sent, `late` the others, and how long they took, while some are
-    `unanswered`. `streams` are those of a decoupled model.
+    shared memory. Only a batch that `is_alone` in the worker may have any. `answers` has what response senders have
+    sent, `late` the others, and how long they took, while some are `unanswered`. `streams` are those of a decoupled
+    model.
     """
 
     number: int

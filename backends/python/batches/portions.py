@@ -22,8 +22,8 @@ def input_size(requests: Sequence[InferenceRequest]) -> int:
 
 
 def portions(requests: Sequence[InferenceRequest], limit: int) -> list[slice]:
-    """Those that go to the worker together, in order, as many at a time as its limit allows; one that is too large by
-    itself is alone."""
+    """The portions: requests that go to the worker together, in order, as many at a time as its limit allows; one that
+    is too large by itself is alone."""
     found: list[slice] = []
     start = size = 0
     for index, request in enumerate(requests):

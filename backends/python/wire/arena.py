@@ -70,7 +70,7 @@ class Segment:
         self._map.madvise(mmap.MADV_REMOVE, start, min(_RELEASED_AT_ONCE, self.size - start))
 
     def close(self) -> None:
-        """Unmap; what the worker still has mapped stays until it lets go, and what is lent until nobody holds it."""
+        """Unmap; what the worker has mapped stays until it unmaps it, and what is lent until it is released."""
         self.is_closed = True
         self.view.release()
         del self._memory
@@ -119,7 +119,7 @@ class SegmentPool:
             segment.close()
 
     def held(self) -> list[Segment]:
-        """Those with memory that nobody reads, while no batch has any."""
+        """The segments with unused memory, while no batch has any."""
         return [segment for segment in self._in_slots.values() if not (segment.is_empty or segment.is_lent)]
 
     @property
@@ -191,7 +191,7 @@ class Arena:
             await self._used.wait()
 
     async def release(self, is_idle: Callable[[], bool]) -> bool:
-        """Give all memory back to the system that nobody reads, in steps between which others have their turn. False
+        """Release all unused memory to the system, in steps with checkpoints between. False
         where it did not come to its end: a batch has begun."""
         uses = self.uses
         for segment in (*self.inputs.held(), *self.outputs.held()):

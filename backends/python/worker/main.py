@@ -1,6 +1,6 @@
 """The worker's program: `python main.py CONTROL_FD`, with `host` or `fork_server` behind it for those processes.
 
-Its server starts it; nobody else should.
+Started by the server only.
 
 The lines before the last ones are for any Python 3, so that an interpreter that is too old can say so.
 """

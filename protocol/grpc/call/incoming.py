@@ -24,12 +24,12 @@ _INFLATE_IN_THREAD_ABOVE = 4096
 
 
 def deadline_of(head: RequestHead) -> float:
-    """Of a call that begins now, in seconds of Trio's clock."""
+    """The deadline of a call that begins now, in seconds of Trio's clock."""
     return math.inf if head.timeout is None else trio.current_time() + head.timeout
 
 
 class Incoming:
-    """The request messages of one call. `close` lets go what is still held.
+    """The request messages of one call. `close` releases what is still held.
 
     Attributes:
         id: the HTTP/2 stream's.

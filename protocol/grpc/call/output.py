@@ -15,9 +15,9 @@ from protocol.reactor.replies import Replies
 
 
 class Output(Protocol):
-    """Of one connection; streams are named by their numbers. `taken` are bytes that the peer may send again, over all
-    streams; at the end of a burst it is told of them when they are worth it. `answers` counts the whole responses that
-    wait for the peer."""
+    """The output of one connection; streams are named by their numbers. `taken` are bytes that the peer may send again,
+    over all streams; at the end of a burst it is told of them when they are worth it. `answers` counts the whole
+    responses that wait for the peer."""
 
     taken: int
     answers: AnswerMemory

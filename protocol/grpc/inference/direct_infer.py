@@ -12,12 +12,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
+from protocol.errors import Decoupled, Unsupported
 from protocol.grpc.call.receiving import ReceiveMemory
 from protocol.grpc.call.request_head import RequestHead
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import encode_response
 from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.inference.failed_calls import MODEL_INFER, note_failure
+from protocol.grpc.inference.infer import NOT_DECOUPLED
 from protocol.grpc.settings import GrpcSettings
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
 from protocol.reactor.replies import PendingReply, Replies, describe_pending
@@ -71,16 +73,21 @@ class DirectInfer:
     def of(
         cls, services: EdgeServices, settings: GrpcSettings, templates: RequestTemplates, replies: Replies
     ) -> DirectInfer | None:
-        """None where every call takes more than this."""
-        if not services.access.is_open or not services.forwarding.is_empty or settings.compression_level:
+        """None where every call takes more than this, or is to have a task."""
+        if (
+            not settings.has_fast_path
+            or not services.access.is_open
+            or not services.forwarding.is_empty
+            or settings.compression_level
+        ):
             return None
         return cls(services, templates, replies)
 
     def begin(
         self, sink: ReplySink, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float
     ) -> DirectCall | None:
-        """Queue the request of a call, whose `size` bytes are counted. None where it has to go the usual way, and
-        nothing has been done."""
+        """Submit the request of a call, whose `size` bytes are counted. None where only a task can read it, and nothing
+        has been done: it is to be traced, cannot be decoded, or its inputs are to be copied by a thread."""
         services = self._services
         if services.trace.is_sampling:
             return None
@@ -88,20 +95,23 @@ class DirectInfer:
         try:
             decoded = self._templates.decode(self._templates.read(message), message)
             request, placement = decoded.request, decoded.placement
-            if placement is None or self._has_placed(call, request, placement):
-                call.submitted = services.core.submit(request, call, later=True)
-        except Exception:  # what it is, is said on the usual way
-            call.submitted = None
-        if call.submitted is None:
-            if call.lease is not None:
-                call.lease.__exit__(None, None, None)
+            if placement is not None and not self._has_placed(call, request, placement):
+                return None
+        except Exception:  # the task meets it again, and answers with it
             return None
+        call.submitted = services.core.submit(request, call, later=True)
         return call
 
     def _has_placed(self, call: DirectCall, request: InferenceRequest, placement: Placement) -> bool:
+        """Whether the inputs are there; else nothing is held for the call."""
         services = self._services
-        call.lease = services.shared_memory.lease()
-        call.placed = PlacedRequest.fetch_at_once(request, placement, call.lease, services.core)
+        lease = services.shared_memory.lease()
+        try:
+            call.placed = PlacedRequest.fetch_at_once(request, placement, lease, services.core)
+        finally:
+            if call.placed is None:
+                lease.__exit__(None, None, None)
+        call.lease = None if call.placed is None else lease
         return call.placed is not None
 
     def encode(self, call: DirectCall) -> list[Buffer] | None:
@@ -112,7 +122,7 @@ class DirectInfer:
                 reply = call.placed.deliver_at_once(reply)
             return None if reply is None else encode_response(reply)
         assert reply is not None
-        raise reply
+        raise Unsupported(NOT_DECOUPLED) if isinstance(reply, Decoupled) else reply
 
     async def send(self, call: DirectCall, stream: Stream) -> None:
         """Answer in a task after all, which the submission does not wait for. `close` has to be called when that has

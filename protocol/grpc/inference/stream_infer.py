@@ -15,7 +15,7 @@ import trio
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.core import Submitted
-from protocol.errors import InvalidArgument, NotFound, Overloaded, ServerError, Unavailable
+from protocol.errors import Decoupled, InvalidArgument, NotFound, Overloaded, ServerError, Unavailable
 from protocol.failure_log import FailedRequest
 from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import SHUTTING_DOWN, Stream
@@ -66,6 +66,14 @@ class _Request(PendingReply, kw_only=True):
     read_ns: int = 0
     response: Message = b""
     ending: Exception | None = None
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        """A request to a decoupled model is refused at once, and run by `infer_stream` instead."""
+        if isinstance(value, Decoupled):
+            self.is_decoupled = True
+        elif self.reply is None:
+            self.reply = value
+            self.replies.put(self)
 
     def deliver(self) -> None:
         self.stream.take(self)
@@ -188,15 +196,15 @@ class StreamInfer:
         request.trace = self._call.trace(read.model_name, waiting_ns, request.read_ns)
         request.decoded = self._call.decode(read, data, request.trace)
         inference, placement = request.decoded.request, request.decoded.placement
-        if can_submit and placement is None and request.trace is None:
-            try:
-                request.submitted = self._core.submit(inference, request)
-            except ServerError:  # what it is, is said below, or by the task
-                request.submitted = None
-            if request.submitted is not None:
-                return
-        request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
         inference.response_memory = self._response_memory
+        if can_submit and placement is None and request.trace is None:
+            request.submitted = self._core.submit(inference, request)
+            if request.is_decoupled:
+                request.let_go().end()
+            elif request.reply is not None:
+                self._note_refusal(request)
+            return
+        request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
         if placement is not None:
             request.lease = self._services.shared_memory.lease()
             request.placed = await PlacedRequest.fetch(inference, placement, request.lease, self._core)
@@ -212,15 +220,32 @@ class StreamInfer:
         try:
             request.read = self._templates.read(data)
             request.decoded = self._call.decode(request.read, data, None)
-            if request.decoded.placement is None:
-                request.submitted = self._core.submit(request.decoded.request, request, later=True)
-        except Exception:  # what it is, is said on the usual way
-            request.submitted = None
-        if request.submitted is None:
+        except Exception:  # the task that reads meets it again, and answers with it
             return False
+        if request.decoded.placement is not None:
+            return False
+        inference = request.decoded.request
+        inference.response_memory = self._response_memory
+        request.submitted = self._core.submit(inference, request, later=True)
         self._left -= 1
+        if request.is_decoupled:
+            request.let_go().end()
+            request.read_ns = time.monotonic_ns()
+            self._tasks.start(request)
+            return True
+        if request.reply is not None:
+            self._note_refusal(request)
         self._answers.expect(request)
         return True
+
+    def _note_refusal(self, request: _Request) -> None:
+        """The core has answered a request at once. Where its model does not serve, no request was issued."""
+        try:
+            assert request.decoded is not None
+            inference = request.decoded.request
+            self._core.is_decoupled(inference.model_name, inference.model_version)
+        except ServerError as error:
+            request.failure = error
 
     def take(self, request: _Request) -> None:
         """Its reply is there. Must not wait."""

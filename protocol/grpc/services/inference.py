@@ -40,7 +40,7 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
         self._core = services.core
         self._settings = settings
         self._templates = templates
-        self._answers = replies
+        self._answers = replies if settings.has_fast_path else None
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping = dict(super().__mapping__())

@@ -1,6 +1,6 @@
 """`trioton.RequestControl`: cancels requests in flight by their id. An extension of ours; Triton has no such call.
 
-Whoever asks need not be who has sent the request, nor use the same protocol.
+The caller need not be the client that sent the request, nor use the same protocol.
 """
 
 from __future__ import annotations

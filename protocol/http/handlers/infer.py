@@ -25,7 +25,10 @@ from protocol.http.reply import Reply
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.shared_memory.placement import PlacedRequest, Placement
 
-_IS_DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
+
+def decoupled() -> Unsupported:
+    """The answer for a model that gives any number of responses."""
+    return Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
 
 
 async def infer(request: HttpRequest) -> Reply:
@@ -44,7 +47,7 @@ async def infer(request: HttpRequest) -> Reply:
         else:
             response = await _infer_placed(request, inference, decoded.placement)
     except Decoupled:
-        raise Unsupported(_IS_DECOUPLED) from None
+        raise decoupled() from None
     return await encode(response, decoded.encoding, request.headers.get(b"accept-encoding"))
 
 
@@ -89,7 +92,7 @@ async def _decode(request: HttpRequest, header_length: int | None) -> DecodedReq
     body = request.body
     model_name, model_version = request.model_name, request.model_version
     if request.core.is_decoupled(model_name, model_version):  # said also where the request is wrong
-        raise Unsupported(_IS_DECOUPLED)
+        raise decoupled()
     max_input_size = request.settings.max_input_size
     if header_length == 0 or not body:
         return decode_raw_request(

@@ -44,7 +44,8 @@ class _CutOffError(ProtocolError):
 
 
 class Http2Connection:
-    """`on_limit` is told the name of each limit that bites. Without `direct` every request takes a task."""
+    """`on_limit` is called with the name of each limit that refuses something. Without `direct` every request takes a
+    task."""
 
     def __init__(
         self,

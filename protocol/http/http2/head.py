@@ -45,7 +45,7 @@ class StreamHead:
 
 
 def no_head(reason: str) -> StreamHead:
-    """Of headers that are no request's, for that reason."""
+    """The head for headers that are no request's, for that reason."""
     head = Head("", b"", b"", {}, (), 0, is_chunked=False, keeps_alive=True, expects_continue=False, is_http_1_0=False)
     return StreamHead(head, refusal=malformed(reason))
 

@@ -11,9 +11,9 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from actors.ensemble.composition import ComposingModel as ComposingModel
-from actors.ensemble.composition import Composition, NoBackend
-from actors.model.model import Model
+from actors.ensemble.composition import Composition
+from actors.ensemble.ensemble import Ensemble
+from actors.model.servable import ComposingModel as ComposingModel
 from protocol.core import Respond
 from protocol.errors import NotFound, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
@@ -201,10 +201,9 @@ def finder(*models: ComposingModel) -> Callable[[str, int], ComposingModel]:
     return find
 
 
-def ensemble(config: ModelConfig, *models: ComposingModel, **more: Any) -> Model:
-    """The model of an ensemble, not yet running."""
-    composition = Composition(config, finder(*models))
-    return Model(composition.config, 1, NoBackend, (), composition.labels, composition=composition, **more)
+def ensemble(config: ModelConfig, *models: ComposingModel, **more: Any) -> Ensemble:
+    """An ensemble that does not run yet."""
+    return Ensemble(Composition(config, finder(*models)), 1, **more)
 
 
 @asynccontextmanager
@@ -243,7 +242,7 @@ def numbers(response: InferenceResponse) -> dict[str, Any]:
 
 
 async def collect(
-    model: Model, asked: InferenceRequest, into: list[dict[str, Any]] | None = None
+    model: Ensemble, asked: InferenceRequest, into: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     """All responses of a stream."""
     found: list[dict[str, Any]] = [] if into is None else into

@@ -146,7 +146,7 @@ async def test_the_byte_budget_counts_them() -> None:
     held: list[float] = []
 
     def look(asked: InferenceRequest) -> None:
-        held.append(model._scheduler.limits.held_bytes)
+        held.append(model.limits.held_bytes)
 
     async with serving(config, gpu("a", adds(1)), gpu("b", adds(1), before=look)) as model:
         assert numbers(await model.infer(request(IN=5))) == {"OUT": 7}

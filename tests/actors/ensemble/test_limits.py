@@ -98,9 +98,9 @@ async def test_the_byte_budget_holds_requests_up(autojump_clock: MockClock) -> N
                 calls.start_soon(model.infer, request(IN=n))
             await wait_all_tasks_blocked()
             assert (b.running, model.pending_count) == (2, 4)
-            assert model._scheduler.limits.held_bytes == 4000
+            assert model.limits.held_bytes == 4000
         assert b.most_running == 2
-        assert (model.pending_count, model._scheduler.limits.held_bytes) == (0, 0)
+        assert (model.pending_count, model.limits.held_bytes) == (0, 0)
 
 
 async def test_the_byte_budget_slows_a_stream_down(autojump_clock: MockClock) -> None:

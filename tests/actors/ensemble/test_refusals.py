@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from actors.ensemble.ensemble import Ensemble
 from actors.metrics.statistics import FailureReason
 from actors.model.model import Model
 from protocol.errors import Unavailable
@@ -29,7 +30,7 @@ def row(id: str = "", *, timeout_microseconds: int = 0) -> InferenceRequest:
 
 
 @asynccontextmanager
-async def queueing(policy: str, seconds: float) -> AsyncIterator[Model]:
+async def queueing(policy: str, seconds: float) -> AsyncIterator[Ensemble]:
     """An ensemble of a real model with this queue policy; one of its requests runs, for so long."""
     composing = Model(
         msgspec.structs.replace(

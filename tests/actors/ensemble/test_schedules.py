@@ -16,7 +16,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.ensemble.graph import EnsembleGraph, Step
-from actors.ensemble.runner import EnsembleRunner
 from actors.ensemble.validation import check_composition
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -243,11 +242,9 @@ async def check(seed: int) -> None:
             for _ in range(count):
                 calls.start_soon(call)
         await wait_all_tasks_blocked()
-        runner = made._scheduler
-        assert isinstance(runner, EnsembleRunner)
-        assert runner.limits.held_bytes == 0
-        assert all(slot.value == runner.limits.max_requests for slot in runner.limits._slots)
-        assert not runner.running_count
+        assert made.limits.held_bytes == 0
+        assert all(slot.value == made.limits.max_requests for slot in made.limits._slots)
+        assert not made.running_count
         assert all(model.running == 0 for model in composing.values())
         counted = made.statistics.frozen("e", 1).inference_stats
         assert counted.success.count + counted.fail.count == count, "each once"

@@ -169,7 +169,7 @@ async def test_a_reader_that_leaves_stops_the_stream_and_its_iterations(autojump
             await collect(model, request(IN=1000))
         await wait_all_tasks_blocked()
         assert (d.given_up, d.running, b.given_up, b.running) == (1, 0, 5, 0)
-        assert model._scheduler.limits.held_bytes == 0
+        assert model.limits.held_bytes == 0
 
 
 async def test_what_the_reader_raises_ends_the_stream_and_comes_back_as_it_was(autojump_clock: MockClock) -> None:
@@ -182,7 +182,7 @@ async def test_what_the_reader_raises_ends_the_stream_and_comes_back_as_it_was(a
             await model.infer_stream(request(IN=1000), breaks)
         assert (d.given_up, len(d.log)) == (1, 1)
         assert model.statistics.failures[FailureReason.CANCELED] == 1
-        assert model._scheduler.limits.held_bytes == 0
+        assert model.limits.held_bytes == 0
 
 
 async def test_a_slow_reader_slows_the_decoupled_step_down(autojump_clock: MockClock) -> None:

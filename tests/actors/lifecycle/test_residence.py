@@ -255,7 +255,7 @@ async def test_a_request_waits_no_longer_than_its_timeout(three: Path) -> None:
         with trio.move_on_after(0.02) as scope:
             await ask(core, "c")
         assert scope.cancelled_caught
-        assert residence(core).waiting == 0
+        await eventually(lambda: residence(core).waiting == 0)
         assert resident(core) == ["a", "b"]
         gate.open.set()
 

@@ -76,6 +76,7 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
     client = Client(client_end)
     assert isinstance(services.core, FakeCore)
     peers = Caller(client, services.core, connection)
+    around = services.core.tasks  # of another connection to the same core
     async with trio.open_nursery() as answering:
         services.core.tasks = answering
         answering.start_soon(replies.run)
@@ -85,3 +86,4 @@ async def serving(services: EdgeServices | None = None, settings: GrpcSettings |
             yield peers
             await client_end.aclose()
         answering.cancel_scope.cancel()
+        services.core.tasks = around

@@ -26,7 +26,7 @@ from protocol.core import (
     TensorMetadata,
 )
 from protocol.datatypes import DataType
-from protocol.errors import Decoupled, InvalidArgument, NotFound, Unavailable
+from protocol.errors import Decoupled, InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
 from tests.protocol.submitted import FakeSubmitted
 
@@ -147,16 +147,19 @@ class FakeCore:
     async def unregister_repository(self, path: str) -> None:
         self.registered = [each for each in self.registered if each.path != path]
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted | None:
-        """Where there is a nursery its answers come by a call, but for a defect."""
-        if self.is_decoupled(request.model_name, request.model_version):
-            return None
-        if self.tasks is None or request.model_name == "defect":
-            return None
-        self._note(request)
+    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
+        """Answered by a task of the nursery `tasks`."""
         submitted = FakeSubmitted(request)
-        self.tasks.start_soon(submitted.run, partial(self.answer, request), answer_to)
         self.submitted.append(submitted)
+        try:
+            if self.is_decoupled(request.model_name, request.model_version):
+                raise Decoupled("many answers")
+        except ServerError as error:
+            reply_to.send_nowait(error)
+            return submitted
+        self._note(request)
+        assert self.tasks is not None
+        self.tasks.start_soon(submitted.run, partial(self.answer, request), reply_to)
         return submitted
 
     def flush(self) -> None:

@@ -32,10 +32,10 @@ class HoldingCore(FakeCore):
 
     held: list[tuple[InferenceRequest, AnswerTo]] = field(default_factory=list)
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted | None:
+    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
         submitted = FakeSubmitted(request)
         self.submitted.append(submitted)
-        self.held.append((request, answer_to))
+        self.held.append((request, reply_to))
         self.came.set()
         return submitted
 

@@ -279,6 +279,7 @@ async def test_cancelling_means_stop_now() -> None:
     core = FakeCore()
     with ThreadPoolExecutor(1) as pool:
         async with trio.open_nursery() as nursery:
+            core.tasks = nursery
             settings = GrpcSettings(host="127.0.0.1", port=0)
             host, port = await nursery.start(serve_grpc, edge_services(core), settings, trio.Event())
 

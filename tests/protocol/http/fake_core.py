@@ -144,16 +144,18 @@ class FakeCore:
         self.calls.append(("cancel", name, request_id, version))
         return 2
 
-    def submit(self, request: InferenceRequest, answer_to: AnswerTo, *, later: bool = False) -> Submitted | None:
-        """Where there is a nursery its answers come by a call, but for failures that are no ServerError."""
-        if self.tasks is None or self.is_decoupled(request.model_name, request.model_version):
-            return None
-        self._check(request.model_name, request.model_version)
-        if not isinstance(self.failure, ServerError) or self.respond is not None:
-            return None
+    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
+        """Answered by a task of the nursery `tasks`, but for what is refused."""
         submitted = FakeSubmitted(request)
-        self.tasks.start_soon(submitted.run, partial(self._answer, request), answer_to)
         self.submitted.append(submitted)
+        try:
+            if self.is_decoupled(request.model_name, request.model_version):
+                raise Decoupled("many answers")
+        except ServerError as error:
+            reply_to.send_nowait(error)
+        else:
+            assert self.tasks is not None
+            self.tasks.start_soon(submitted.run, partial(self._answer, request), reply_to)
         return submitted
 
     def flush(self) -> None:

@@ -62,8 +62,6 @@ async def test_a_request_again_and_again(serve: Serve) -> None:
     ("sent", "status"),
     [
         (head("/v2/health/live", method="GET"), 200),
-        (sized("/v2/models/many/infer", EMPTY), 501),
-        (sized("/v2/models/nobody/infer", EMPTY), 404),
         (sized("/v2/models/echo/versions/99999999999999999999/infer", EMPTY), 400),
         (sized(INFER, b"{"), 400),
         (sized(INFER, EMPTY, "Inference-Header-Content-Length: 99"), 400),
@@ -82,6 +80,18 @@ async def test_others_take_a_task_and_leave_the_connection_as_it_was(serve: Serv
         await client.send(sent)
         assert (await client.response())[0] == status
     assert endings(core) == ["answered"] * 2
+
+
+@pytest.mark.parametrize(("model", "status"), [("many", 501), ("nobody", 404)])
+async def test_a_refusal_takes_no_task(serve: Serve, model: str, status: int) -> None:
+    core = FakeCore()
+    client = await connect(await serve(core))
+    for _ in range(2):
+        await client.send(sized(f"/v2/models/{model}/infer", EMPTY))
+        assert (await client.response())[0] == status
+        await client.send(binary(INFER))
+        assert (await client.response())[0] == 200
+    assert endings(core) == ["answered"] * 4
 
 
 async def test_a_request_in_pieces(serve: Serve) -> None:

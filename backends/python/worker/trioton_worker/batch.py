@@ -65,7 +65,7 @@ def _address(memory: Any) -> int:
 def received_requests(
     frame: Frame, segments: Segments, batch: LiveBatch, all_outputs: frozenset[str]
 ) -> list[InferenceRequest]:
-    """Those of an EXECUTE frame."""
+    """The requests of an EXECUTE frame."""
     head = frame.head
     memory = frame.body
     if batch.inputs != NO_SLOT:

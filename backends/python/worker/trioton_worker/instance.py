@@ -227,7 +227,7 @@ def _rescheduled(requests: Sequence[InferenceRequest]) -> list[int]:
 
 
 def _is_async(model: Any) -> bool:
-    """Of a model's object, or its class."""
+    """Whether `execute` of a model's object, or its class, is a coroutine function."""
     return inspect.iscoroutinefunction(getattr(model, "execute", None))
 
 

@@ -116,15 +116,14 @@ def padding_of(size: int) -> bytes:
 
 
 class Schemas:
-    """Those of one session, by what they have in common and by their text: look there first. It forgets all when there
-    are too many."""
+    """The schemas of one session, by key and by text: look there first. The cache is cleared when it is full."""
 
     def __init__(self) -> None:
         self.by_key: dict[SchemaKey, Schema] = {}
         self.by_text: dict[bytes, Schema] = {}
 
     def of(self, key: SchemaKey) -> Schema:
-        """One to the server that is not known yet."""
+        """Make a schema for a frame to the server."""
         schema = Schema(encode_json(key), key)
         if len(schema.data) <= LONGEST_KNOWN_SCHEMA:
             if len(self.by_key) >= MOST_SCHEMAS:
@@ -133,7 +132,7 @@ class Schemas:
         return schema
 
     def read(self, text: bytes) -> Schema:
-        """One of the server that is not known yet."""
+        """Parse a schema of a frame from the server."""
         schema = Schema(text, tuple((name, number, tuple(shape)) for name, number, shape in json.loads(text)))
         if len(text) <= LONGEST_KNOWN_SCHEMA:
             if len(self.by_text) >= MOST_SCHEMAS:

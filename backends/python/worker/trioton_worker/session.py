@@ -65,7 +65,7 @@ class LiveBatch:
 
 
 def _ignore(error: BaseException) -> None:
-    """The server is told of it, and nobody else."""
+    """Only the server is notified of it."""
 
 
 class Session:
@@ -117,7 +117,7 @@ class Session:
         self.folders = tuple(folder + os.sep for folder in folders)
 
     def break_off(self, error: BaseException) -> None:
-        """End as an exception that nobody catches: the process, or where it is the server's only this conversation."""
+        """End as an exception that nobody catches: the process, or where it is the server's only this session."""
         if self.owns_process:
             exit_for(error)
         self.note_failure(error)

@@ -30,7 +30,7 @@ RECEIVE_SIZE = 64 * 1024
 
 
 class UpgradedConnection:
-    """`on_limit` is told the name of each limit that bites."""
+    """`on_limit` is called with the name of each limit that refuses something."""
 
     def __init__(
         self,

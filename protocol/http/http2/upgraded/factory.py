@@ -21,7 +21,7 @@ _NEVER = 2**31
 
 
 class UpgradedConnections:
-    """Makes them; each is run, and its wire closed, by whoever asks for it."""
+    """Makes upgraded connections; the caller runs each, and closes its transport."""
 
     def __init__(self, app: App, limits: ConnectionLimits, on_limit: OnLimit, memory: RequestMemory) -> None:
         self._app = app

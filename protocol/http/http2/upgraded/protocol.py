@@ -80,7 +80,7 @@ class UpgradedHttp2(H2Protocol):
 
     @property
     def may_get_more(self) -> bool:
-        """Whether the client may still be sending what nobody will read."""
+        """Whether the client may still be sending data that will not be read."""
         return self._has_failed or bool(self._unfinished)
 
     async def initiate(self, headers: list[tuple[bytes, bytes]] | None = None, settings: bytes | None = None) -> None:

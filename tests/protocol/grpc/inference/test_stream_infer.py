@@ -452,7 +452,7 @@ async def test_requests_that_come_by_themselves_do_not_wake_the_reader(autojump_
         assert [name for name, _ in briefly(response)] == [*"abcdef"]
         assert [name for name, error in briefly(response) if error] == ["e"]
         assert response.status == 0
-        assert endings(peers) == ["answered"] * 5
+        assert endings(peers) == ["answered"] * 6
         assert peers.connection._calls.memory.left == GrpcSettings().limits.max_receive_memory
 
 

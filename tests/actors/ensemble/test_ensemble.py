@@ -249,7 +249,7 @@ async def test_a_cancelled_request_gives_back_its_places_and_its_bytes(autojump_
             with trio.move_on_after(10):
                 await model.infer(request(IN=1))
         await wait_all_tasks_blocked()
-        assert model._scheduler.limits.held_bytes == 0
+        assert model.limits.held_bytes == 0
     assert trio.current_time() == 30
 
 
@@ -394,7 +394,7 @@ async def test_labels_come_from_the_composing_model() -> None:
         assert model.labels == {"OUT": ("cat", "dog")}
         assert model.composition is not None
         b.labels = {"O": ("bird",)}
-        model.check_composition()
+        model.check_composing()
         assert model.labels == {"OUT": ("bird",)}
 
 
@@ -405,7 +405,7 @@ async def test_a_composing_model_that_does_not_fit_any_more_is_told_and_one_that
     a = toy("a")
     async with serving(CHAIN, a, toy("b")) as model:
         fitting, a.config = a.config, toy("a", inputs=["I", "J"]).config
-        model.check_composition()
+        model.check_composing()
         assert not model.is_ready
         with pytest.raises(Unavailable) as caught:
             await model.infer(request(IN=1))
@@ -414,11 +414,11 @@ async def test_a_composing_model_that_does_not_fit_any_more_is_told_and_one_that
             "ensemble tensors"
         )
         a.config = toy("a", decoupled=True).config
-        model.check_composition()
+        model.check_composing()
         with pytest.raises(Unavailable, match="ensemble 'e' has become decoupled with a composing model"):
             await model.infer(request(IN=1))
         a.config = fitting
-        model.check_composition()
+        model.check_composing()
         assert model.is_ready
         assert numbers(await model.infer(request(IN=1))) == {"OUT": 1}
 
