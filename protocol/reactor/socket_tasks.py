@@ -52,9 +52,13 @@ class SocketTasks:
     async def _watch(self, descriptor: int, events: int, scope: trio.CancelScope) -> None:
         with scope:
             while True:
+                # The number may be another socket's by now, which only one task may wait for.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 try:
                     await trio.lowlevel.wait_readable(descriptor)
                 except (OSError, trio.ClosedResourceError):  # its owner, who has closed it, unregisters it soon
+                    return
+                if scope.cancel_called:
                     return
                 self._ready[descriptor] = events
                 self._has_some.wake()
