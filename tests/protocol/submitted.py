@@ -29,6 +29,19 @@ class FakeSubmitted:
             except Exception as error:
                 reply_to.send_nowait(Internal(f"internal error: {error}"))
 
+    async def wait(self, answer: Callable[[], Awaitable[InferenceResponse]]) -> InferenceResponse:
+        """As `run`, for a caller that waits."""
+        try:
+            response = await answer()
+        except Exception:
+            self.end()
+            raise
+        except BaseException:
+            self.give_up()
+            raise
+        self.end()
+        return response
+
     def end(self) -> None:
         assert not self.ending
         self.ending = "answered"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -19,6 +20,7 @@ from protocol.grpc.settings import GrpcSettings
 from protocol.reactor.replies import Replies
 from protocol.services import EdgeServices
 from tests.protocol.grpc.client import Client, Response
+from tests.protocol.grpc.drivers import driver
 from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.fakes import FakeCore
 
@@ -60,11 +62,14 @@ class Caller:
 
 
 @asynccontextmanager
-async def serving(services: EdgeServices | None = None, settings: GrpcSettings | None = None) -> AsyncIterator[Caller]:
+async def serving(
+    services: EdgeServices | None = None, settings: GrpcSettings | None = None, *, has_fast_path: bool | None = None
+) -> AsyncIterator[Caller]:
     """`services` must be around a FakeCore."""
     client_end, server_end = trio.testing.memory_stream_pair()
     services = services or edge_services()
-    settings = settings or GrpcSettings()
+    has_fast_path = driver.has_fast_path if has_fast_path is None else has_fast_path
+    settings = replace(settings or GrpcSettings(), has_fast_path=has_fast_path)
     templates = RequestTemplates()
     replies = Replies()
     direct = DirectInfer.of(services, settings, templates, replies)

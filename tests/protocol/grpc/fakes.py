@@ -166,6 +166,11 @@ class FakeCore:
         pass
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        submitted = FakeSubmitted(request)
+        self.submitted.append(submitted)
+        return await submitted.wait(partial(self._answer_one, request))
+
+    async def _answer_one(self, request: InferenceRequest) -> InferenceResponse:
         if self.is_decoupled(request.model_name, request.model_version):
             raise Decoupled("many answers")
         self._note(request)

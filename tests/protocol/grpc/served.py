@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # ships no types
@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from protocol.grpc.server import GrpcSettings, serve_grpc
 from protocol.services import EdgeServices
+from tests.protocol.grpc.drivers import driver
 from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.fakes import FakeCore
 
@@ -61,6 +62,7 @@ class Served:
 @asynccontextmanager
 async def serving(settings: GrpcSettings = LOCAL, *, seconds: float = 60, **parts: Any) -> AsyncIterator[Served]:
     """A server with services as `edge_services` makes them of `parts`, for so many seconds at most."""
+    settings = replace(settings, has_fast_path=driver.has_fast_path)
     stop, has_ended = trio.Event(), trio.Event()
     core = FakeCore()
     services = edge_services(core, **parts)

@@ -17,6 +17,7 @@ from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.reactor.replies import PendingReply
 from tests.protocol.grpc.caller import SERVICE, Caller, serving
 from tests.protocol.grpc.client import framed
+from tests.protocol.grpc.drivers import only_fast_path
 from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.fakes import FakeCore
 from tests.protocol.grpc.inference.test_direct_infer import request_of
@@ -135,6 +136,7 @@ async def run(how: str, *, is_stream: bool, is_large: bool, step: int) -> bool:
     return was_early
 
 
+@only_fast_path
 @pytest.mark.parametrize("how", ["reset", "lost", "deadline", "failed", "drained", "cancelled"])
 @pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "unary"])
 @pytest.mark.parametrize("is_large", [True, False], ids=["large", "small"])

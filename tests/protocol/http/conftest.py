@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import pytest
@@ -43,24 +43,39 @@ class Served:
 Serve: TypeAlias = Callable[..., Awaitable[Served]]
 
 
+# For tests of what only the fast path does.
+only_fast_path = pytest.mark.parametrize("has_fast_path", [True], indirect=True, ids=["fast"])
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "task"])
+def has_fast_path(request: pytest.FixtureRequest) -> bool:
+    """Every test of a server runs twice: plain requests are answered alike by callbacks and by tasks."""
+    return bool(request.param)
+
+
 @pytest.fixture
-async def serve(nursery: trio.Nursery) -> AsyncIterator[Serve]:
+async def serve(nursery: trio.Nursery, has_fast_path: bool) -> AsyncIterator[Serve]:
     """Starts servers on free ports of loopback; the test's end cancels them."""
 
     async def start(
-        core: FakeCore | None = None, settings: HttpSettings | None = None, services: EdgeServices | None = None
+        core: FakeCore | None = None,
+        settings: HttpSettings | None = None,
+        services: EdgeServices | None = None,
+        *,
+        has_fast_path: bool = has_fast_path,
     ) -> Served:
         core = core or FakeCore()
         services = services or make_services(core)
         if isinstance(services.core, FakeCore):
             services.core.tasks = nursery
+        settings = replace(settings or HttpSettings(host="127.0.0.1", port=0), has_fast_path=has_fast_path)
         stop, leaving, scope, ended = trio.Event(), trio.Event(), trio.CancelScope(), trio.Event()
 
         async def run(*, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
             with scope:
                 await serve_http(
                     services,
-                    settings or HttpSettings(host="127.0.0.1", port=0),
+                    settings,
                     stop,
                     leaving=leaving,
                     task_status=task_status,

@@ -15,6 +15,7 @@ from protocol.grpc.call.stream import SHUTTING_DOWN
 from protocol.grpc.settings import GrpcSettings
 from tests.protocol.grpc.caller import Caller, serving
 from tests.protocol.grpc.client import Response, framed
+from tests.protocol.grpc.drivers import driver
 from tests.protocol.grpc.harness import INVALID_ARGUMENT, UNAVAILABLE
 
 PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -452,7 +453,7 @@ async def test_requests_that_come_by_themselves_do_not_wake_the_reader(autojump_
         assert [name for name, _ in briefly(response)] == [*"abcdef"]
         assert [name for name, error in briefly(response) if error] == ["e"]
         assert response.status == 0
-        assert endings(peers) == ["answered"] * 6
+        assert endings(peers) == ["answered"] * (6 if driver.has_fast_path else 5)  # a task knows that "e" is refused
         assert peers.connection._calls.memory.left == GrpcSettings().limits.max_receive_memory
 
 

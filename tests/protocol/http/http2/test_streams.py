@@ -87,7 +87,7 @@ async def test_without_a_length_it_takes_a_task(serve: Serve) -> None:
     core = FakeCore()
     client = await connect(await serve(core))
     assert (await client.answer(await client.start("POST", INFER, TENSOR)))[0] == 200
-    assert endings(core) == []
+    assert endings(core) == ["answered"]
 
 
 @pytest.mark.parametrize("length", [len(TENSOR) - 1, len(TENSOR) + 1, 0])
