@@ -6,7 +6,9 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,18 +35,40 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+# Their tests run twice: with edges that serve plain requests by callbacks, and with edges that serve all by tasks.
+BY_BOTH_DRIVERS = ("test_bad_input", "test_infer")
+MODULES = {"fast": "trioton", "task": "tests.e2e.without_fast_path"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__.rpartition(".")[2] in BY_BOTH_DRIVERS and "server" in metafunc.fixturenames:
+        metafunc.parametrize("server", MODULES, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def server(repository: Path) -> Iterator[ServerProcess]:
-    """In explicit mode with everything loaded; a test that changes a model's state has one of its own."""
+def servers(repository: Path) -> Iterator[Callable[[str], ServerProcess]]:
+    """One for each of `MODULES`, started when it is first asked for."""
     flags = (
         "--model-control-mode=explicit",
         "--load-model=*",
         f"--http-max-input-size={MAX_INPUT_SIZE}",
         "--log-verbose=1",
     )
-    with ServerProcess(*flags, repository=repository) as process:
-        assert len(process.addresses) == 3
-        yield process
+    with ExitStack() as stack:
+
+        @cache
+        def running(driver: str) -> ServerProcess:
+            process = stack.enter_context(ServerProcess(*flags, repository=repository, module=MODULES[driver]))
+            assert len(process.addresses) == 3
+            return process
+
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(servers: Callable[[str], ServerProcess], request: pytest.FixtureRequest) -> ServerProcess:
+    """In explicit mode with everything loaded; a test that changes a model's state has one of its own."""
+    return servers(getattr(request, "param", "fast"))
 
 
 @pytest.fixture(scope="session", params=["http", "grpc"])

@@ -35,12 +35,14 @@ class ServerProcess:
         model: Path | None = None,
         environment: Mapping[str, str] | None = None,
         launcher: Sequence[str] = (),
+        module: str = "trioton",
     ) -> None:
-        """`environment` is added to that of this process; `launcher` is a command that ends in running another."""
+        """`environment` is added to that of this process; `launcher` is a command that ends in running another.
+        `module` is run as `trioton` is."""
         command = ["run", str(model)] if model is not None else ["serve", f"--model-repository={repository}"]
         anywhere = [f"--{word}-{what}" for word in SERVICES for what in (f"address={LOCAL}", "port=0")]
         self._process = subprocess.Popen(
-            [*launcher, sys.executable, "-m", "trioton", *command, *anywhere, *flags],
+            [*launcher, sys.executable, "-m", module, *command, *anywhere, *flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
