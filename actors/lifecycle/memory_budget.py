@@ -97,6 +97,11 @@ class MemoryBudget:
         """What it held is free."""
         self._leaving.pop(name, None)
 
+    def cancel_eviction(self, name: str, now: float) -> None:
+        """It is resident still, if its eviction has not ended."""
+        if self._leaving.pop(name, None) is not None:
+            self._used_at[name] = now
+
     def remove(self, name: str) -> None:
         """It is no longer resident, whoever unloaded it."""
         self._used_at.pop(name, None)

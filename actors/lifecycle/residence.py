@@ -248,6 +248,11 @@ class Residence:
         except ServerError as error:
             ticket.error = error
             self._fail_others(missing, error)
+        except Exception as error:
+            self._failures.note("background", error, f"model '{ticket.names[-1]}' could not be loaded on demand")
+            ticket.error = Internal("the load on demand failed unexpectedly; the server's log has the details")
+            for name in victims:
+                self._end_eviction(name)
         finally:
             for name in missing:
                 self._budget.release(name)
@@ -282,11 +287,22 @@ class Residence:
         assert self._control is not None
         try:
             await self._control.evict(name)
-        except ServerError as error:  # it stays
+        except ServerError as error:
             logger.error("%s", error)
+            await trio.sleep(RECHECK_SECONDS)  # it is tried again, and may fail each time
+        except Exception as error:
+            self._failures.note("background", error, f"model '{name}' could not be unloaded for the memory budget")
+            await trio.sleep(RECHECK_SECONDS)
         finally:
-            self._budget.end_eviction(name)
+            self._end_eviction(name)
             self._wake()
+
+    def _end_eviction(self, name: str) -> None:
+        """Also of one that has failed: then the model stays, and counts, and is evicted another time."""
+        if self._table.entries[name].models:
+            self._budget.cancel_eviction(name, trio.current_time())
+        else:
+            self._budget.end_eviction(name)
 
     def _is_idle(self, name: str) -> bool:
         """Whether no load or unload of it is under way, and it has no state that a load would not restore."""
@@ -316,6 +332,8 @@ class Residence:
             await self._evict(victims.names)
         except BaseException:
             self._budget.release(entry.name)
+            for name in victims.names:
+                self._end_eviction(name)
             raise
 
     async def note_loaded(self, entry: ModelEntry) -> None:

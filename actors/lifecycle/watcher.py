@@ -98,10 +98,16 @@ class RepositoryWatcher:
         wanted = self._policy.look(found, self._busy)
         for name in wanted.unload:
             self._start(changes, name, ())
-        needs = {name: await self._models.needs(name) for name in wanted.load}
-        for level in load_levels(wanted.load, needs):
-            for name in level:
-                self._start(changes, name, needs[name], is_load=True)
+        try:
+            needs = {name: await self._models.needs(name) for name in wanted.load}
+            for level in load_levels(wanted.load, needs):
+                for name in level:
+                    self._start(changes, name, needs[name], is_load=True)
+        except Exception:  # the next poll finds no change, and has to load them all the same
+            for name in wanted.load:
+                if name not in self._busy:
+                    self._policy.load_again(name)
+            raise
         return wanted.is_restless
 
     def _start(self, changes: trio.Nursery, name: str, needs: Sequence[str], *, is_load: bool = False) -> None:
@@ -118,12 +124,14 @@ class RepositoryWatcher:
             for event in before:
                 await event.wait()
             await self._models.load(name)
-        except ServerError as error:  # the index has it; what served before serves on
-            logger.debug("%s", error)
-        else:
             for other in self._models.failed_for(name):
                 if other not in self._busy:
                     self._start(changes, other, (), is_load=True)
+        except ServerError as error:  # the index has it; what served before serves on
+            logger.debug("%s", error)
+        except Exception as error:
+            self._failures.note("background", error, f"model '{name}', which has changed, could not be loaded")
+            self._policy.load_again(name)
         finally:
             self._busy.pop(name).set()
 
@@ -133,5 +141,7 @@ class RepositoryWatcher:
             await self._models.unload(name)
         except ServerError as error:
             logger.error("'%s' could not be unloaded: %s", name, error)
+        except Exception as error:
+            self._failures.note("background", error, f"model '{name}', whose files have gone, could not be unloaded")
         finally:
             self._busy.pop(name).set()

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx
 import numpy as np
@@ -29,6 +29,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from trioton.cli import settings_from
+from trioton.run import run_settings
 from trioton.server import Server, address_text
 from trioton.settings import Settings
 
@@ -115,12 +116,20 @@ ensemble_scheduling { step [ {
 """
 
 
+# Of those only one fits into the memory that the server has for them.
+TIGHT = ("left", "right")
+
+
+def add(repository: Path, name: str, rest: str) -> None:
+    folder = repository / name / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(DECOUPLED if name == "stream" else MODEL)
+    (repository / name / "config.pbtxt").write_text(TENSORS + rest)
+
+
 def build(repository: Path) -> None:
     for name, rest in MODELS.items():
-        folder = repository / name / "1"
-        folder.mkdir(parents=True)
-        (folder / "model.py").write_text(DECOUPLED if name == "stream" else MODEL)
-        (repository / name / "config.pbtxt").write_text(TENSORS + rest)
+        add(repository, name, rest)
     (repository / "pipeline" / "1").mkdir(parents=True)
     (repository / "pipeline" / "config.pbtxt").write_text(ENSEMBLE)
 
@@ -250,16 +259,21 @@ def faults() -> Iterator[dict[tuple[str, bool], Fault]]:
 
 
 class Servers:
-    """One server for all tests, and another one after a test that has failed, so that the rest do not fail with it."""
+    """One server for all tests of a kind, and another one after a test that has failed, so that the rest do
+    not fail with it."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._stack = ExitStack()
+        self._kind = ""
         self._present: Running | None = None
 
-    def present(self) -> Running:
+    def present(self, kind: str) -> Running:
+        if kind != self._kind:
+            self.end()
+            self._kind = kind
         if self._present is None:
-            self._present = self._stack.enter_context(running(self._settings))
+            self._present = self._stack.enter_context(running(KINDS[kind](self.directory)))
         return self._present
 
     def end(self, *, is_spoilt: bool = False) -> None:
@@ -271,9 +285,12 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def servers(faults: dict[tuple[str, bool], Fault], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    repository = tmp_path_factory.mktemp("faults")
-    build(repository)
-    found = Servers(settings(repository))
+    directory = tmp_path_factory.mktemp("faults")
+    build(directory / "models")
+    for name in TIGHT:
+        add(directory / "tight", name, isolation("in_loop"))
+    (directory / "keys.toml").write_text('[anonymous]\nallow = ["all"]\n')
+    found = Servers(directory)
     yield found
     found.end()
 
@@ -283,25 +300,66 @@ def server(
     servers: Servers, faults: dict[tuple[str, bool], Fault], request: pytest.FixtureRequest
 ) -> Iterator[Running]:
     failed = request.session.testsfailed
-    yield servers.present()
+    call = getattr(request.node, "callspec", None)
+    site = None if call is None else call.params.get("site")
+    yield servers.present("plain" if site is None else site.kind)
     for fault in faults.values():
         fault.left = 0
     if request.session.testsfailed > failed:
         servers.end(is_spoilt=True)
 
 
-def settings(repository: Path) -> Settings:
-    arguments = [
-        f"--model-repository={repository}",
+def common() -> list[str]:
+    return [
         *(f"--{service}-address={LOCAL}" for service in ("http", "grpc", "metrics")),
         *(f"--{service}-port=0" for service in ("http", "grpc", "metrics")),
         "--backend-config=python,allow-in-process=true",
-        "--cache-config=local,size=1048576",
-        "--rate-limit=execution_count",
         "--metrics-interval-ms=200",
         f"--exit-timeout-secs={EXIT_SECONDS}",
     ]
-    return settings_from(arguments, {})
+
+
+def _tracing(mode: str) -> list[str]:
+    return [f"--trace-config=mode={mode}", "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1"]
+
+
+def plain(directory: Path) -> Settings:
+    """Most requests take no task."""
+    arguments = ["--cache-config=local,size=1048576", "--rate-limit=execution_count"]
+    return settings_from([f"--model-repository={directory / 'models'}", *common(), *arguments], {})
+
+
+def watched(directory: Path) -> Settings:
+    """With all that looks at files, and writes them."""
+    arguments = [
+        f"--auth-keys-file={directory / 'keys.toml'}",
+        "--model-control-mode=poll",
+        "--repository-poll-secs=0.5",
+        "--cache-config=local,size=1048576",
+        "--rate-limit=execution_count",
+        *_tracing("triton"),
+        f"--trace-config=triton,file={directory / 'trace.json'}",
+    ]
+    return settings_from([f"--model-repository={directory / 'models'}", *common(), *arguments], {})
+
+
+def tight(directory: Path) -> Settings:
+    arguments = ["--model-memory-budget=1"]
+    return settings_from([f"--model-repository={directory / 'tight'}", *common(), *arguments], {})
+
+
+def reloading(directory: Path) -> Settings:
+    """`trioton run --reload`, with traces for a collector that is not there."""
+    arguments = ["--reload", *_tracing("opentelemetry"), f"--trace-config=opentelemetry,url=http://{LOCAL}:9/v1/traces"]
+    return run_settings([str(directory / "models" / "in_loop"), *common(), *arguments], {})
+
+
+KINDS: dict[str, Callable[[Path], Settings]] = {
+    "plain": plain,
+    "watched": watched,
+    "tight": tight,
+    "reloading": reloading,
+}
 
 
 # The clients.
@@ -390,6 +448,28 @@ class HttpClient(Client):
         return int(json.loads(text)["outputs"][0]["data"][0])
 
 
+class Http2Client(Client):
+    def open(self) -> None:
+        self._client = httpx.Client(http1=False, http2=True, trust_env=False, timeout=PATIENCE)
+        self._url = f"http://{address_text(self._server.addresses['http'])}/v2/models/{self.model}/infer"
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, number: int) -> int:
+        given = {"name": "IN", "shape": [1, 1], "datatype": "INT32", "data": [number]}
+        try:
+            response = self._client.post(self._url, json={"inputs": [given]})
+        except httpx.TimeoutException:
+            raise AssertionError("no answer") from None
+        except httpx.HTTPError as error:
+            raise Failed(repr(error)) from None
+        if response.status_code in (500, 503):
+            raise Failed(f"{response.status_code} {response.text}")
+        assert response.status_code == 200, response.text
+        return int(response.json()["outputs"][0]["data"][0])
+
+
 class SequenceClient(HttpClient):
     """Each of its sequences is one request long."""
 
@@ -449,7 +529,8 @@ def _failed(error: InferenceServerException) -> Exception:
     return Failed(text)
 
 
-CLIENTS: tuple[tuple[Callable[[Server, str], Client], str], ...] = (
+Clients: TypeAlias = tuple[tuple[Callable[[Server, str], Client], str], ...]
+CLIENTS: Clients = (
     (HttpClient, "worker"),
     (HttpClient, "direct"),
     (HttpClient, "in_loop"),
@@ -461,6 +542,8 @@ CLIENTS: tuple[tuple[Callable[[Server, str], Client], str], ...] = (
     (HttpClient, "pipeline"),
     (SequenceClient, "sequences"),
     (SequenceClient, "sequences"),
+    (Http2Client, "worker"),
+    (Http2Client, "in_loop"),
     (GrpcClient, "worker"),
     (GrpcClient, "in_loop"),
     (StreamClient, "worker"),
@@ -469,11 +552,18 @@ CLIENTS: tuple[tuple[Callable[[Server, str], Client], str], ...] = (
 )
 
 
+# Of the servers that have not all models.
+FEW_CLIENTS: Mapping[str, Clients] = {
+    "tight": tuple((kind, model) for kind in (HttpClient, Http2Client, GrpcClient) for model in TIGHT),
+    "reloading": tuple((kind, "in_loop") for kind in (HttpClient, Http2Client, GrpcClient, StreamClient)),
+}
+
+
 class Load:
     """All clients, each in a thread."""
 
-    def __init__(self, server: Server) -> None:
-        self.clients = [kind(server, model) for kind, model in CLIENTS]
+    def __init__(self, server: Server, clients: Clients = CLIENTS) -> None:
+        self.clients = [kind(server, model) for kind, model in clients]
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=client.run, args=(self._stop,)) for client in self.clients]
 
@@ -526,6 +616,8 @@ class Site:
     function: str
     counted_at: str = ""
     costs: int = 1
+    kind: str = "plain"  # of the server
+    trigger: Callable[[Path, Running], None] = lambda directory, server: None
 
     def __str__(self) -> str:
         return self.function.rpartition(":")[2]
@@ -535,6 +627,19 @@ _REST = "protocol.http.http1.fast_path:FastPath."
 _SCHEDULER = "actors.scheduling.scheduler:Scheduler."
 _DYNAMIC = "actors.scheduling.batching.dynamic:DynamicBatchingPolicy."
 _SEQUENCES = "actors.scheduling.sequence.policy:SequencePolicy."
+
+
+def _change(directory: Path, server: Running) -> None:
+    with (directory / "models" / "in_loop" / "config.pbtxt").open("a") as file:
+        file.write("\n")
+
+
+def _scrape(directory: Path, server: Running) -> None:
+    url = f"http://{address_text(server.server.addresses['metrics'])}/metrics"
+    assert httpx.get(url, timeout=PATIENCE).status_code in (200, 500)
+
+
+_RESIDENCE = "actors.lifecycle.residence:Residence."
 # Requests of one model that may be in one batch, or wait for one; and sequences, which are all of one model.
 _BATCH = 6
 SITES = (
@@ -608,13 +713,50 @@ SITES = (
     Site("backends.python.batches.open_batches:OpenBatches.close", "", _BATCH),
     # Timers.
     Site("protocol.http.http1.connection:Http1.check_time", "timer"),
+    # REST over HTTP/2.
+    Site("protocol.http.http2.streams:Http2Streams.on_request", "connection"),
+    Site("protocol.http.http2.streams:Http2Streams.on_data", "connection"),
+    Site("protocol.http.http2.streams:Http2Streams._submit", "connection"),
+    Site("protocol.http.http2.streams:Http2Streams.answer", "delivery"),
+    Site("protocol.http.http2.output:HttpOutput.send_reply_at_once", "delivery"),
+    # What looks at files.
+    Site("protocol.access.keys_file:KeysFile.look", "background", 0, "watched"),
+    Site("actors.lifecycle.watcher:RepositoryWatcher._poll", "background", 0, "watched"),
+    Site("actors.lifecycle.poll_policy:PollPolicy.look", "background", 0, "watched"),
+    Site("actors.lifecycle.control:ModelControl.needs", "background", 0, "watched", _change),
+    Site("actors.lifecycle.control:ModelControl.load", "background", 0, "watched", _change),
+    Site("actors.lifecycle.control:ModelControl.failed_for", "background", 0, "watched", _change),
+    Site("trioton.reload:Reloader._follow", "background", 0, "reloading"),
+    Site("trioton.reload:Reloader._load", "background", 0, "reloading", _change),
+    # Traces, metrics, the cache and the rate limiter.
+    Site("actors.tracing.tracer:Tracer.sample", "", 1, "watched"),
+    Site("actors.tracing.tracer:Tracer._take", "", 1, "watched"),
+    Site("actors.tracing.record:RequestTrace.stamp", "", _BATCH, "watched"),
+    Site("actors.tracing.record:RequestTrace.end", "", 1, "watched"),
+    Site("actors.tracing.files:TraceFiles.write", "", 0, "watched"),
+    Site("actors.tracing.export:TraceExport.write", "", 0, "reloading"),
+    Site("trioton.metrics:Metrics.render", "", 0, "plain", _scrape),
+    Site("actors.cache.response_cache:VersionCache.infer"),
+    Site("actors.cache.response_cache:ResponseCache.insert"),
+    Site("actors.cache.local:LocalCache.insert", "", 0),
+    Site("actors.instance.rate_limiter:RateLimiter.acquire", "", _BATCH),
+    Site("actors.instance.rate_limiter:RateLimiter._grant", "", _BATCH),
+    # Models that come and go for want of memory: all that wait for one may be refused.
+    Site(_RESIDENCE + "lease", "", 1, "tight"),
+    Site(_RESIDENCE + "_serve_line", "scheduler", _BATCH, "tight"),
+    Site(_RESIDENCE + "_trim", "scheduler", _BATCH, "tight"),
+    Site(_RESIDENCE + "_load", "background", _BATCH, "tight"),
+    Site(_RESIDENCE + "_evict", "background", _BATCH, "tight"),
+    Site("actors.lifecycle.memory_budget:MemoryBudget.victims", "scheduler", _BATCH, "tight"),
+    Site("actors.lifecycle.control:ModelControl.load_resident", "background", _BATCH, "tight"),
+    Site("actors.lifecycle.control:ModelControl.evict", "background", _BATCH, "tight"),
 )
 
 
 @pytest.mark.parametrize("is_behind", [False, True], ids=["before", "behind"])
 @pytest.mark.parametrize("site", SITES, ids=str)
 def test_a_defect_costs_what_it_meets_and_no_more(
-    site: Site, is_behind: bool, server: Running, faults: dict[tuple[str, bool], Fault]
+    site: Site, is_behind: bool, server: Running, servers: Servers, faults: dict[tuple[str, bool], Fault]
 ) -> None:
     """Everybody else gets the right answer, and so does everybody afterwards; the metric counts it."""
     times = 1 if is_behind else 2
@@ -622,11 +764,12 @@ def test_a_defect_costs_what_it_meets_and_no_more(
     before = server.metric()
     fault = faults[site.function, is_behind]
     fault.fired = 0
-    with Load(server.server) as load:
+    with Load(server.server, FEW_CLIENTS.get(site.kind, CLIENTS)) as load:
         load.wait_served(2)
         assert load.failures == []
         for _ in range(times):
             fault.left += 1
+            site.trigger(servers.directory, server)
             wait_until(lambda: not fault.left, lambda: f"{site} is not called")
             server.wait_ready()
             load.wait_served(2)
