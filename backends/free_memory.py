@@ -10,8 +10,9 @@ import gc
 
 
 def return_free_memory() -> None:
-    """Free what is held in circles alone, also of what was frozen at the start, and let the system have the pages that
-    this process has freed and not given back. Takes some ten milliseconds, and may be called in any thread."""
+    """Free what is held by reference cycles alone, also of what was frozen at the start, and let the system have the
+    pages that this process has freed and not given back. Takes some ten milliseconds, and may be called in any
+    thread."""
     was_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()

@@ -78,8 +78,8 @@ def running_order(steps: Sequence[StepWiring], inputs: Collection[str]) -> tuple
 
 
 def find_cycle(steps: Sequence[StepWiring], order: Sequence[int]) -> list[tuple[int, str]]:
-    """Steps that wait for each other in a circle: each with a tensor that it reads and the next one writes, and the
-    first comes after the last. `order` has those that can run. Empty if there is no circle.
+    """Steps that wait for each other in a cycle: each with a tensor that it reads and the next one writes, and the
+    first comes after the last. `order` has those that can run. Empty if there is no cycle.
     """
     done = set(order)
     needs = {

@@ -90,7 +90,7 @@ def _validate_acyclic(config: ModelConfig, steps: Sequence[StepWiring], order: S
         f"{name} needs '{tensor}' of {next_name}"
         for name, (_, tensor), next_name in zip(names, cycle, [*names[1:], names[0]], strict=True)
     ]
-    raise InvalidArgument(f"steps of ensemble '{config.name}' wait for each other in a circle: {', '.join(links)}")
+    raise InvalidArgument(f"steps of ensemble '{config.name}' wait for each other in a cycle: {', '.join(links)}")
 
 
 def _validate_writers(config: ModelConfig, steps: Sequence[StepWiring], order: Sequence[int]) -> None:

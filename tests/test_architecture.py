@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "trioton": ("protocol", "protocol.http", "protocol.grpc", "repository", "backends", "actors"),
 }
 # The rooms of a package, its folders and single modules, and which of its other rooms each imports. A room imports only
-# rooms that stand above it here, so the order has no circle. The table says what is there, exactly: a new arrow is
+# rooms that stand above it here, so the order has no cycle. The table says what is there, exactly: a new arrow is
 # written down, and one that is no longer needed is struck out.
 ROOMS: dict[str, dict[str, str]] = {
     "actors": {
@@ -228,7 +228,7 @@ def test_modules_import_each_other_in_no_circle() -> None:
     done: set[str] = set()
 
     def visit(module: str, trail: tuple[str, ...]) -> None:
-        assert module not in trail, f"import circle: {' -> '.join((*trail, module))}"
+        assert module not in trail, f"import cycle: {' -> '.join((*trail, module))}"
         if module not in done:
             for name in imported(module) & MODULES.keys() - {module}:
                 visit(name, (*trail, module))

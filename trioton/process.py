@@ -28,7 +28,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # After the exit timeout everything is cancelled; what does not even end then (a thread that hangs in a framework) gets
 # this much longer.
 CANCEL_GRACE_SECONDS = 2.0
-# Python looks for circles of garbage after 700 objects more, which is after some requests. A request leaves none.
+# Python looks for reference cycles after 700 objects more, which is after some requests. A request leaves none.
 GARBAGE_THRESHOLDS = (5_000, 10, 10)
 
 

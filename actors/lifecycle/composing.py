@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 
-from actors.lifecycle.dependencies import Needs, find_circle, needs_of
+from actors.lifecycle.dependencies import Needs, find_cycle, needs_of
 from actors.lifecycle.load_waits import LoadWaits
 from actors.lifecycle.loader import ModelLoader
 from actors.lifecycle.table import ModelTable
@@ -48,17 +48,17 @@ class ComposingModels:
             InvalidArgument: it needs itself, a model that does not exist, or one whose load waits for it.
         """
         all_needs = await self._all_needs(name, needs.names)
-        circle = find_circle(name, all_needs)
-        if circle:
-            raise InvalidArgument(f"circular dependency between {needs.kind}s: {' -> '.join(circle)}")
+        cycle = find_cycle(name, all_needs)
+        if cycle:
+            raise InvalidArgument(f"circular dependency between {needs.kind}s: {' -> '.join(cycle)}")
         missing = sorted(each for each in needs.names if each not in all_needs)
         if missing:
             raise InvalidArgument(
                 f"{needs.kind} {name} contains models that are not available or ambiguous: {', '.join(missing)}"
             )
-        circle = find_circle(name, self._waiting_loads(name, all_needs))
-        if circle:
-            raise InvalidArgument(f"the load of model '{name}' would wait for itself: {' → '.join(circle)}")
+        cycle = find_cycle(name, self._waiting_loads(name, all_needs))
+        if cycle:
+            raise InvalidArgument(f"the load of model '{name}' would wait for itself: {' → '.join(cycle)}")
 
     def check_loaded(self, name: str, needs: Needs) -> None:
         """Check after they were loaded.

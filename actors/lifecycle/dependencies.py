@@ -69,7 +69,7 @@ def needs_of(entry: ModelEntry | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(name for version in entry.ready_versions for name in entry.versions[version].needs))
 
 
-def find_circle(name: str, needs: Mapping[str, Sequence[str]]) -> list[str]:
+def find_cycle(name: str, needs: Mapping[str, Sequence[str]]) -> list[str]:
     """The cycle of needs from a model back to itself, or to another that needs itself; empty if there is none."""
     done: set[str] = set()
 
@@ -78,8 +78,8 @@ def find_circle(name: str, needs: Mapping[str, Sequence[str]]) -> list[str]:
             return [*trail[trail.index(model) :], model]
         if model not in done:
             for needed in needs.get(model, ()):
-                if circle := visit(needed, [*trail, model]):
-                    return circle
+                if cycle := visit(needed, [*trail, model]):
+                    return cycle
             done.add(model)
         return []
 

@@ -4,7 +4,7 @@ Consulted by the core's model calls and by the models. Plain state, changed betw
 
 A batch that calls another model holds a place of its instance until the answer is there. If every instance of the
 called model is held in that way by batches that wait, directly or through others, for this very call, no answer can
-come: the call that would close such a circle is refused. Others are not: a batch that waits for nobody will end. An
+come: the call that would close such a cycle is refused. Others are not: a batch that waits for nobody will end. An
 instance that needs resources of the rate limiter is held as well by those batches that hold too much of them.
 """
 

@@ -124,7 +124,7 @@ class PendingReply(msgspec.Struct, eq=False):
             self.replies.put(self)
 
     def let_go(self) -> Submitted:
-        """What was submitted, to be ended or given up, once. The two know each other: a circle, which would keep all
+        """What was submitted, to be ended or given up, once. The two know each other: a cycle, which would keep all
         tensors of the request until it is collected."""
         assert self.submitted is not None
         submitted, self.submitted = self.submitted, None

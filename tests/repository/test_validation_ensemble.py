@@ -80,12 +80,12 @@ PASS_ON = step({"I": "IN"}, {"O": "OUT"})
         ),
         (
             ensemble(step({"I": "IN", "J": "B"}, {"O": "A"}), step({"I": "A"}, {"O": "B"}), outputs=("B",)),
-            "steps of ensemble 'e' wait for each other in a circle: step 0 ('x') needs 'B' of step 1 ('x'), "
+            "steps of ensemble 'e' wait for each other in a cycle: step 0 ('x') needs 'B' of step 1 ('x'), "
             "step 1 ('x') needs 'A' of step 0 ('x')",
         ),
         (
             ensemble(PASS_ON, step({"I": "IN", "J": "B"}, {"O": "A"}, "y"), step({"I": "A"}, {"O": "B"}, "z")),
-            "steps of ensemble 'e' wait for each other in a circle: step 1 ('y') needs 'B' of step 2 ('z'), "
+            "steps of ensemble 'e' wait for each other in a cycle: step 1 ('y') needs 'B' of step 2 ('z'), "
             "step 2 ('z') needs 'A' of step 1 ('y')",
         ),
         (

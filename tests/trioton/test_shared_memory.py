@@ -224,7 +224,7 @@ ASKS = {"http": by_http, "grpc": by_grpc, "stream": by_stream}
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """Nothing may wait for the collector of circles."""
+    """Nothing may wait for the collector of cycles."""
     gc.disable()
     yield
     gc.enable()

@@ -85,7 +85,7 @@ _MENDS = tuple(
         (r"is not used$", "map it in a step, or remove it from the ensemble's inputs and outputs"),
         (r"is not written", "map an output of a step to it"),
         (r"is unused in ensemble", "map it to an input of another step, or make it an output of the ensemble"),
-        (r"circular dependency", "an ensemble cannot need itself: take one step out of the circle"),
+        (r"circular dependency", "an ensemble cannot need itself: take one step out of the cycle"),
         (r"mapping to non-existing input|mapped from non-existing output", "use the names of the step's model"),
         (r"inconsistent (data type|shape)", "what one step writes must be what the next one reads"),
         (r"expects 1 source input", "name the one input that it is made from: `source_input: \"…\"`"),

@@ -94,7 +94,7 @@ class ReplyStream:
         if not self._is_over:
             self._is_over = True
             self._responder.close(self._error)
-            # It knows the batch: a circle, which would keep all tensors until it is collected.
+            # It knows the batch: a cycle, which would keep all tensors until it is collected.
             ended, self._ended = self._ended, _nothing
             ended()
 

@@ -75,7 +75,7 @@ def _parse(data: bytes) -> Head:
     except HttpParserError as error:
         raise _refusal(str(error)) from None
     finally:
-        lines.parser = None  # it knows the lines: a circle
+        lines.parser = None  # it knows the lines: a cycle
     # llhttp knows other protocols, too, and takes several spaces for one.
     if not lines.is_complete or not (is_http_1_0 or line.endswith(b" HTTP/1.1")) or line.count(b" ") != 2:
         raise malformed("no request line of HTTP/1.0 or HTTP/1.1")

@@ -348,7 +348,7 @@ async def test_overrides_may_be_ensembles_too(tmp_path: Path) -> None:
         assert (await core.infer(ask("e"))).outputs
         await core.load_model("from_files", LoadParameters(config=override, files={"1/note": base64.b64decode("eA==")}))
         assert (await core.infer(ask("from_files"))).outputs
-        # A circle through a configuration that only the running ensemble has.
+        # A cycle through a configuration that only the running ensemble has.
         with pytest.raises(InvalidArgument, match=r"circular dependency between ensembles: a -> e -> a"):
             await core.load_model("a", LoadParameters(config=override.replace('"a"', '"e"')))
         assert core.is_model_ready("a")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from actors.lifecycle.dependencies import EnsembleDependencies, composing_models, find_circle, load_levels
+from actors.lifecycle.dependencies import EnsembleDependencies, composing_models, find_cycle, load_levels
 from actors.lifecycle.table import ModelState, VersionEntry
 from tests.actors.ensemble.ensembles import ensemble, ensemble_config, model_config, step, toy
 
@@ -18,7 +18,7 @@ def test_the_composing_models_of_an_ensemble_are_named_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needs", "circle"),
+    ("needs", "cycle"),
     [
         ({}, []),
         ({"e": ["a", "b"], "a": ["b"], "b": []}, []),
@@ -27,8 +27,8 @@ def test_the_composing_models_of_an_ensemble_are_named_once() -> None:
         ({"e": ["x", "a"], "a": ["b"], "b": ["a"]}, ["a", "b", "a"]),
     ],
 )
-def test_circles(needs: Mapping[str, Sequence[str]], circle: list[str]) -> None:
-    assert find_circle("e", needs) == circle
+def test_cycles(needs: Mapping[str, Sequence[str]], cycle: list[str]) -> None:
+    assert find_cycle("e", needs) == cycle
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def main(control_fd: int) -> None:
 
 
 def collect_less() -> None:
-    """Requests leave no circles behind: look for some only after as many objects as several batches have, and not among
-    what is there before the model. A model may set it otherwise."""
+    """Requests leave no reference cycles behind: look for some only after as many objects as several batches have, and
+    not among what is there before the model. A model may set it otherwise."""
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
