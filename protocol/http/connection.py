@@ -14,7 +14,8 @@ from protocol.failures import CallbackFailures
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectInference
 from protocol.http.exchange import App
-from protocol.http.http1.connection import ChangeToHttp2, Http1
+from protocol.http.http1.connection import Http1
+from protocol.http.http1.events import ChangeToHttp2
 from protocol.http.http2.connection import Http2Connection
 from protocol.http.http2.upgraded.connection import UpgradedConnection
 from protocol.http.http2.upgraded.factory import UpgradedConnections

@@ -21,7 +21,7 @@ from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectInference
 from protocol.http.errors import TooManyConnections, error_reply
 from protocol.http.exchange import App
-from protocol.http.http1.exchange import response_head
+from protocol.http.http1.response import response_head
 from protocol.http.http2.upgraded.factory import UpgradedConnections
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestMemory
@@ -226,4 +226,5 @@ class ConnectionServer:
 
     def _too_many(self, error: TooManyConnections) -> bytes:
         reply = error_reply(error)
-        return response_head(reply.status, reply.headers, self._date, length=len(reply.body), closes=True) + reply.body
+        head = response_head(reply.status, reply.headers, self._date.line(), length=len(reply.body), closes=True)
+        return b"".join((head, reply.body))

@@ -1,4 +1,4 @@
-"""The body of one HTTP/1 request that did not come with its head, read while the application waits for it.
+"""Reads the body of one HTTP/1 request that did not come with its head, while the application waits for it.
 
 It is read only once it is wanted, so that the application can refuse a request by its head, and counted as it comes.
 """
@@ -10,14 +10,12 @@ from typing import Protocol
 import numpy as np
 import trio
 
-from protocol.errors import ServerError
 from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
-from protocol.http.http1.chunks import ChunkDecoder
+from protocol.http.exchange import ClientGone
+from protocol.http.http1.events import Content, Refusal, Signal
+from protocol.http.http1.protocol import Http1Protocol
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
-
-# A line of chunked framing, and all trailers of a body.
-MAX_FRAMING_LINE = 16 * 1024
 
 # The most that is read at a time of a body whose size is known.
 _PIECE = 1024 * 1024
@@ -26,19 +24,25 @@ _PIECE = 1024 * 1024
 class BodySource(Protocol):
     """Where a body comes from: the connection, behind the head."""
 
-    async def receive(self) -> bytes:
-        """At least one byte. Raises ClientGone."""
+    async def receive(self) -> None:
+        """Give the protocol what comes next."""
 
     async def receive_into(self, view: memoryview) -> int:
         """At least one byte, into memory that is there; returns how many. Raises ClientGone."""
 
 
 class IncomingBody:
-    """What `read_sized` and `read_chunked` raise, beside what they say: BodyTimeout, where the body pauses for
-    `pause_seconds` in all or comes more slowly than `MIN_BODY_RATE`; ServerError, where it is over the limit, or no
-    memory is left for it."""
+    """Counts what `read` takes against the limits of one request, and ends a wait that is too long."""
 
-    def __init__(self, source: BodySource, limit: BodyLimit, share: RequestShare, pause_seconds: float) -> None:
+    def __init__(
+        self,
+        protocol: Http1Protocol,
+        source: BodySource,
+        limit: BodyLimit,
+        share: RequestShare,
+        pause_seconds: float,
+    ) -> None:
+        self._protocol = protocol
         self._source = source
         self._limit = limit
         self._share = share
@@ -47,38 +51,56 @@ class IncomingBody:
         self._received = 0
         self._timing = trio.CancelScope()
 
-    async def read_sized(self, first: bytes, size: int) -> Buffer:
-        """The body of `size` bytes that begins with `first`."""
-        # Not cleared, and it takes no memory until it is filled.
-        view = np.empty(size, np.uint8).data
-        filled = len(first)
-        view[:filled] = first
-        with self._timing:
-            self._count(filled)
-            while filled < size:
-                piece = await self._source.receive_into(view[filled : filled + _PIECE])
-                filled += piece
-                self._count(piece)
-            return view
-        raise self._timeout()
-
-    async def read_chunked(self, first: bytes) -> tuple[Buffer, bytes]:
-        """The body whose framing begins with `first`, and what came behind it.
+    async def read(self) -> Buffer:
+        """The whole body, behind the head that the protocol has given.
 
         Raises:
-            InvalidArgument: the framing is none.
-            LineTooLong: a line of it is too long.
+            BodyTimeout: it pauses for `pause_seconds` in all, or comes more slowly than `MIN_BODY_RATE`.
+            ClientGone: the client has left.
+            ServerError: it is over the limit, framed as it must not be, or no memory is left for it.
         """
-        decoder = ChunkDecoder(MAX_FRAMING_LINE)
-        data = first
+        size = self._protocol.content_left
         with self._timing:
-            while True:
-                self._count(decoder.feed(data) if data else 0)
-                if decoder.is_complete:
-                    body = decoder.parts[0] if len(decoder.parts) == 1 else b"".join(decoder.parts)
-                    return body, decoder.rest
-                data = await self._source.receive()
-        raise self._timeout()
+            return await (self._read_chunked() if size is None else self._read_sized(size))
+        raise body_timeout(self._received, trio.current_time() - self._started)
+
+    async def _read_sized(self, size: int) -> Buffer:
+        # Not cleared, and it takes no memory until it is filled.
+        view = np.empty(size, np.uint8).data
+        filled = 0
+        event = self._protocol.next_event()
+        if isinstance(event, Content):
+            filled = len(event.data)
+            view[:filled] = event.data
+        self._count(filled)
+        while filled < size:
+            piece = await self._source.receive_into(view[filled : filled + _PIECE])
+            self._protocol.note_content(piece)
+            filled += piece
+            self._count(piece)
+        self._protocol.next_event()  # the end
+        return view
+
+    async def _read_chunked(self) -> Buffer:
+        parts: list[bytes] = []
+        came = 0  # since the last count
+        while True:
+            event = self._protocol.next_event()
+            if isinstance(event, Content):
+                parts.append(event.data)
+                came += len(event.data)
+                continue
+            self._count(came)
+            came = 0
+            match event:
+                case Signal.END_OF_REQUEST:
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+                case Refusal():
+                    raise event.error
+                case Signal.CLIENT_GONE:
+                    raise ClientGone
+                case _:
+                    await self._source.receive()
 
     def _count(self, size: int) -> None:
         """Bytes of content have come, and the next ones have their time."""
@@ -88,5 +110,20 @@ class IncomingBody:
         slowest = self._started + self._received / MIN_BODY_RATE
         self._timing.deadline = self._pause_seconds + min(trio.current_time(), slowest)
 
-    def _timeout(self) -> ServerError:
-        return body_timeout(self._received, trio.current_time() - self._started)
+
+def read_at_once(protocol: Http1Protocol, share: RequestShare) -> Buffer | None:
+    """The body, where it has come whole with its head, and its length was told; None where some is still to come.
+
+    Raises:
+        ServerError: no memory is left for it.
+    """
+    size = protocol.content_left
+    if size is None or size > len(protocol.buffer):
+        return None
+    share.take(size)
+    if not size:
+        return b""
+    event = protocol.next_event()
+    assert isinstance(event, Content)
+    protocol.next_event()  # the end
+    return event.data

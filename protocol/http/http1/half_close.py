@@ -1,4 +1,4 @@
-"""A client that has shut down its sending direction (TCP half-close): does it still read, or has it gone?
+"""Probes of a client that has shut down its sending direction (TCP half-close): does it still read, or has it gone?
 
 TCP shows the same for both: a FIN. They differ when data reaches them, which a closed socket answers with a reset. So a
 response that is waited for is begun early: the first bytes of its status line, which all responses have in common, are
@@ -17,12 +17,11 @@ _FIRST_PAUSE = 1.0
 
 
 class HalfClose:
-    """Of one connection, whose last request is the one under way. `has_begun` when the client's FIN has been read."""
+    """Of one connection, whose last request is the one under way."""
 
-    __slots__ = ("_next", "_pause", "_sent", "_zeros", "has_begun")
+    __slots__ = ("_next", "_pause", "_sent", "_zeros")
 
     def __init__(self) -> None:
-        self.has_begun = False
         self._sent = 0
         self._zeros = 0
         self._next = 0.0
@@ -49,10 +48,6 @@ class HalfClose:
     def note_chunk(self) -> None:
         """The size of a chunk is out, and the zeros before it are of the past."""
         self._zeros = 0
-
-    @property
-    def is_ahead(self) -> bool:
-        return self._sent > 0
 
     def rest_of(self, head: bytes) -> bytes:
         """What is still to be sent of a response's head."""
