@@ -22,12 +22,12 @@ from backends.python.wire.channel import WorkerGone
 from backends.python.wire.frames import BrokenFrame
 from backends.python.wire.heads import FailedHead
 from backends.python.wire.schemas import DATATYPES, TensorKey
-from backends.python.worker.trioton_worker.batch import answered_otherwise, describe_request, received_request
+from backends.python.worker.trioton_worker.batch import answered_otherwise, describe_request
 from backends.python.worker.trioton_worker.connection import encode_json
 from backends.python.worker.trioton_worker.errors import crossing
 from backends.python.worker.trioton_worker.frames import LATER, MOST_SCHEMAS
 from backends.python.worker.trioton_worker.instance import fail
-from backends.python.worker.trioton_worker.requests import InferenceRequest as ModelRequest
+from backends.python.worker.trioton_worker.records import RequestHeader, RequestRecord
 from backends.python.worker.trioton_worker.responses import InferenceResponse as ModelResponse
 from backends.python.worker.trioton_worker.schemas import Schema
 from backends.python.worker.trioton_worker.session import LiveBatch
@@ -58,6 +58,7 @@ class LoopBatches(Batches):
         self._known_schemas: dict[tuple[object, ...], Schema] = {}
         self._gone: list[InferenceRequest] = []  # whose callers went before their batch began
         self._is_slow = False
+        self._plain = RequestHeader(outputs)  # that of a request which says nothing besides its inputs
         worker.hand_over.begin(link, questions)
 
     def begin(
@@ -136,8 +137,8 @@ class LoopBatches(Batches):
 
     # Requests to the model
 
-    def _received(self, requests: Sequence[InferenceRequest], live: LiveBatch) -> list[ModelRequest]:
-        received: list[ModelRequest] = []
+    def _received(self, requests: Sequence[InferenceRequest], live: LiveBatch) -> list[RequestRecord]:
+        received: list[RequestRecord] = []
         run: list[InferenceRequest] = []
         key: list[TensorKey] | None = None
         for request in requests:
@@ -152,12 +153,12 @@ class LoopBatches(Batches):
         return received
 
     def _receive(
-        self, run: Sequence[InferenceRequest], key: list[TensorKey], live: LiveBatch, received: list[ModelRequest]
+        self, run: Sequence[InferenceRequest], key: list[TensorKey], live: LiveBatch, received: list[RequestRecord]
     ) -> None:
         """Add requests of one schema."""
         names, first = self._outputs, len(received)
         for inputs in inputs_of(run, self._schema(key)):
-            received.append(received_request(inputs, live, len(received), names))
+            received.append(RequestRecord(inputs, live, len(received), self._plain))
         for index, about in about_requests(run, names):
             describe_request(received[first + index], about)
 
@@ -176,7 +177,7 @@ class LoopBatches(Batches):
     def _outcomes(
         self,
         requests: Sequence[InferenceRequest],
-        received: Sequence[ModelRequest],
+        received: Sequence[RequestRecord],
         responses: Sequence[ModelResponse | None],
     ) -> tuple[list[Outcome | None], list[LargeOutput]]:
         """For each request; None for those that their response senders answer. The data of large outputs is still to be
@@ -185,7 +186,7 @@ class LoopBatches(Batches):
         answers: list[Outcome | None] = []
         large: list[LargeOutput] = []
         for request, made, response in zip(requests, received, responses, strict=True):
-            if response is None or made._reply is not None:
+            if response is None or made.reply is not None:
                 otherwise = answered_otherwise(made, response)
                 if otherwise:
                     answers.append(None if otherwise == LATER else Rescheduled())
@@ -195,7 +196,7 @@ class LoopBatches(Batches):
                 code, text = crossing(response._error)
                 answers.append(error_of((code, _text(text))))
                 continue
-            names = made._requested_output_names
+            names = made.header.output_names
             outputs = []
             for tensor in response._output_tensors:
                 if tensor._name in names:

@@ -120,7 +120,8 @@ def test_a_request_made_of_what_a_bytes_tensor_has() -> None:
         correlation_id=True,
     )
     assert (request.request_id(), request.requested_output_names(), request.flags()) == ("id", {"OUT"}, 1)
-    assert (request._model_name, request._model_version, request.timeout()) == ("model", 3, 5)
+    header = request._record.header
+    assert (header.model_name, header.model_version, request.timeout()) == ("model", 3, 5)
     assert [tensor.name() for tensor in request.inputs()] == ["x"]
     assert request.correlation_id() == 1
     request.set_flags(np.int64(2))

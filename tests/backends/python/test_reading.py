@@ -144,7 +144,7 @@ async def test_a_blocked_loop_that_reads_keeps_nothing_from_the_main_thread(tmp_
                     await call("plus", [n]).async_exec()
                 open({str(blocked)!r}, "w").close()
                 from trioton_worker.session import session
-                cancelled = requests[0]._batch.cancelled
+                cancelled = requests[0]._record.batch.cancelled
                 while not cancelled:  # without asking, which reads
                     time.sleep(0.01)
                 open({str(seen)!r}, "w").close()

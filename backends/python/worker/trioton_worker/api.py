@@ -21,11 +21,8 @@ from .metrics import Metric, MetricFamily, MetricKind
 from .model_config import ModelConfig
 from .models import get_model_dir, is_model_ready, load_model, unload_model
 from .preferred_memory import MemoryType, PreferredMemory
-from .requests import (
-    RELEASE_ALL,
-    RELEASE_RESCHEDULE,
-    InferenceRequest,
-)
+from .records import RELEASE_ALL, RELEASE_RESCHEDULE
+from .requests import InferenceRequest, get_input_tensor_by_name
 from .responses import InferenceResponse
 from .senders import COMPLETE_FINAL, InferenceResponseSender
 from .tensors import (
@@ -47,14 +44,6 @@ TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
 
 TRITON_STRING_TO_NUMPY: dict[str, type] = {name: NUMPY_TYPES[number] for name, number in TYPE_NAMES.items()}
 TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool
-
-
-def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
-    """The request's input of that name; None where it has none."""
-    for tensor in inference_request._inputs:
-        if tensor._name == name:
-            return tensor
-    return None
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:

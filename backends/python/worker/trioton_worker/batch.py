@@ -14,14 +14,15 @@ from .connection import Buffer, Connection, Frame, Head, encode_json
 from .errors import crossing
 from .frames import BESIDE, ERROR, EXECUTED, INLINE_BYTE_SIZE, LATER, NO_SLOT, PREFIX, RESCHEDULED, pack
 from .packing import Packing, read_tensors
-from .requests import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
+from .records import RELEASE_ALL, RELEASE_RESCHEDULE, RequestHeader, RequestRecord
 from .responses import InferenceResponse
 from .schemas import Schemas
 from .session import LiveBatch
-from .tensors import Raw, Tensor
+from .tensors import Raw
 
 # In an EXECUTED frame, where it says whether the model keeps inputs, and behind that how many bytes are in the segment.
 _KEPT_AT = PREFIX.size + 8
+_new = RequestRecord.__new__
 
 
 class Segments:
@@ -62,67 +63,56 @@ def _address(memory: Any) -> int:
     return np.frombuffer(memory, np.uint8).ctypes.data
 
 
-def received_requests(
-    frame: Frame, segments: Segments, batch: LiveBatch, all_outputs: frozenset[str]
-) -> list[InferenceRequest]:
-    """The requests of an EXECUTE frame."""
+def received_requests(frame: Frame, segments: Segments, batch: LiveBatch, plain: RequestHeader) -> list[RequestRecord]:
+    """The requests of an EXECUTE frame; `plain` is the header of those of which it says no more."""
     head = frame.head
     memory = frame.body
     if batch.inputs != NO_SLOT:
         memory = segments.input_memory(batch)
         batch.memory = weakref.ref(memory)
-    requests: list[InferenceRequest] = []
+    records: list[RequestRecord] = []
     for inputs in read_tensors(frame, batch.session.schemas, memory, skipped=3):
-        requests.append(received_request(inputs, batch, len(requests), all_outputs))
+        record = _new(RequestRecord)  # its constructor's call would cost as much as all of this
+        record.inputs = inputs
+        record.batch = batch
+        record.index = len(records)
+        record.header = plain
+        record.id = ""
+        record.reply = None
+        record.release_flags = RELEASE_ALL
+        records.append(record)
     if head:
         batch.cancelled.update(head.get("cancelled", ()))
         for index, about in head.get("requests", ()):
-            describe_request(requests[index], about)
+            describe_request(records[index], about)
     if batch.session.is_decoupled:
-        for request in requests:
-            request._open_reply()
-    return requests
+        for record in records:
+            record.open_reply()
+    return records
 
 
-def received_request(
-    inputs: list[Tensor], live: LiveBatch, index: int, all_outputs: frozenset[str]
-) -> InferenceRequest:
-    """One of a batch, that is nothing but its inputs."""
-    request = InferenceRequest.__new__(InferenceRequest)
-    request._inputs = inputs
-    request._model_name = request._request_id = ""
-    request._model_version = -1
-    request._batch = live
-    request._index = index
-    request._reply = request._preferred_memory = request._trace = None
-    request._release_flags = RELEASE_ALL
-    request._correlation_id = request._flags = request._timeout = 0
-    request._parameters = {}
-    request._requested_output_names = all_outputs
-    return request
-
-
-def describe_request(request: InferenceRequest, about: str | Head) -> None:
+def describe_request(record: RequestRecord, about: str | Head) -> None:
     """Say what a received request is besides its inputs: nothing but an id, or what the head of EXECUTE has of it."""
     if isinstance(about, str):
-        request._request_id = about
+        record.id = about
         return
-    request._request_id = about["id"]
-    request._correlation_id = about["correlation_id"]
-    request._flags = about["flags"]
-    request._timeout = about["timeout"]
-    request._parameters = about["parameters"]
-    request._trace = about.get("trace")
+    record.id = about["id"]
     requested = about["outputs"]
-    if requested is not None:
-        request._requested_output_names = frozenset(requested)
+    record.header = RequestHeader(
+        record.header.output_names if requested is None else frozenset(requested),
+        correlation_id=about["correlation_id"],
+        flags=about["flags"],
+        timeout=about["timeout"],
+        parameters=about["parameters"],
+        trace=about.get("trace"),
+    )
 
 
 class BadResult(Exception):
     """What a method of the model returned is not what it must return; the text is the whole message."""
 
 
-def check_responses(responses: object, requests: Sequence[InferenceRequest]) -> Sequence[InferenceResponse | None]:
+def check_responses(responses: object, requests: Sequence[RequestRecord]) -> Sequence[InferenceResponse | None]:
     """The return value of `execute`: for each request its response, or None where it is answered otherwise."""
     if responses is None:
         return [None] * len(requests)
@@ -136,7 +126,7 @@ def check_responses(responses: object, requests: Sequence[InferenceRequest]) -> 
     for request, response in zip(requests, responses):
         if response is None:
             continue
-        if request._release_flags == RELEASE_RESCHEDULE:
+        if request.release_flags == RELEASE_RESCHEDULE:
             raise BadResult(
                 "Expected a None object in the execute function return list for reschduled request, found type "
                 f"'{type(response)}'."
@@ -149,12 +139,12 @@ def check_responses(responses: object, requests: Sequence[InferenceRequest]) -> 
     return responses
 
 
-def answered_otherwise(request: InferenceRequest, response: InferenceResponse | None) -> int:
+def answered_otherwise(request: RequestRecord, response: InferenceResponse | None) -> int:
     """RESCHEDULED or LATER for a request that is not answered by what `execute` returned for it, else 0; to be asked of
     those without a response, or with a sender."""
-    if request._release_flags == RELEASE_RESCHEDULE:
+    if request.release_flags == RELEASE_RESCHEDULE:
         return RESCHEDULED
-    reply = request._open_reply()
+    reply = request.open_reply()
     assert reply is not None  # the request came from the server
     if response is None or reply.sent_count:
         return LATER
@@ -170,13 +160,13 @@ class Answer:
     def __init__(
         self,
         responses: Sequence[InferenceResponse | None],
-        requests: Sequence[InferenceRequest],
+        requests: Sequence[RequestRecord],
         known: Schemas,
     ) -> None:
         head: Head = {}
         packing = Packing(known)
         for index, (response, request) in enumerate(zip(responses, requests)):
-            if response is None or request._reply is not None:
+            if response is None or request.reply is not None:
                 otherwise = answered_otherwise(request, response)
                 if otherwise:
                     packing.add_other(otherwise)
@@ -186,7 +176,7 @@ class Answer:
                 head.setdefault("parameters", []).append([index, response._parameters])
             error = response._error
             if error is None:
-                packing.add(response._output_tensors, request._requested_output_names)
+                packing.add(response._output_tensors, request.header.output_names)
             else:
                 packing.add_other(ERROR)
                 head.setdefault("errors", []).append([index, *crossing(error)])

@@ -16,10 +16,11 @@ from .errors import TritonError, TritonErrorCode, TritonModelException
 from .frames import UNTAKEN_RESPONSES, beyond_limit
 from .packing import Packing
 from .preferred_memory import MemoryType
+from .records import RequestRecord
 from .responses import InferenceResponse, failed_response, unpack_response
 from .session import Session, session
 from .tensors import on_device
-from .trace import InferenceTrace
+from .trace import InferenceTrace, origin_of
 
 _WHAT = "to call another model"
 _TRANSPORT_FAILED = "An error occurred while performing BLS request."
@@ -31,7 +32,7 @@ class _NotSent(Exception):
     """The request cannot be sent; the text says why."""
 
 
-def execute(request: Any, decoupled: bool) -> Any:
+def execute(request: RequestRecord, decoupled: bool) -> Any:
     """Run the request's model and wait: an InferenceResponse, or a ResponseIterator where `decoupled`."""
     try:
         call = _begin(request, decoupled)
@@ -44,7 +45,7 @@ def execute(request: Any, decoupled: bool) -> Any:
         return _failed(decoupled, str(error), TritonError.INVALID_ARG)
 
 
-def async_execute(request: Any, decoupled: bool) -> Any:
+def async_execute(request: RequestRecord, decoupled: bool) -> Any:
     """As `execute`, to be awaited; begins at once. Cancelled, the server gives the call up."""
     here = session()
     if here is not None:
@@ -95,9 +96,9 @@ def _response(call: Call, frame: Frame | None, device_id: int | None) -> Inferen
     return _placed(unpack_response(frame, call.calls.schemas), device_id)
 
 
-def _preferred_device(request: Any) -> int | None:
+def _preferred_device(request: RequestRecord) -> int | None:
     """The GPU that the outputs should be on; None for the CPU."""
-    preferred = request._preferred_memory
+    preferred = request.header.preferred_memory
     if preferred is None or preferred.preferred_memory_type is not MemoryType.TRITONSERVER_MEMORY_GPU:
         return None
     device_id: int = preferred.preferred_device_id
@@ -124,43 +125,42 @@ def _failed(decoupled: bool, message: str, code: TritonErrorCode) -> Any:
     return ResponseIterator(None, [failed]) if decoupled else failed
 
 
-def _begin(request: Any, decoupled: bool) -> Call:
+def _begin(request: RequestRecord, decoupled: bool) -> Call:
     here = session()
     if here is None or not here.can_infer:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
     here.connection.check_may_wait(_WHAT)
     packing = Packing(here.schemas)
-    packing.add(request._inputs)
+    packing.add(request.inputs)
     if packing.size > here.byte_limit:
         raise _NotSent(beyond_limit("The inputs of the BLS request take", packing.size, here.byte_limit))
-    head: Head = {
-        "model": request._model_name,
-        "outputs": list(request._requested_output_names),
-    }
-    _say_caller(head, here, request.trace())
+    header = request.header
+    head: Head = {"model": header.model_name, "outputs": list(header.output_names)}
+    _say_caller(head, here, request.inference_trace())
     # Most calls leave out most of it, and a short head is a fast one.
     if decoupled:
         head["stream"] = True
-    if request._model_version != -1:
-        head["version"] = request._model_version
-    if request._request_id:
-        head["id"] = request._request_id
-    if request._correlation_id:
-        head["correlation_id"] = request._correlation_id
-    if request._flags:
-        head["flags"] = request._flags
-    if request._timeout:
-        head["timeout"] = request._timeout
-    if request._parameters:
-        head["parameters"] = request._parameters
+    if header.model_version != -1:
+        head["version"] = header.model_version
+    if request.id:
+        head["id"] = request.id
+    if header.correlation_id:
+        head["correlation_id"] = header.correlation_id
+    if header.flags:
+        head["flags"] = header.flags
+    if header.timeout:
+        head["timeout"] = header.timeout
+    if header.parameters:
+        head["parameters"] = header.parameters
     return here.calls.infer(head, packing)
 
 
 def _say_caller(head: Head, here: Session, trace: InferenceTrace) -> None:
     """Whose call it is: the request whose trace was given, or else all those of the batch."""
-    if trace._batch is not None:
-        head["batch"] = trace._batch.number
-        head["index"] = trace._index
+    batch, index = origin_of(trace)
+    if batch is not None:
+        head["batch"] = batch.number
+        head["index"] = index
         head["is_traced"] = True
         return
     batch = here.calling_batch()

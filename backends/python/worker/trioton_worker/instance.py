@@ -25,7 +25,8 @@ from .event_loop import BackgroundLoop
 from .frames import CHECK, CHECKED, COROUTINE
 from .logger import Logger
 from .making import Maker
-from .requests import RELEASE_RESCHEDULE, InferenceRequest
+from .records import RELEASE_RESCHEDULE, RequestHeader, RequestRecord
+from .requests import model_requests
 from .responses import InferenceResponse, failed_response
 from .session import LiveBatch, Session, enter_session, leave_session, set_executing
 from .tensors import on_device
@@ -43,7 +44,7 @@ class Instance:
         self._model: Any = None
         self._path = ""
         self._name = ""
-        self._outputs: frozenset[str] = frozenset()
+        self._plain = RequestHeader(frozenset())  # that of a request of which the server says nothing
         self._can_share = False
         self._is_async = False  # the server knows that `execute` is a coroutine
         self._input_device: int | None = None  # the GPU that inputs are copied to
@@ -55,7 +56,7 @@ class Instance:
             os.sched_setaffinity(0, head["cpu_cores"])
         self._path = head["path"]
         self._name = head["args"]["model_instance_name"]
-        self._outputs = frozenset(head["outputs"])
+        self._plain = RequestHeader(frozenset(head["outputs"]))
         self._can_share = head["can_share"]
         self._session.is_decoupled = head["is_decoupled"]
         self._session.logs_verbose = head["logs_verbose"]
@@ -87,7 +88,7 @@ class Instance:
         """Let nothing of it go on in a process that does."""
         self._loop.stop()
 
-    def compute_in_loop(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceResponse | None]:
+    def compute_in_loop(self, requests: Sequence[RequestRecord]) -> Sequence[InferenceResponse | None]:
         """What the model answers, in the thread of the server's loop. Raises what the model raises, and BadResult."""
         token = enter_session(self._session)
         try:
@@ -99,14 +100,14 @@ class Instance:
             raise BadResult(_no_coroutine(self._name))
         return check_responses(result, requests)
 
-    def _compute(self, requests: Sequence[InferenceRequest]) -> Any:
+    def _compute(self, requests: Sequence[RequestRecord]) -> Any:
         execute = getattr(self._model, "execute", None)
         if execute is None:
             raise BadResult(f"Python model {self._path} does not implement `execute` method.")
         if self._input_device is not None:
             for request in requests:
-                request._inputs = [on_device(tensor, self._input_device) for tensor in request._inputs]
-        return execute(list(requests))
+                request.inputs = [on_device(tensor, self._input_device) for tensor in request.inputs]
+        return execute(model_requests(requests))
 
     def execute(self, frame: Frame) -> None:
         """Run one batch and answer it, also where the model has failed. A coroutine is only begun."""
@@ -126,7 +127,7 @@ class Instance:
     def _run(self, frame: Frame, batch: LiveBatch) -> bytearray | None:
         """What to answer, without a word on kept inputs: ours go with this call, or they would look kept. None where a
         coroutine will do it."""
-        requests = received_requests(frame, self._segments, batch, self._outputs)
+        requests = received_requests(frame, self._segments, batch, self._plain)
         try:
             result = self._compute(requests)
             if type(result) is not list and inspect.iscoroutine(result):
@@ -150,13 +151,13 @@ class Instance:
         except BaseException as error:  # whatever it is, it must not end the loop alone
             self._session.break_off(error)
 
-    async def _awaited(self, batch: LiveBatch, requests: Sequence[InferenceRequest], result: Any) -> bytearray:
+    async def _awaited(self, batch: LiveBatch, requests: Sequence[RequestRecord], result: Any) -> bytearray:
         try:
             return self._outgoing(batch, requests, await result)
         except BaseException as error:
             return executed(batch, fail(batch, error))
 
-    def _outgoing(self, batch: LiveBatch, requests: Sequence[InferenceRequest], result: Any) -> bytearray:
+    def _outgoing(self, batch: LiveBatch, requests: Sequence[RequestRecord], result: Any) -> bytearray:
         if self._session.is_decoupled:
             if result is not None:
                 raise BadResult(
@@ -204,10 +205,10 @@ class Instance:
         self._session.connection.send(CHECKED, head)
 
 
-def _answer_one_by_one(responses: Sequence[InferenceResponse | None], requests: Sequence[InferenceRequest]) -> None:
+def _answer_one_by_one(responses: Sequence[InferenceResponse | None], requests: Sequence[RequestRecord]) -> None:
     """As response senders do, since all of it is more than may cross at a time; what is more by itself fails."""
     for response, request in zip(responses, requests):
-        reply = request._open_reply()
+        reply = request.open_reply()
         if response is None or reply is None or reply.sent_count:
             continue
         try:
@@ -216,13 +217,13 @@ def _answer_one_by_one(responses: Sequence[InferenceResponse | None], requests: 
             reply.send(failed_response(str(error)), True)
 
 
-def _rescheduled(requests: Sequence[InferenceRequest]) -> list[int]:
+def _rescheduled(requests: Sequence[RequestRecord]) -> list[int]:
     """The places of those that are to run again; nothing more is sent for them in this round."""
     found = []
     for request in requests:
-        if request._release_flags == RELEASE_RESCHEDULE and request._reply is not None:
-            request._reply.close()
-            found.append(request._index)
+        if request.release_flags == RELEASE_RESCHEDULE and request.reply is not None:
+            request.reply.close()
+            found.append(request.index)
     return found
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Awaitable, Sequence, TypeVar
+from operator import attrgetter
+from typing import Any, Awaitable, Callable, Iterable, Sequence, TypeVar
 
 from . import bls
 from .arguments import DEFAULT, INT64, UINT32, UINT64, to_bool, to_integer, to_sequence, to_text
 from .errors import TritonModelException
 from .preferred_memory import PreferredMemory
+from .records import RELEASE_ALL, RELEASE_RESCHEDULE, RequestHeader, RequestRecord
 from .responses import Parameters, checked_parameters
-from .senders import InferenceResponseSender, Reply, is_cancelled
-from .session import LiveBatch
+from .senders import InferenceResponseSender, is_cancelled
 from .tensors import Tensor
 from .trace import InferenceTrace
-
-RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 _Kind = TypeVar("_Kind")
 
@@ -23,34 +22,12 @@ _Kind = TypeVar("_Kind")
 class InferenceRequest:
     """One request. Those made here have no client: nothing can be sent back for them."""
 
-    __slots__ = (
-        "_batch",
-        "_correlation_id",
-        "_flags",
-        "_index",
-        "_inputs",
-        "_model_name",
-        "_model_version",
-        "_parameters",
-        "_preferred_memory",
-        "_release_flags",
-        "_reply",
-        "_request_id",
-        "_requested_output_names",
-        "_timeout",
-        "_trace",
-    )
+    __slots__ = ("_record",)
 
     # Arguments that have no default; those before them have one, as Triton has it.
     _REQUIRED = ("inputs", "requested_output_names", "model_name")
 
-    _batch: LiveBatch | None
-    _inputs: list[Tensor]
-    _preferred_memory: PreferredMemory | None
-    _reply: Reply | None
-    _requested_output_names: set[str] | frozenset[str]
-    # Of a request from the server: its context as JSON text. Of one made here: the trace that it was given.
-    _trace: str | InferenceTrace | None
+    _record: RequestRecord
 
     def __init__(
         self,
@@ -70,70 +47,77 @@ class InferenceRequest:
             given = (inputs, requested_output_names, model_name)
             left_out = [name for name, value in zip(self._REQUIRED, given) if value is DEFAULT]
             raise TypeError(f"InferenceRequest: missing required arguments: {', '.join(left_out)}")
-        self._request_id = request_id = to_text(request_id, "InferenceRequest: request_id")
-        self._correlation_id = _checked_correlation(correlation_id)
-        self._model_name = model_name = to_text(model_name, "InferenceRequest: model_name")
-        self._model_version = to_integer(model_version, "InferenceRequest: model_version", INT64)
-        self._flags = to_integer(flags, "InferenceRequest: flags", UINT32)
-        self._timeout = to_integer(timeout, "InferenceRequest: timeout", UINT64)
-        self._preferred_memory = (
-            None if preferred_memory is DEFAULT else _checked("preferred_memory", preferred_memory, PreferredMemory)
-        )
-        self._trace = None if trace is DEFAULT else _checked("trace", trace, InferenceTrace)
+        request_id = to_text(request_id, "InferenceRequest: request_id")
+        correlation_id = _checked_correlation(correlation_id)
+        model_name = to_text(model_name, "InferenceRequest: model_name")
+        model_version = to_integer(model_version, "InferenceRequest: model_version", INT64)
+        flags = to_integer(flags, "InferenceRequest: flags", UINT32)
+        timeout = to_integer(timeout, "InferenceRequest: timeout", UINT64)
+        memory = None
+        if preferred_memory is not DEFAULT:
+            memory = _checked("preferred_memory", preferred_memory, PreferredMemory)
+        given_trace = None if trace is DEFAULT else _checked("trace", trace, InferenceTrace)
         who = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
-        self._inputs = list(to_sequence(inputs, "InferenceRequest: inputs", "Tensor"))
-        for tensor in self._inputs:
+        tensors = list(to_sequence(inputs, "InferenceRequest: inputs", "Tensor"))
+        for tensor in tensors:
             if tensor is None:
                 raise TritonModelException(f"Input tensor {who}")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"InferenceRequest: inputs must hold Tensor, found type {type(tensor)}")
-        names = to_sequence(requested_output_names, "InferenceRequest: requested_output_names", "str")
-        self._requested_output_names = {
-            to_text(name, "InferenceRequest: each of requested_output_names") for name in names
-        }
-        if "" in self._requested_output_names:
+        listed = to_sequence(requested_output_names, "InferenceRequest: requested_output_names", "str")
+        names = {to_text(name, "InferenceRequest: each of requested_output_names") for name in listed}
+        if "" in names:
             raise TritonModelException(f"Requested output name {who}")
-        self._parameters = {} if parameters is None else checked_parameters(parameters)
-        self._batch = None
-        self._index = 0
-        self._reply = None
-        self._release_flags = RELEASE_ALL
+        header = RequestHeader(
+            names,
+            correlation_id=correlation_id,
+            flags=flags,
+            timeout=timeout,
+            parameters=None if parameters is None else checked_parameters(parameters),
+            model_name=model_name,
+            model_version=model_version,
+            preferred_memory=memory,
+            trace=given_trace,
+        )
+        self._record = RequestRecord(tensors, None, 0, header, request_id)
 
     def inputs(self) -> list[Tensor]:
-        return list(self._inputs)
+        return list(self._record.inputs)
 
     def request_id(self) -> str:
-        return self._request_id
+        return self._record.id
 
     def correlation_id(self) -> int | str:
-        return self._correlation_id
+        return self._record.header.correlation_id
 
     def flags(self) -> int:
         """The sequence flags, or-ed."""
-        return self._flags
+        return self._record.header.flags
 
     def set_flags(self, flags: int, /) -> None:
-        self._flags = to_integer(flags, "InferenceRequest.set_flags: flags", UINT32)
+        record = self._record
+        record.header = record.header.with_flags(to_integer(flags, "InferenceRequest.set_flags: flags", UINT32))
 
     def timeout(self) -> int:
         """In microseconds; 0 means none."""
-        return self._timeout
+        return self._record.header.timeout
 
     def parameters(self) -> str:
         """JSON text."""
-        return json.dumps(self._parameters)
+        return json.dumps(self._record.header.parameters)
 
     def requested_output_names(self) -> set[str]:
         """All outputs where the client listed none."""
-        return set(self._requested_output_names)
+        return set(self._record.header.output_names)
 
     def is_cancelled(self) -> bool:
         """Whether the client has gone."""
-        return is_cancelled(self._batch, self._index)
+        return is_cancelled(self._record.batch, self._record.index)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """May be used from any thread, also after `execute` has returned. Whoever holds it must send the final flag."""
-        return InferenceResponseSender(self._open_reply(), self._batch, self._index)
+        record = self._record
+        return InferenceResponseSender(record.open_reply(), record.batch, record.index)
 
     def set_release_flags(self, flags: int, /) -> None:
         """With TRITONSERVER_REQUEST_RELEASE_RESCHEDULE the request is to run again, in one of the next batches, and
@@ -141,12 +125,10 @@ class InferenceRequest:
         flags = to_integer(flags, "InferenceRequest.set_release_flags: flags", UINT32)
         if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
             raise TritonModelException(f"release flags must be {RELEASE_ALL} or {RELEASE_RESCHEDULE}, got {flags}")
-        self._release_flags = flags
+        self._record.release_flags = flags
 
     def trace(self) -> InferenceTrace:
-        if isinstance(self._trace, InferenceTrace):
-            return self._trace
-        return InferenceTrace(self._batch, self._index, self._trace)
+        return self._record.inference_trace()
 
     def exec(self, decoupled: bool = False) -> Any:
         """Run this request on its model, and wait.
@@ -154,17 +136,35 @@ class InferenceRequest:
         Returns an InferenceResponse, which holds the error if there was one; with `decoupled`, for which any model
         will do, an iterator of them.
         """
-        return bls.execute(self, to_bool(decoupled, "InferenceRequest.exec: decoupled"))
+        return bls.execute(self._record, to_bool(decoupled, "InferenceRequest.exec: decoupled"))
 
     def async_exec(self, decoupled: bool = False) -> Awaitable[Any]:
         """As `exec`, to be awaited. It begins at once; a running event loop is needed."""
-        result: Awaitable[Any] = bls.async_execute(self, to_bool(decoupled, "InferenceRequest.async_exec: decoupled"))
+        is_decoupled = to_bool(decoupled, "InferenceRequest.async_exec: decoupled")
+        result: Awaitable[Any] = bls.async_execute(self._record, is_decoupled)
         return result
 
-    def _open_reply(self) -> Reply | None:
-        if self._reply is None and self._batch is not None:
-            self._reply = Reply(self._batch, self._index, self._requested_output_names)
-        return self._reply
+
+_new = InferenceRequest.__new__
+_record_of: Callable[[InferenceRequest], RequestRecord] = attrgetter("_record")
+
+
+def model_requests(records: Iterable[RequestRecord]) -> list[InferenceRequest]:
+    """The objects that a model gets for them."""
+    made = []
+    for record in records:
+        request = _new(InferenceRequest)
+        request._record = record
+        made.append(request)
+    return made
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """The request's input of that name; None where it has none."""
+    for tensor in _record_of(inference_request).inputs:
+        if tensor._name == name:
+            return tensor
+    return None
 
 
 def _checked(name: str, value: Any, kind: type[_Kind]) -> _Kind:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+from typing import Callable
+
 from .session import LiveBatch
 
 
@@ -19,3 +22,7 @@ class InferenceTrace:
         """JSON text with `traceparent` and perhaps `tracestate`, for spans of the model's own; None where the request
         is not traced in mode `opentelemetry`."""
         return self._context
+
+
+# The batch of the request that it belongs to, and that one's index there.
+origin_of: Callable[[InferenceTrace], tuple[LiveBatch | None, int]] = attrgetter("_batch", "_index")

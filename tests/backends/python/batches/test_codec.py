@@ -28,6 +28,7 @@ from backends.python.worker.trioton_worker import schemas as worker_schemas
 from backends.python.worker.trioton_worker import session as worker_session
 from backends.python.worker.trioton_worker import tensors as worker_tensors
 from backends.python.worker.trioton_worker.frames import ALIGNMENT, ERROR, EXECUTE, EXECUTED, MOST_SCHEMAS, PREFIX
+from backends.python.worker.trioton_worker.records import RequestHeader, RequestRecord
 from protocol.datatypes import DataType
 from protocol.errors import Internal
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor
@@ -38,7 +39,7 @@ OUTPUTS = frozenset({"OUT"})
 REQUEST = InferenceRequest("m", [], id="7")
 
 
-def received(requests: list[InferenceRequest]) -> list[worker_requests.InferenceRequest]:
+def records(requests: list[InferenceRequest]) -> list[RequestRecord]:
     """What the worker makes of a batch that crosses in a frame."""
     encoded = encode(requests)
     _, kind, column_size, schemas_size, head_size, body_size = PREFIX.unpack_from(encoded.start)
@@ -55,7 +56,12 @@ def received(requests: list[InferenceRequest]) -> list[worker_requests.Inference
         np.frombuffer(bytearray(body), np.uint8),
     )
     batch = worker_session.LiveBatch(unconnected(), *frame.column[:3])
-    return worker_batch.received_requests(frame, worker_batch.Segments(), batch, OUTPUTS)
+    return worker_batch.received_requests(frame, worker_batch.Segments(), batch, RequestHeader(OUTPUTS))
+
+
+def received(requests: list[InferenceRequest]) -> list[worker_requests.InferenceRequest]:
+    """As the model gets them."""
+    return worker_requests.model_requests(records(requests))
 
 
 def encode(requests: list[InferenceRequest]) -> EncodedFrame:
@@ -134,7 +140,7 @@ def answered(
     responses: list[worker_responses.InferenceResponse], requests: list[InferenceRequest]
 ) -> list[Outcome | None]:
     """What the server makes of a worker's answer that crosses in a frame."""
-    asked = received(requests)
+    asked = records(requests)
     answer = worker_batch.Answer(responses, asked, worker_schemas.Schemas())
     batch = worker_session.LiveBatch(unconnected(), 1)
     frame = FrameReader().next_frame(bytes(answer.frame(batch, worker_batch.Segments(), can_share=False)))
