@@ -1,7 +1,7 @@
 """The `parameters` of an ensemble that the server interprets: step conditions, and the byte budget.
 
 Both are ours; Triton has no such keys. `repository.validation_ensemble` judges them, `actors.ensemble.graph` and the
-ensemble runner follow them.
+ensemble follow them.
 """
 
 from __future__ import annotations

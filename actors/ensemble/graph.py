@@ -80,7 +80,7 @@ class Step:
     condition: StepCondition | None
     depth: int
     is_decoupled: bool
-    is_ensemble: bool  # its model, which leaves out what its conditions skip
+    omits_skipped: bool  # outputs, as an ensemble whose conditions skip steps
     takes_device_tensors: bool
     model_output_count: int
 
@@ -274,7 +274,7 @@ def _step(
         condition=wiring.condition,
         depth=depth,
         is_decoupled=model.is_decoupled,
-        is_ensemble=model.is_ensemble,
+        omits_skipped=model.is_ensemble,
         takes_device_tensors=is_on_device,
         model_output_count=len(model.output),
     )

@@ -57,7 +57,7 @@ class _Stream:
 
     async def take(self, response: InferenceResponse) -> None:
         step = self.node.step
-        if response.outputs or (step is not None and step.is_ensemble):  # else it is nothing but a flag
+        if response.outputs or (step is not None and step.omits_skipped):  # else it is nothing but a flag
             await self.ensemble._take_response(self, response)
         elif response.is_final:
             self.end()

@@ -221,7 +221,7 @@ class EnsembleState:
         for name, tensor in node.outputs.items():
             value = outputs.get(name)
             if value is None:
-                is_skipped = node.step is not None and node.step.is_ensemble
+                is_skipped = node.step is not None and node.step.omits_skipped
                 self._lack(iteration, tensor, Absence.SKIPPED if is_skipped else Absence.LEFT_OUT)
                 continue
             if override is not None:

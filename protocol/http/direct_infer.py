@@ -1,10 +1,11 @@
-"""Inference requests that need no task: they have come whole, go into their model's queue, and their answer comes by a
-call.
+"""Fast path of HTTP inference: a request that was received whole is decoded, submitted and answered from callbacks.
 
-    connection -> [direct_infer] -> core … actor -> answers -> connection
+    connection -> [direct_infer] -> core … actor -> replies -> connection
 
-What is looked up here is what `app` and `infer_handler` look up, for requests that are plain enough. All others, also
-those that are wrong, are left to them.
+One per edge, used by the connections of HTTP/1 and HTTP/2, which own the requests. Which requests are read here is
+decided by what the edge alone knows: the head (`head`), tracing, memory, and whether the body can be decoded without a
+thread or shared memory (`begin`). All others are read by a task, with `app` and `handlers.infer`. The core takes both
+alike, and the answers are the same.
 """
 
 from __future__ import annotations

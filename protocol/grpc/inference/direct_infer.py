@@ -1,10 +1,10 @@
-"""ModelInfer calls that need no task: their message has come whole, it goes into its model's queue, and the answer
-comes by a call.
+"""Fast path of ModelInfer: a call whose message was received whole is decoded, submitted and answered from callbacks.
 
-    connection -> calls -> [direct_infer] -> core … actor -> answers -> calls -> outgoing
+    connection -> calls -> [direct_infer] -> core … actor -> replies -> calls -> outgoing
 
-What is done here is what `infer` does, for calls that are plain enough. All others, also those that are wrong, are left
-to it.
+One per edge; the calls are owned by their connections. Which calls are read here is decided by what the edge alone
+knows: its settings (`of`), tracing, and whether the message can be decoded and its inputs fetched without a thread
+(`begin`). All others are read by a task, with `infer`. The core takes both alike, and the answers are the same.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """ModelStreamInfer: many requests in flight on one stream.
 
-One task reads requests. Those that only have to be queued take no other one, and their answers come by a call; each of
-the others runs in a task of its own. Responses of models that give one are written in the order
-in which their requests were read, all that are ready in one write; those of decoupled models as they come. A request
-that fails is answered with its error message, and the stream goes on. Source: Triton's gRPC streaming extension.
+One task reads requests, or a callback where they have come whole. They are submitted without a task, and answered from
+callbacks, except those that are traced or use shared memory, and those to decoupled models: each of these has a task,
+the latter since a slow client is to slow its model down. Responses of models that give one are written in the order in
+which their requests were read, all that are ready in one write; those of decoupled models as they come. A request that
+fails is answered with its error message, and the stream goes on. Cancelled, all its requests are given up. Source:
+Triton's gRPC streaming extension.
 """
 
 from __future__ import annotations
