@@ -1,4 +1,4 @@
-"""The settings of a client: what it may say, and what of it matters to a server. No I/O.
+"""The client's SETTINGS: validation, and those values that a server needs. No I/O.
 
 Source: RFC 9113, section 6.5.
 """

@@ -1,4 +1,5 @@
-"""The server's side of an HTTP/2 connection: what a client's frames mean, and the frames that answer it. No I/O.
+"""HTTP/2 connection state machine of the server: interprets a client's frames and makes the frames that answer them. No
+I/O.
 
 A GOAWAY, in either direction, is not the end: it says that no more streams are opened, and those that are open finish.
 More streams than the limit that is told to the client are for the owner to refuse, one by one. What breaks the protocol
@@ -71,7 +72,7 @@ class _Stream(msgspec.Struct, eq=False):
 
 
 class _OpenBlock:
-    """A header block whose end has not come."""
+    """A header block whose END_HEADERS has not arrived."""
 
     __slots__ = ("flags", "parts", "size", "stream_id")
 
@@ -150,10 +151,10 @@ class ServerConnection:
     # What comes.
 
     def receive_data(self, data: Buffer) -> list[Event]:
-        """What the bytes say. Those of a large DATA frame are not copied.
+        """Parse received bytes to events. The data of a large DATA frame is not copied.
 
         Raises:
-            ProtocolError: the client breaks the protocol; a GOAWAY says so to it.
+            ProtocolError: the client breaks the protocol; a GOAWAY tells it so.
         """
         happened = self._events = []
         try:
@@ -256,7 +257,7 @@ class ServerConnection:
             self._events.append(events.IgnoredFrame(PRIORITY))
 
     def _takes_trailers(self, stream_id: int, flags: int, block: bytes) -> bool:
-        """False where the stream has ended, or is reset for them."""
+        """Handle the trailers of a request; False where the stream has ended, or is reset for them."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.has_ended:
             self.request_headers.skip(block)
@@ -359,7 +360,7 @@ class ServerConnection:
     # Streams.
 
     def _reset(self, stream_id: int, error: ErrorCodes) -> None:
-        """For an error that the client has made on an open stream."""
+        """Reset an open stream for an error of the client."""
         self.reset_stream(stream_id, error)
         self._events.append(events.StreamReset(stream_id))
 
@@ -369,12 +370,12 @@ class ServerConnection:
             del self._resets[next(iter(self._resets))]
 
     def _check_opened(self, stream_id: int) -> None:
-        """A frame for a stream that is not open any more may come late; one that was never opened is an error."""
+        """A frame for a closed stream may arrive late; one for a stream that was never opened is an error."""
         if not stream_id & 1 or stream_id > self._highest_stream_id:
             raise ProtocolError(f"Stream {stream_id} is idle")
 
     def _check_gone(self, stream_id: int) -> None:
-        """Of a stream that the client had ended nothing more may come; of one that was reset it may."""
+        """After END_STREAM of the client no frame may follow; after a reset it may."""
         self._check_opened(stream_id)
         if stream_id not in self._resets:
             raise StreamClosedError(stream_id)
@@ -416,7 +417,7 @@ class ServerConnection:
             self._note_answered(stream, stream_id)
 
     def _note_answered(self, stream: _Stream, stream_id: int) -> None:
-        """Our side of the stream is closed."""
+        """Our direction of the stream is closed."""
         stream.is_answered = True
         if stream.has_ended:
             del self._streams[stream_id]
@@ -508,12 +509,12 @@ class ServerConnection:
         return min(self._open(stream_id).window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE)
 
     def acknowledge_received_data(self, size: int, stream_id: int) -> None:
-        """The client may send as much again."""
+        """Return flow-control credit for received data, to the stream and the connection (WINDOW_UPDATE)."""
         self.give_back(size)
         self.give_back_to_stream(size, stream_id)
 
     def give_back_to_stream(self, size: int, stream_id: int) -> None:
-        """As `acknowledge_received_data`, but that the connection's window stays as it is."""
+        """As `acknowledge_received_data`, for the stream only."""
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.has_ended and stream.receive_window is not None:
             increment = stream.receive_window.give_back(size)
@@ -521,13 +522,13 @@ class ServerConnection:
                 self.output.append(frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big")))
 
     def give_back(self, size: int) -> None:
-        """As `acknowledge_received_data`, of no stream that still goes on."""
+        """As `acknowledge_received_data`, for the connection only."""
         increment = self._receive_window.give_back(size)
         if increment:
             self.output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))
 
     def reset_stream(self, stream_id: int, error: ErrorCodes) -> None:
-        """Also of a stream that is answered, and whose client still sends."""
+        """Reset a stream, also one that is answered and whose client still sends."""
         if self._streams.pop(stream_id, None) is None:
             raise StreamClosedError(stream_id)
         self._remember_reset(stream_id)
@@ -542,7 +543,7 @@ class ServerConnection:
         additional_data: bytes = b"",
         last_stream_id: int | None = None,
     ) -> None:
-        """Say GOAWAY; the streams that are open go on."""
+        """Send GOAWAY; open streams go on."""
         last = self._highest_stream_id if last_stream_id is None else last_stream_id
         self.output.append(frame(GOAWAY, 0, 0, last.to_bytes(4, "big") + error.to_bytes(4, "big") + additional_data))
 

@@ -1,6 +1,6 @@
-"""What has come from the client: h2's events as far as a gRPC server has a use for them, in fewer bytes and objects.
+"""Events of the HTTP/2 connection: h2's, as far as servers need them, in fewer bytes and objects.
 
-That a client has ended a stream is said by the event that brings its last frame.
+The event of the last frame says that the client has ended the stream.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TrailersReceived(msgspec.Struct, eq=False):
 
 
 class StreamReset(msgspec.Struct, eq=False):
-    """The stream has ended at once: the client has reset it, or has made an error for which it was reset."""
+    """The stream has ended at once: the client has reset it, or it was reset for an error of the client."""
 
     stream_id: int
 
@@ -53,11 +53,11 @@ class WindowUpdated(msgspec.Struct, eq=False):
 
 
 class RemoteSettingsChanged(msgspec.Struct, eq=False):
-    """The client's settings, which are in force and acknowledged."""
+    """The client's settings have changed; they are in force and acknowledged."""
 
 
 class PingReceived(msgspec.Struct, eq=False):
-    """It is answered."""
+    """PING was received; it is answered already."""
 
 
 class PingAckReceived(msgspec.Struct, eq=False):

@@ -1,4 +1,4 @@
-"""Flow control: how many bytes either side may still send. No I/O.
+"""HTTP/2 flow-control windows, of both directions. No I/O.
 
 Source: RFC 9113, section 5.2.
 """
@@ -12,10 +12,10 @@ LARGEST_WINDOW = 2**31 - 1
 
 
 def widened(window: int, by: int) -> int:
-    """A window that its receiver opens further.
+    """A window after a WINDOW_UPDATE.
 
     Raises:
-        FlowControlError: beyond what a window may be.
+        FlowControlError: beyond the largest window.
     """
     window += by
     if window > LARGEST_WINDOW:
@@ -24,7 +24,7 @@ def widened(window: int, by: int) -> int:
 
 
 class ReceiveWindow:
-    """What a peer may send us. Its `size` is given back in few large portions."""
+    """The window of data that a peer may send. Credit is returned in few large portions."""
 
     __slots__ = ("_left", "_returned", "size")
 
@@ -34,7 +34,7 @@ class ReceiveWindow:
         self._returned = 0  # bytes that nobody holds any more, and the peer has not been told so
 
     def consume(self, length: int) -> None:
-        """Bytes have come.
+        """Count received bytes.
 
         Raises:
             FlowControlError: more than the peer was allowed.
@@ -44,7 +44,8 @@ class ReceiveWindow:
             raise FlowControlError("Flow control window shrunk below 0")
 
     def give_back(self, length: int) -> int:
-        """Bytes need not be held any more. Returns how far to open the window, 0 while it is not worth a frame."""
+        """Return credit for bytes that are not held any more. Returns the increment to send, 0 while it is not worth a
+        frame."""
         self._returned += length
         if self._returned <= self._left and 2 * self._returned < self.size:
             return 0

@@ -1,4 +1,4 @@
-"""Frames: bytes to (kind, flags, stream, payload) and back. No state but what of a frame is still to come.
+"""HTTP/2 frame parser and serialiser. No state but what of a frame is still to come.
 
 Source: RFC 9113, sections 4 and 6.
 """

@@ -1,5 +1,4 @@
-"""h2's server connection for a long-lived server: GOAWAY without haste, streams refused one by one, and little that a
-peer can make it hold.
+"""h2's server connection for long-lived connections: graceful GOAWAY, refused streams, and bounded memory.
 
 h2 takes a GOAWAY in either direction for the end of the connection. It is not: it says that no more streams are opened,
 and those that are open finish (RFC 9113, 6.8). h2 also keeps every stream that was ever closed, up to 65536, and any
@@ -28,7 +27,7 @@ MAX_ENCODER_TABLE = 4096
 
 
 class TooManySettingsError(DenialOfServiceError):
-    """A frame of settings with far more of them than there are."""
+    """A SETTINGS frame with far more settings than exist."""
 
 
 class _StateMachine(H2ConnectionStateMachine):
@@ -42,7 +41,7 @@ class _StateMachine(H2ConnectionStateMachine):
 
 
 class BoundedEncoder(Encoder):
-    """A peer sets the size of the table, and error texts that it causes would fill it."""
+    """An HPACK encoder with a bounded table, as a peer sets its size, and error texts would fill it."""
 
     @property
     def header_table_size(self) -> int:

@@ -1,7 +1,6 @@
-"""What leaves on one HTTP/2 connection: frames, made by `ServerConnection` within the peer's windows, in as few writes
-as may be.
+"""Output of an HTTP/2 connection: sends frames within the peer's windows, batched into few writes.
 
-Flow: an edge -> [output] -> writer -> wire.
+Flow: an edge -> [output] -> writer -> transport.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _WRITTEN_ABOVE = 65536
 
 
 class FrameOutput:
-    """Each edge adds how it answers. `count_refusal` is told the name of each limit that bites.
+    """Each edge adds how it answers. `count_refusal` is called with the name of each limit that refuses.
 
     Attributes:
         taken: bytes that nobody holds any more, and that the peer has not been told it may send again.
@@ -85,12 +84,12 @@ class FrameOutput:
         await self._writer.finish()
 
     def flush(self) -> None:
-        """Hand the frames made so far to the writer."""
+        """Give the frames made so far to the writer."""
         if self._h2.output:
             self._writer.put(self._h2.data_to_send())
 
     def write_after(self, replies: Replies) -> None:
-        """`write`, when all answers that are there have been delivered."""
+        """Call `write` when all replies of this burst have been made."""
         if not self._writes_soon:
             self._writes_soon = True
             replies.call_last(self.write, self._writer.fail)
@@ -102,7 +101,7 @@ class FrameOutput:
             self._writer.put_last(self._h2.data_to_send())
 
     def end_burst(self) -> None:
-        """All that came at one time has been taken: give windows back, and write what answers the peer's own frames."""
+        """A burst of received frames was handled: return flow-control credit, and write replies to control frames."""
         if self.taken > self._portion:  # what is not told is so little that the peer has most of the window
             taken, self.taken = self.taken, 0
             self._h2.give_back(taken)
@@ -124,7 +123,7 @@ class FrameOutput:
     # Of streams.
 
     def acknowledge(self, stream_id: int, size: int) -> None:
-        """Let the peer send `size` bytes more."""
+        """Allow the peer to send `size` bytes more."""
         if size:
             self._h2.acknowledge_received_data(size, stream_id)
             self.flush()
@@ -134,7 +133,7 @@ class FrameOutput:
         self._h2.give_back_to_stream(size, stream_id)
 
     def refuse_stream(self, stream_id: int) -> None:
-        """Nothing of the request was done: the peer may try it again, elsewhere."""
+        """Refuse a request of which nothing was processed: the peer may retry it elsewhere (REFUSED_STREAM)."""
         with contextlib.suppress(StreamClosedError):  # it is reset as well, in the same burst
             self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
 
@@ -178,7 +177,7 @@ class FrameOutput:
                     raise StreamClosedError(stream_id)
 
     def _note_data_sent(self) -> None:
-        """A frame of data has been made."""
+        """A DATA frame was made."""
 
     # Of the connection.
 

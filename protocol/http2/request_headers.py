@@ -1,4 +1,4 @@
-"""Header blocks of requests: decoded, checked and understood once for all that are the same.
+"""HPACK decoding of request headers, with a cache by header block.
 
 A client's calls differ in their messages, and their header blocks are the same few bytes: references into HPACK's
 table. What such a block says depends on the table alone, so it holds until the table changes. Source: RFC 7541.
@@ -28,12 +28,12 @@ _OF_TRAILERS = _OF_REQUEST._replace(is_trailer=True)
 
 
 class MalformedHeadersError(ProtocolError):
-    """Headers that no request, or no end of one, may have: its stream's error, and not the connection's (RFC 9113,
+    """Headers that are invalid in a request or its trailers: a stream error, not a connection error (RFC 9113,
     8.1.1)."""
 
 
 class _WatchedTable(HeaderTable):
-    """Knows whether it has changed."""
+    """An HPACK table that records whether it has changed."""
 
     has_changed = False
 
@@ -90,7 +90,7 @@ class RequestHeaders(Generic[T]):
         return found
 
     def trailers(self, block: bytes) -> None:
-        """Take note of the headers behind a request's data.
+        """Decode and check trailers.
 
         Raises:
             MalformedHeadersError, DenialOfServiceError, ProtocolError: as for `request`.
@@ -98,7 +98,7 @@ class RequestHeaders(Generic[T]):
         _checked(self._decoded(block), _OF_TRAILERS)
 
     def skip(self, block: bytes) -> None:
-        """Take note of headers of a stream that is gone; they may change the table."""
+        """Decode headers of a stream that is gone; they may change the table."""
         self._decoded(block)
 
     def _decoded(self, block: bytes) -> Headers:

@@ -1,4 +1,4 @@
-"""Header blocks of responses, encoded once for all that are the same.
+"""HPACK encoding of response headers, with a cache of header blocks.
 
 Only headers with few values go into HPACK's table, so it stops changing after the first responses, and from then on a
 block that was encoded once may be sent again as it is. Source: RFC 7541.

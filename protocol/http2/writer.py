@@ -1,5 +1,6 @@
-"""All bytes to the peer of one connection. What is put while a write is under way, or in one burst of work, leaves in
-one write; what is so large that joining it with more gains nothing leaves at once."""
+"""Writer of a connection: one task writes what several producers put, joined into few writes. What is put while a write
+is under way, or in one burst of work, leaves in one write; what is so large that joining it with more gains nothing
+leaves at once."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Writer:
         self._has_ended = trio.Event()
 
     def put(self, data: Sequence[Buffer]) -> None:
-        """Not to be changed until it is written."""
+        """Queue bytes, which must not change until they are written."""
         self._output += data
         self.backlog += sum(map(len, data))
         if self.backlog > _JOINED_SIZE and not self._is_writing:
@@ -42,7 +43,7 @@ class Writer:
             self._has_output.wake()
 
     def put_last(self, data: Sequence[Buffer]) -> None:
-        """As `put`, at the end of a burst of work: what has been put leaves at once, as far as it is taken."""
+        """As `put`, at the end of a burst: all queued bytes are written at once, as far as the kernel takes them."""
         self._output += data
         self.backlog += sum(map(len, data))
         if not self._is_writing:
@@ -100,7 +101,7 @@ class Writer:
         self._is_deaf = True
 
     def fail(self, error: Exception) -> None:
-        """Something was to be put, and is lost: nothing that comes behind it makes sense to the peer."""
+        """Bytes were lost: nothing that follows makes sense to the peer, so `run` raises this."""
         self._failure = error
         self._has_output.wake()
 

@@ -1,1 +1,1 @@
-"""Sockets and the event loop: the poller, listeners, TLS, transports, and replies that leave in one burst."""
+"""Sockets and the event loop: poller, listeners, TLS, transports, and batched replies."""

@@ -1,4 +1,4 @@
-"""How the poller waits: it looks again and again for a moment, where what it waits for has come so soon lately.
+"""Busy polling: spins on `epoll` for a moment before sleeping, where recent waits were short.
 
 To wake a process that sleeps takes the one that does it some 15 us on a virtual machine, and it starts 25 us late, on a
 processor that has gone to rest: before each request, and before each answer of a worker. Those take little more. A
@@ -23,10 +23,10 @@ _REST = 0.02  # seconds; after that it tries again
 
 
 class BusyPolling:
-    """`limit`, in seconds, is for how long it looks, if waits have been shorter lately; 0 for never.
+    """`limit`, in seconds, is for how long it spins, if recent waits were shorter; 0 for never.
 
-    All servers of a run of Trio wait here together, since a thread can wait in one place only; so the largest of
-    their limits holds.
+    All servers of a run of Trio share it, since a thread can wait in one place only; so the largest of their limits
+    holds.
     """
 
     def __init__(self, look: Callable[[float, int], Events]) -> None:
@@ -38,7 +38,7 @@ class BusyPolling:
 
     @contextmanager
     def limited_to(self, seconds: float) -> Iterator[None]:
-        """For as long as a server runs: it wants waits of so many seconds to be spent looking."""
+        """Within this block a server asks for waits of so many seconds to be spent spinning."""
         self._limits.append(seconds)
         self.limit = max(self._limits)
         try:
@@ -52,7 +52,7 @@ class BusyPolling:
         self.limit = 0.0
 
     def wait(self, timeout: float, most: int) -> Events:
-        """As `select.epoll.poll`: what has happened as soon as anything has, or nothing after so many seconds."""
+        """As `select.epoll.poll`: returns events as soon as there are any, or nothing after so many seconds."""
         if not self.limit:
             return self._look(timeout, most)
         look, now = self._look, time.perf_counter

@@ -1,4 +1,4 @@
-"""The end of a listening socket without a loss: connections that the kernel has made are all accepted before it closes.
+"""Closes a listening socket without resetting connections: accepts all that the kernel has completed before it closes.
 
 A socket that is closed while connections wait to be accepted resets them, and their clients lose what they have sent.
 So the kernel is first told to leave new clients unanswered (a packet filter on the socket that drops SYN, which needs
@@ -39,8 +39,8 @@ _DROP_SYN = (
 
 
 async def refuse_more(listeners: Sequence[trio.SocketListener]) -> None:
-    """Returns when a running accept loop has had the time to take all connections that will ever come. Where the system
-    cannot do that it returns at once, and the last connections may be lost."""
+    """Returns when a running accept loop has had time to accept all connections that will ever come. Where the system
+    does not support that it returns at once, and the last connections may be reset."""
     holds_off = [_drops_syn(listener.socket) for listener in listeners]
     if not all(holds_off):
         return

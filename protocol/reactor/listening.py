@@ -1,4 +1,4 @@
-"""Listening sockets for the edges."""
+"""Opens the listening sockets of the edges."""
 
 from __future__ import annotations
 

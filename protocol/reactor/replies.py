@@ -1,6 +1,6 @@
-"""Replies that actors give to an edge by a call: those that are there are taken together, each by its connection.
+"""Replies: the queue in which actors leave the replies of an edge, delivered together in bursts.
 
-    actor -> [answers] -> connection -> client
+    actor -> [replies] -> connection -> client
 
 So the actors go on with the next batch before the answers of the last one are encoded and sent, and many answers of a
 connection leave in one write.
@@ -24,10 +24,10 @@ from protocol.sync.wakeup import Wakeup
 
 class Answered(Protocol):
     def deliver(self) -> None:
-        """Send the answer; must not wait."""
+        """Send the reply; must not wait."""
 
     def fail(self, error: Exception) -> None:
-        """`deliver` has raised this, a defect: end what waits for the answer, with an error where that can still be
+        """`deliver` has raised this, a defect: end what waits for the reply, with an error where that can still be
         sent."""
 
 
@@ -46,7 +46,7 @@ class Replies:
         self.left = 0  # to be delivered behind the one that is
 
     def put(self, answered: Answered) -> None:
-        """Deliver it at the end of the burst, or else by the task."""
+        """Deliver a reply at the end of the burst, or else by the task."""
         if not (self._ready or self._bursts):
             self._arrived.wake()
         self._ready.append(answered)
@@ -55,7 +55,7 @@ class Replies:
         self._bursts += 1
 
     def end_burst(self) -> None:
-        """All that is there is delivered, unless a burst around this one will do that."""
+        """Deliver all that was put, unless a surrounding burst will do that."""
         try:
             if self._bursts == 1 and self._ready:
                 self._deliver()

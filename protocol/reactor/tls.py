@@ -1,4 +1,4 @@
-"""TLS for the edges: certificates from files, as the flags name them, into a context for a listener; and handshakes."""
+"""TLS contexts from certificate files, and handshakes on accepted connections."""
 
 from __future__ import annotations
 

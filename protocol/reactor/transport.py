@@ -1,6 +1,6 @@
-"""The bytes of one accepted connection, in and out: a plain socket, or a stream over one, as TLS is.
+"""Transport: bytes in and out of one accepted connection, a plain socket or TLS.
 
-    kernel -> [wire] -> an edge's connection -> [wire] -> kernel
+    kernel -> [transport] -> an edge's connection -> [transport] -> kernel
 
 Trio's `SocketStream` gives the loop a turn around each call, also where the kernel takes or has the bytes at once. Here
 a plain socket is tried first, and only where it is not ready the task waits; what a request costs is counted in turns.

@@ -1,4 +1,4 @@
-"""A signal that one task waits for, once: `trio.Event`, for any number of them, costs several times as much."""
+"""Signal: a one-shot event with one waiting task, at a fraction of the cost of `trio.Event`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One task wakes another: what a parking lot does, at a fraction of its cost on the main road."""
+"""Wakeup: a parking lot for one task, at a fraction of the cost of `trio.lowlevel.ParkingLot`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import trio
 
 
 class Wakeup:
-    """For one task. `wait` ends with the next `wake`; one that comes while nobody waits is forgotten, so that who waits
-    looks at what it waits for before and after."""
+    """For one task. `wait` ends with the next `wake`; a `wake` without a waiting task is lost, so the task checks its
+    condition before and after."""
 
     __slots__ = ("_waiting",)
 
@@ -30,8 +30,8 @@ class Wakeup:
 
 
 class WaitingTasks:
-    """Any number, for the same thing. The one that began to wait last is woken first: what it used last is nearest to
-    the processor. `waiting` are those that wait."""
+    """Any number of tasks that wait for the same thing. The one that began to wait last is woken first, as its memory
+    is in the cache. `waiting` are those that wait."""
 
     __slots__ = ("waiting",)
 
