@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +36,38 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add a page for each file outside `docs/` that a page links to, and for those that these link to."""
-    waiting = [(DOCS / file.src_uri, file.src_uri) for file in files.documentation_pages()]
-    waiting += [(ROOT / path, uri) for path, uri in PAGES.items()]
-    done = {uri for _, uri in waiting}
-    for path, uri in PAGES.items():
-        files.append(File.generated(config, uri, content=(ROOT / path).read_text()))
-    for name in ASSETS:
-        files.append(File.generated(config, f"assets/{name}", content=(Path(__file__).parent / name).read_text()))
-    while waiting:
-        source, _ = waiting.pop()
-        for target in linked(source):
-            uri = page_of(target)
-            if uri not in done and not target.is_relative_to(DOCS):
-                done.add(uri)
-                files.append(File.generated(config, uri, content=shown(target)))
-                waiting.append((target, uri))
+    """Add the pages of files outside `docs/`, and to the last section of the navigation what it names nowhere."""
+    uris = [file.src_uri for file in files.documentation_pages()]
+    named = set(named_in(config.nav))
+    (last,) = config.nav[-1].values()
+    last.extend(uri for uri in uris if uri not in named)
+    contents = {uri: (ROOT / path).read_text() for path, uri in PAGES.items()}
+    contents.update((f"assets/{name}", (Path(__file__).parent / name).read_text()) for name in ASSETS)
+    contents.update(repository_pages([*(DOCS / uri for uri in uris), *(ROOT / path for path in PAGES)]))
+    for uri, content in contents.items():
+        files.append(File.generated(config, uri, content=content))
     return files
+
+
+def named_in(nav: Any) -> Iterator[str]:
+    """The pages of a part of the navigation."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for each in nav.values() if isinstance(nav, dict) else nav:
+            yield from named_in(each)
+
+
+def repository_pages(sources: list[Path]) -> dict[str, str]:
+    """Pages for the files outside `docs/` that these link to, and for those that they link to in turn."""
+    pages: dict[str, str] = {}
+    while sources:
+        for target in linked(sources.pop()):
+            uri = page_of(target)
+            if uri not in pages and uri not in PAGES.values() and not target.is_relative_to(DOCS):
+                pages[uri] = shown(target)
+                sources.append(target)
+    return pages
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:

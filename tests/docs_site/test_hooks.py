@@ -17,6 +17,18 @@ def hooks(site_module: Callable[[str], Any]) -> Any:
     return site_module("hooks")
 
 
+def test_a_page_that_the_navigation_does_not_name_comes_last(hooks: Any) -> None:
+    nav = [{"Start": ["index.md", {"Two": [{"A": "a.md"}]}]}, {"Inside": [{"B": "b.md"}]}]
+    assert list(hooks.named_in(nav)) == ["index.md", "a.md", "b.md"]
+
+
+def test_linked_files_have_pages_and_what_they_link_to(hooks: Any) -> None:
+    found = hooks.repository_pages([hooks.DOCS / "backends" / "custom.md"])
+    folder = "repository/examples/custom_backend"
+    assert {f"{folder}/README.md", f"{folder}/linear_backend.py.md", f"{folder}/models/index.md"} <= found.keys()
+    assert not found.keys() & {"index.md", "backends/custom.md"}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "loads"),
     [

@@ -16,7 +16,15 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("actors", "backends", "protocol", "repository", "trioton")
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 # Pages for those who change Trioton itself; all others are for those who use it.
-INSIDE = {"architecture.md", "benchmarks.md", "contributing.md", "glossary.md", "modules.md", "performance.md"}
+INSIDE = {
+    "architecture.md",
+    "benchmarks.md",
+    "contributing.md",
+    "design.md",
+    "glossary.md",
+    "modules.md",
+    "performance.md",
+}
 PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "examples").rglob("*.md")]
     + [path for path in (ROOT / "docs").rglob("*.md") if path.name not in INSIDE]
