@@ -196,6 +196,10 @@ class DirectInference:
         failed = FailedRequest(head.model_name, version)
         self._services.failure_log.note("HTTP infer", status, error, lambda: failed)
 
+    def note_refused_head(self, error: ServerError, status: object) -> None:
+        """Log that a request is refused by what is known of it when its head has come, or a part of that."""
+        self._services.failure_log.note("HTTP request", status, error, FailedRequest)
+
     def close(self, request: DirectRequest) -> None:
         """It is answered, or what is left of that needs nothing that it holds."""
         self._services.memory.held -= request.size

@@ -55,8 +55,8 @@ class Http2Client:
     ) -> None:
         self._socket.close()
 
-    def post(self, path: str, body: bytes, *, is_grpc: bool = False) -> int:
-        """Send a request; returns its stream."""
+    def post(self, path: str, body: bytes, *, is_grpc: bool = False, has_more: bool = False) -> int:
+        """Send a request, or its beginning where it `has_more`; returns its stream."""
         stream = self._h2.get_next_available_stream_id()
         headers = [(":method", "POST"), (":scheme", "http"), (":authority", self._authority), (":path", path)]
         if is_grpc:
@@ -64,7 +64,7 @@ class Http2Client:
         else:
             headers += [("content-length", str(len(body)))]
         self._h2.send_headers(stream, headers)
-        self._h2.send_data(stream, body, end_stream=True)
+        self._h2.send_data(stream, body, end_stream=not has_more)
         self.responses[stream] = Response()
         self._flush()
         return stream

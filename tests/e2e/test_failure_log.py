@@ -6,6 +6,7 @@ import json
 import queue
 import re
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +18,10 @@ from tritonclient.utils import InferenceServerException
 
 from protocol.failure_log import LINES_PER_SECOND
 from tests.e2e.client import Client
+from tests.e2e.http2_client import Http2Client
 from tests.e2e.raw import infer_bytes, post
 from tests.e2e.repository import PYTHON_MODELS
-from tests.e2e.server_process import ServerProcess
+from tests.e2e.server_process import TIMEOUT_SECONDS, ServerProcess, eventually
 
 RAISE = {"ACTION": np.array([b"raise"], np.object_)}
 REFUSE = {"ACTION": np.array([b"error"], np.object_)}
@@ -167,3 +169,37 @@ def test_other_calls_and_other_levels_leave_none(server: ServerProcess) -> None:
     assert "unseen" not in server.log
     assert "absent_metadata" not in server.log
     assert "status 405" not in "".join(re.findall(r"[^\n]*failed:[^\n]*", server.log))
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that takes two calls on a connection, and whose log has no other lines than those of a test."""
+    models = tmp_path_factory.mktemp("narrow")
+    shutil.copytree(PYTHON_MODELS / "slow", models / "slow", ignore=shutil.ignore_patterns("__pycache__"))
+    with ServerProcess("--grpc-max-concurrent-streams=2", "--log-verbose=1", repository=models) as process:
+        assert process.addresses
+        yield process
+
+
+def test_a_request_whose_head_is_too_large(narrow: ServerProcess) -> None:
+    """Over HTTP/1 and HTTP/2: nothing of it is known but that."""
+    host, _, port = narrow.addresses["http"].rpartition(":")
+    line = r"HTTP request failed: model '', version 'latest', id '', status 431: the request's line and headers exceed"
+    with socket.create_connection((host, int(port)), TIMEOUT_SECONDS) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nx: " + b"x" * 70_000 + b"\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 431 ")
+    narrow.wait_for_line(line)
+    with httpx.Client(http1=False, http2=True, trust_env=False) as over_http2:
+        url = f"http://{narrow.addresses['http']}/v2/models/slow/infer"
+        assert over_http2.post(url, headers={"x": "x" * 70_000}, content=b"{}").status_code == 431
+    assert eventually(lambda: len(re.findall(line, narrow.log)) == 2)
+
+
+def test_calls_that_are_one_too_many_on_a_connection(narrow: ServerProcess) -> None:
+    """They are refused by a reset, of which clients say little."""
+    begun = b"\0\0\0\1\0x"
+    with Http2Client(narrow.addresses["grpc"], window=0) as client:
+        for _ in range(4):  # the first two wait for the rest of their messages
+            client.post("/inference.GRPCInferenceService/ModelInfer", begun, is_grpc=True, has_more=True)
+        client.read_until(lambda: sum(each.reset_code is not None for each in client.responses.values()) == 2)
+    narrow.wait_for_line(r"gRPC ModelInfer failed: .*, status UNAVAILABLE: 2 calls are in progress on this connection")

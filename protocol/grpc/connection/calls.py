@@ -166,9 +166,11 @@ class Calls:
         if len(self) >= self._limits.max_concurrent_streams:
             # Some are reset, but their handlers not gone.
             self._out.count_refusal("max_concurrent_streams")
+            self._note_refused(head, f"{len(self)} calls are in progress on this connection, which is the maximum")
             self._out.refuse_stream(stream_id)
             self._owner.count_control_frame()
         elif self.refuses:
+            self._note_refused(head, "the connection ends, and its client has been told so")
             self._out.refuse_stream(stream_id)
         elif head.handler is None:
             if head.limit is not None:
@@ -181,6 +183,10 @@ class Calls:
             response = error_response(error, head.method)
             note_failure(self._shared.failure_log, head.method, error)
             self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
+
+    def _note_refused(self, head: RequestHead, reason: str) -> None:
+        """Log a call that is refused by a reset of its stream, which says nothing but that."""
+        note_failure(self._shared.failure_log, head.method, Unavailable(f"{reason}; the client may try it again"))
 
     def on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)

@@ -19,7 +19,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
 from protocol.access.control import NO_KEYS
-from protocol.errors import Internal, Overloaded
+from protocol.errors import Internal, Overloaded, ServerError, Unavailable
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
 from protocol.http.errors import LimitError, TooManyStreams, error_reply
 from protocol.http.exchange import App
@@ -38,6 +38,9 @@ from protocol.messages import Buffer
 STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 1 << 24
 
+
+# Why a request is refused that its client may try again.
+CONNECTION_ENDS = "the connection ends, and its client has been told so; another connection may be opened"
 
 ExchangeHandler: TypeAlias = Callable[[Http2Exchange], Awaitable[None]]
 
@@ -194,12 +197,14 @@ class Http2Streams:
     def _refuse(self, event: events.RequestReceived, request: RequestHead) -> None:
         stream_id, head = event.stream_id, request.head
         if self.refuses:
+            if self._direct is not None:
+                self._direct.note_refused_head(Unavailable(CONNECTION_ENDS), "REFUSED_STREAM")
             self.out.refuse_stream(stream_id)
             return
         if head.is_malformed:
             self.out.reset(stream_id, ErrorCodes.PROTOCOL_ERROR)
             return
-        error = head.refusal
+        error: ServerError | None = head.refusal
         code = ErrorCodes.CANCEL
         if error is None:  # perhaps it was opened before the client knew how many there may be
             self._owner.count_control_frame()
@@ -207,8 +212,11 @@ class Http2Streams:
         if isinstance(error, LimitError):
             self._on_limit(error.limit)
         reply = error_reply(error)
-        if request.plain is not None and self._direct is not None:
-            self._direct.note_refusal(request.plain, error, reply.status)
+        if self._direct is not None:
+            if request.plain is not None:
+                self._direct.note_refusal(request.plain, error, reply.status)
+            else:
+                self._direct.note_refused_head(error, reply.status)
         self.out.refuse(stream_id, reply, has_ended=event.stream_ended, code=code)
 
     def on_data(self, event: events.DataReceived) -> None:
