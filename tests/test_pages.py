@@ -226,13 +226,10 @@ def test_grpc_methods() -> None:
 
 def test_environment_variables() -> None:
     """Each stands in a module as it is, or is a flag's."""
+    pattern = r"\b(?:TRITONSERVER|TRITON|TRIOTON)_[A-Z0-9_]*[A-Z0-9]\b"
     of_flags = {f"TRIOTON_{flag[2:].replace('-', '_').upper()}" for flag in flags()}
-
-    def is_there(name: str) -> bool:
-        return name in of_flags or re.search(rf"\b{name}\b", sources()) is not None or name in FOREIGN_VARIABLES
-
-    variables = in_code(r"\b(?:TRITONSERVER|TRITON|TRIOTON)_[A-Z0-9_]*[A-Z0-9]\b")
-    assert told((page, name) for page, name in variables if not is_there(name)) == []
+    known = {*of_flags, *re.findall(pattern, sources()), *FOREIGN_VARIABLES}
+    assert told((page, name) for page, name in in_code(pattern) if name not in known) == []
 
 
 def test_targets_of_make() -> None:

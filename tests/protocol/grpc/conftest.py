@@ -12,7 +12,8 @@ from tests.protocol.grpc.drivers import driver
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marks = metafunc.definition.iter_markers("parametrize")
     if "serving" in vars(metafunc.module) and not any(mark.args[0] == "has_fast_path" for mark in marks):
-        metafunc.parametrize("has_fast_path", [True, False], indirect=True, ids=["fast", "task"])
+        by_tasks = pytest.param(False, marks=pytest.mark.slow, id="task")
+        metafunc.parametrize("has_fast_path", [pytest.param(True, id="fast"), by_tasks], indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,7 @@ Serve: TypeAlias = Callable[..., Awaitable[Served]]
 only_fast_path = pytest.mark.parametrize("has_fast_path", [True], indirect=True, ids=["fast"])
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "task"])
+@pytest.fixture(params=[pytest.param(True, id="fast"), pytest.param(False, id="task", marks=pytest.mark.slow)])
 def has_fast_path(request: pytest.FixtureRequest) -> bool:
     """Every test of a server runs twice: plain requests are answered alike by callbacks and by tasks."""
     return bool(request.param)
