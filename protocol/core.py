@@ -1,4 +1,4 @@
-"""The narrow interface that both edges call, and the records it answers with.
+"""The interface between the edges and the server (`InferenceCore`), and the records that it returns.
 
 `actors.core.server_core` implements it; the edges never see more of the server than this. Every method raises only
 `protocol.errors.ServerError`; calls are cancelled by the caller's cancel scope. A request that is cancelled in that
@@ -100,7 +100,7 @@ class InferBatchStatistics:
 
 @dataclass(frozen=True, slots=True)
 class InferResponseStatistics:
-    """Of the responses that had one place among their requests' responses."""
+    """Statistics of the responses that had one index within their requests."""
 
     compute_infer: StatisticDuration = StatisticDuration()
     compute_output: StatisticDuration = StatisticDuration()
@@ -149,10 +149,10 @@ class LoadParameters:
 
 
 class AnswerTo(Protocol):
-    """A reply channel: where the only answer to a request goes."""
+    """A reply channel: the receiver of the only reply to a request."""
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
-        """Take the answer. Called by an actor, so what there is to do with it is done elsewhere, and nothing raises."""
+        """Receive the reply. Called by an actor: must not raise, and leaves longer work to others."""
 
 
 class Submitted(Protocol):
@@ -166,7 +166,7 @@ class Submitted(Protocol):
     def arrival(self) -> float: ...
 
     def end(self) -> None:
-        """The answer has come."""
+        """The reply was received."""
 
     def give_up(self) -> None:
         """Cancel the request, in whatever state it is: no answer is given from now on, and what has not begun will
@@ -186,11 +186,11 @@ class InferenceCore(Protocol):
         """Whether a version is loaded and all of its instances' backends are alive."""
 
     async def check_ready(self) -> bool:
-        """As `is_ready`, and under strict readiness every model that has an opinion on it is asked."""
+        """As `is_ready`, and under strict readiness every model that defines `is_ready` is asked."""
         ...
 
     async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
-        """As `is_model_ready`, and a model that has an opinion on it is asked. Takes a few seconds at most."""
+        """As `is_model_ready`, also asking a model that defines `is_ready`. Takes a few seconds at most."""
         ...
 
     def server_metadata(self) -> ServerMetadata: ...
@@ -204,7 +204,7 @@ class InferenceCore(Protocol):
         """Statistics of one model's version(s), or of all ready models where `name` is empty."""
 
     async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
-        """Looks at the repositories anew, so models that were never loaded are listed too."""
+        """Lists the repositories afresh, so models that were never loaded are listed too."""
         ...
 
     async def load_model(self, name: str, parameters: LoadParameters = LoadParameters()) -> None:  # noqa: B008 (frozen)
@@ -214,14 +214,14 @@ class InferenceCore(Protocol):
         """Returns when unloading has begun; requests in flight finish."""
 
     def repositories(self) -> Sequence[ModelRepository]:
-        """Those that models are looked for in."""
+        """The registered model repositories."""
         ...
 
     async def register_repository(self, repository: ModelRepository) -> None:
-        """From now on its models are found; none is loaded by that."""
+        """Register a repository; none of its models is loaded by that."""
 
     async def unregister_repository(self, path: str) -> None:
-        """Its models are found no more; those that serve go on."""
+        """Unregister a repository; those of its models that serve go on."""
 
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         """Whether a model answers a request with any number of responses, so that `infer` cannot serve it."""

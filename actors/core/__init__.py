@@ -1,1 +1,1 @@
-"""The core: one object that both protocol edges call, and what it knows about requests in flight."""
+"""The core: the object that both edges call, and the requests in flight."""

@@ -1,4 +1,4 @@
-"""Descriptions: what the server and its models say of themselves when a client asks.
+"""Metadata, configurations and statistics of the server and its models, as clients see them.
 
 Consulted by the core.
 """

@@ -1,6 +1,6 @@
 """Requests in flight that have an id, so that a client can cancel them by it.
 
-Consulted by the core. A request is stopped as if its client had gone: by its submission, or, where it answers with a
+Consulted by the core. A request is cancelled as if its client had gone: by its submission, or, where it answers with a
 stream of responses, by the cancel scope of the task that takes them.
 """
 
@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class InFlight:
-    """One server's requests by model (the name that the client gave) and id. Ids need not be unique."""
+    """The requests of one server by model (the name that the client gave) and id. Ids need not be unique."""
 
     # Each with the version that it runs on.
     _requests: dict[tuple[str, str], dict[trio.CancelScope | Submission, int]] = field(default_factory=dict)
 
     async def run(self, request: InferenceRequest, version: int, call: Awaitable[T]) -> T:
-        """What the call gives, which runs on that version of the model.
+        """The result of the call, which runs on that version of the model.
 
         Raises:
-            Cancelled: `cancel` has stopped it.
+            Cancelled: `cancel` has cancelled it.
         """
         key = request.model_name, request.id
         with trio.CancelScope() as scope:
@@ -41,7 +41,7 @@ class InFlight:
         raise cancelled(request)
 
     def add(self, submission: Submission) -> None:
-        """Until it is removed."""
+        """Register a request, until it is removed."""
         name, version = submission.accepted
         self._requests.setdefault((name, submission.request.id), {})[submission] = version
 
@@ -55,8 +55,8 @@ class InFlight:
             del self._requests[key]
 
     def cancel(self, model: str, request_id: str, version: int = LATEST_VERSION) -> int:
-        """Stop the requests of this id, on one version or on all; returns how many there were that nobody had stopped
-        before. Each is answered with `Cancelled`, soon after at the latest."""
+        """Cancel the requests of this id, on one version or on all; returns how many there were that had not been
+        cancelled before. Each is answered with `Cancelled`, soon after at the latest."""
         found = [
             request
             for request, its_version in self._requests.get((model, request_id), {}).items()

@@ -1,4 +1,4 @@
-"""Model calls: the server's models as other models call them (`backends.services.ModelCaller`).
+"""Model calls (BLS): inference and model control on behalf of models (`backends.services.ModelCaller`).
 
 Flow: model instance → backend → [model calls] → model → …, in a task of the backend's. A call goes the same way as a
 client's request: it is scheduled, batched, counted and cached. Calls that accepted requests make are answered also
@@ -61,7 +61,7 @@ class ModelCalls:
             await manager.unload(name, unload_dependents=unload_dependents)
 
     def _leased(self, request: InferenceRequest) -> AbstractAsyncContextManager[None]:
-        """Around a call, so that its model is not unloaded for the memory budget."""
+        """Within this block, the called model is not evicted for the memory budget."""
         residence = self._manager().residence
         if residence is None:
             return nullcontext()

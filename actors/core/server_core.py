@@ -1,7 +1,7 @@
-"""The core: what both edges call (`protocol.core.InferenceCore`), answered by the actors.
+"""The core: implements `protocol.core.InferenceCore` on the model manager and its servables.
 
-Flow: edge → [core] → model → scheduler → model instance. The core itself is thin: it finds the model, says whether
-the server takes requests, and asks others what models say of themselves (`descriptions.py`).
+Flow: edge → [core] → model → scheduler → model instance. The core itself is thin: it finds the model, says whether the
+server takes requests, and asks others what models say of themselves (`descriptions.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["ControlMode", "CoreSettings", "ServerCore"]
 
 
 class ServerCore:
-    """One server's models. `run` owns them all; the other methods may be called while it runs."""
+    """The models of one server. `run` owns them all; the other methods may be called while it runs."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ServerCore:
             await resources.close()
 
     def turn_unready(self) -> None:
-        """Say from now on that the server is not ready, and go on answering: who balances load looks elsewhere."""
+        """Report not ready from now on, and go on answering: load balancers then send requests elsewhere."""
         self._is_unready = True
 
     def stop(self, *, finishes_sequences: bool = False) -> None:
@@ -115,21 +115,21 @@ class ServerCore:
         self._stop_if_done()
 
     def is_answered(self) -> bool:
-        """Whether everything is answered that was accepted before `stop`. A sequence that falls idle ends without a
-        word, so whoever stops the server asks again and again."""
+        """Whether everything that was accepted before `stop` is answered. A sequence that times out sends no event, so
+        this is polled."""
         self._stop_if_done()
         return self._stop.is_set()
 
     async def wait_answered(self) -> None:
-        """Until everything is answered that was accepted before `stop`."""
+        """Wait until everything that was accepted before `stop` is answered."""
         await self._stop.wait()
 
     def accepted(self) -> Mapping[tuple[str, int], int]:
-        """How many requests clients wait for, by model and version."""
+        """How many requests are in flight, by model and version."""
         return dict(self._accepted)
 
     def _stop_if_done(self) -> None:
-        """No model may go before the last request, which may still call any of them."""
+        """No model is unloaded before the last request has ended, which may still call any of them."""
         if self._is_stopping and not self._accepted and not (self._finishes_sequences and self.open_sequences()):
             self._stop.set()
 
@@ -138,7 +138,7 @@ class ServerCore:
         return {} if self._manager is None else self._manager.open_sequences()
 
     def snapshots(self) -> Sequence[VersionSnapshot]:
-        """Every loaded version, for the metrics."""
+        """A snapshot of every loaded version, for the metrics."""
         return [] if self._manager is None else self._manager.snapshots()
 
     def residence(self) -> ResidenceSnapshot | None:
@@ -324,7 +324,7 @@ class ServerCore:
         return self._find(name, version).labels.get(output, ())
 
     def _find(self, name: str, version: int) -> Servable:
-        """A model that serves; while the server stops and its models go, that is the reason and not their absence."""
+        """A model that serves; while the server stops, that is the reason given and not that the model is gone."""
         manager = self._manager
         if manager is None:
             raise self._not_running()

@@ -1,4 +1,4 @@
-"""Core settings: what the core needs to know, and the model manager that is made from it.
+"""Settings of the core, and the model manager that is made from them.
 
 Flow: command line → [core settings] → core → model manager. Others have `CoreSettings` from `actors.core.server_core`.
 """

@@ -1,1 +1,1 @@
-"""A loaded model version: its pool of supervised instances, its submissions, and models that only split traffic."""
+"""Model versions: servables of three kinds, their instance pools, and the requests submitted to them."""

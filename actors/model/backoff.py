@@ -1,4 +1,4 @@
-"""How long to wait before a model instance that died is started again."""
+"""Restart back-off: how long to wait before a dead model instance is restarted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RestartBackoff:
         return max(self._taken - self.burst, 0.0) * self.refill_seconds
 
     def grown(self) -> float:
-        """Seconds to wait after a try that came to nothing."""
+        """Seconds to wait after a failed attempt."""
         delay = self._next or self.first_seconds
         self._next = min(delay * 2, self.most_seconds)
         return delay

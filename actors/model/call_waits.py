@@ -1,10 +1,10 @@
-"""Call waits: which models wait for which, while models call each other, so that a wait that cannot end is refused.
+"""Wait graph of model calls (BLS): refuses a call that could never end, since models would wait for each other.
 
 Consulted by the core's model calls and by the models. Plain state, changed between two checkpoints.
 
-A batch that calls another model holds a place of its instance until the answer is there. If every instance of the
+A batch that calls another model occupies a slot of its instance until the response is there. If every instance of the
 called model is held in that way by batches that wait, directly or through others, for this very call, no answer can
-come: the call that would close such a cycle is refused. Others are not: a batch that waits for nobody will end. An
+come: the call that would close such a cycle is refused. Others are not: a batch that waits for no other will end. An
 instance that needs resources of the rate limiter is held as well by those batches that hold too much of them.
 """
 
@@ -39,23 +39,23 @@ class CalledModel(Protocol):
 
 
 class SharedResources(Protocol):
-    """What the rate limiter knows; `actors.instance.rate_limiter.RateLimiter` is one."""
+    """What is needed of the rate limiter; `actors.instance.rate_limiter.RateLimiter` implements it."""
 
     def claims(self, source: object) -> Mapping[str, Claim]:
-        """Of those instances with this source that need any resources, by their names."""
+        """The claims of those instances with this source that need any resources, by their names."""
 
     def count(self, pool: Pool) -> int:
-        """All units that there are."""
+        """The total of each resource."""
 
 
 class EndlessWait(Unavailable):
-    """A call that could never be answered."""
+    """A call that could never be answered (deadlock)."""
 
 
 @dataclass(eq=False, slots=True)
 class CallWaits:
-    """One server's waiting batches, and the models that each of them waits for, as often as it does. `resources` are
-    there where the rate limiter is on."""
+    """The waiting batches of one server, and the models that each of them waits for, with multiplicity. `resources`
+    exist where the rate limiter is on."""
 
     resources: SharedResources | None = None
     _waits: dict[Execution, list[CalledModel]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class CallWaits:
     _callers: dict[int, int] = field(default_factory=dict)
 
     def add(self, caller: Execution, target: CalledModel) -> None:
-        """Raises EndlessWait, and notes nothing, if the caller would wait for itself."""
+        """Raises EndlessWait, and records nothing, if the caller would wait for itself."""
         targets = self._waits.get(caller)
         if targets is None:
             targets = self._waits[caller] = []
@@ -103,8 +103,8 @@ class CallWaits:
         return {} if self.resources is None else self.resources.claims(source)
 
     def _is_taken(self, target: CalledModel, stuck: Iterable[Execution]) -> bool:
-        """Whether stuck batches hold every place of every instance, or what it needs to run, or one before which no
-        other is answered."""
+        """Whether stuck batches occupy every slot of every instance, or what it needs to run, or whether one precedes
+        it in an ordered model."""
         if not target.instance_count:
             return False  # it refuses by itself
         held: Counter[str] = Counter()
@@ -150,7 +150,7 @@ class CallWaits:
         return f"{begin} every instance of model '{target.name}' waits for the end of this call ({chain}); {help}"
 
     def _chain(self, caller: Execution, target: CalledModel) -> list[str]:
-        """One way from the caller back to itself, or to a model that is kept from running, by the models' names."""
+        """A cycle from the caller back to itself, or to a model that is kept from running, by the models' names."""
         names = [caller.model_name]
         here, seen = target, {caller}
         while here.source is not caller.source:

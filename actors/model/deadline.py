@@ -1,4 +1,4 @@
-"""The `timeout` parameter of a request as a deadline for all of it, where no queue policy takes it.
+"""Request deadline: the `timeout` parameter as a deadline for the whole request, where no queue policy uses it.
 
 Triton's dynamic batcher and sequence batcher have their own rules for it; with any other model it would have no effect.
 """
@@ -32,7 +32,7 @@ def queue_takes_timeout(config: ModelConfig) -> bool:
 
 
 async def within_timeout(request: InferenceRequest, call: Awaitable[T]) -> T:
-    """What the call gives, if that is in time; else it is cancelled, wherever it is.
+    """The result of the call, if that is in time; else it is cancelled, wherever it is.
 
     Raises:
         DeadlineExceeded: it was not.

@@ -1,4 +1,4 @@
-"""Deferred requests: those that must wait for more than a place in a queue, each in a task of its own.
+"""Deferred requests: those that must wait for more than the queue, each in a task of its own.
 
 Flow: servable → [deferred request] → scheduler, cache, composing models … → reply. What they wait for is a look-up in
 the response cache, a deadline, a copy from a device, an ensemble's steps, or a lease under the memory budget.
@@ -21,8 +21,8 @@ from protocol.messages import InferenceRequest, InferenceResponse
 
 
 class DeferredRequest(Submission, kw_only=True):
-    """One whose answer a task works out. Given up, or cancelled by its id, its scope is cancelled, and the task ends
-    soon after, without an answer."""
+    """A request that is answered by a task. Given up, or cancelled by its id, its scope is cancelled, and the task ends
+    soon after, without a reply."""
 
     reply_to: AnswerTo
     scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
@@ -38,7 +38,7 @@ class DeferredRequest(Submission, kw_only=True):
         self.scope.cancel()
 
     def answer(self, reply: Reply) -> None:
-        """Once; ignored when nobody wants it any more."""
+        """Send the reply, once; ignored when it is not wanted any more."""
         if not self.is_over:
             self.is_over = True
             self.reply_to.send_nowait(reply)
@@ -61,7 +61,7 @@ class DeferredRequests:
         self._nursery = nursery
 
     def close(self) -> None:
-        """No more are taken; the nursery waits for those that are there."""
+        """Accept no more; the nursery waits for those in progress."""
         self._nursery = None
 
     def submit(

@@ -1,4 +1,4 @@
-"""Instance plan: which instances of a model that serves can stay when its instance groups have changed.
+"""Instance plan: which instances stay, are added or removed when the instance groups of a loaded model change.
 
 Consulted by the model. A pure function.
 """

@@ -1,4 +1,4 @@
-"""Model instances: those of one loaded version, each kept alive, and exchanged when the instance groups change.
+"""Instance pool: the supervised instances of one model version, and their exchange when instance groups change.
 
 Flow: model → [model instances] → supervised instance → model instance. Owned by the model, and run in its nursery;
 tells the scheduler which instances go, and is told by the model when the scheduler has drained.
@@ -65,26 +65,26 @@ class ModelInstances:
 
     @property
     def active_count(self) -> int:
-        """Those that take requests, when all are loaded."""
+        """The number of instances that take requests, when all are loaded."""
         return sum(not spec.is_passive for spec in self.specs)
 
     @property
     def gpu(self) -> int | None:
-        """The GPU that all are on, if there is one such."""
+        """The GPU that all instances are on, if there is one such."""
         found = {spec.device_id if spec.kind is InstanceKind.GPU else None for spec in self.specs}
         return found.pop() if len(found) == 1 else None
 
     @property
     def can_update(self) -> bool:
-        """Whether there are any, and no resources are bound to them."""
+        """Whether there are instances, and no resources are bound to them."""
         return bool(self.specs) and self._limits is None
 
     async def check_ready(self) -> bool:
-        """Whether every backend, asked anew, says that it is ready."""
+        """Whether every backend is ready, asking the models themselves."""
         return await all_ready([backend.is_ready for backend in self._loaded.values()])
 
     def memory_usage(self) -> list[MemoryUsage]:
-        """What all of them hold, by type and device."""
+        """The memory that all instances hold, by type and device."""
         found: Counter[tuple[str, int]] = Counter()
         for name, backend in self._loaded.items():
             try:
@@ -101,7 +101,7 @@ class ModelInstances:
         await self._start(self.specs, nursery)
 
     def end(self) -> None:
-        """The scheduler has drained, and ends those that serve; none is filled in again."""
+        """The scheduler has drained, and ends those that serve; none is restarted."""
         self.is_over = True
         for each in self._supervised:
             each.end()
@@ -167,7 +167,7 @@ class ModelInstances:
                 limit.close()
 
     def _note_delay(self) -> None:
-        """A restart is put off: nobody is to wait for it, unless another one is under way."""
+        """A restart is delayed: requests must not wait for it, unless another one is under way."""
         if self._scheduler is not None and not any(
             each.is_coming for each in self._supervised if not each.spec.is_passive
         ):
@@ -201,7 +201,7 @@ class ModelInstances:
 
 
 def load_error(group: BaseExceptionGroup[BaseException], model: str) -> ServerError:
-    """The error of a failed load that tells most: a ServerError if there is one, else the first, named."""
+    """The most informative error of a failed load: a ServerError if there is one, else the first, named."""
     leaves = list(_leaves(group))
     for leaf in leaves:
         if isinstance(leaf, ServerError):

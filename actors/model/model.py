@@ -119,7 +119,7 @@ class Model(RunningVersion):
         return self._scheduler.live_count >= self._instances.active_count and not self._instances.is_over
 
     async def check_ready(self) -> bool:
-        """Whether it is ready, and every instance's model, asked anew, says so too (`backends.interface.Backend`)."""
+        """Whether it is ready, also asking every instance's model (`backends.interface.Backend`)."""
         return self.is_ready and (self.is_evicted or await self._instances.check_ready())
 
     @property
@@ -160,7 +160,7 @@ class Model(RunningVersion):
 
     @property
     def instance_count(self) -> int:
-        """Instances that live. Implements `actors.model.call_waits.CalledModel`, with `name` and `source`."""
+        """How many instances are alive. Implements `actors.model.call_waits.CalledModel`, with `name` and `source`."""
         return self._scheduler.live_count
 
     def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission:
@@ -210,7 +210,7 @@ class Model(RunningVersion):
         return is_final
 
     async def _hand_on(self, response: InferenceResponse, request: InferenceRequest, respond: Respond) -> bool:
-        """Returns whether it is the last one."""
+        """Pass a response on; returns whether it is the last one."""
         if request.trace is not None:
             request.trace.record_tensors(TENSOR_BACKEND_OUTPUT, response.outputs)
         await respond(response)

@@ -1,7 +1,8 @@
-"""Servable: what the rest of the server sees of one version of a model, whichever of the three kinds it is.
+"""Servable: the interface of one version of a model, of whichever kind: with instances, ensemble or traffic split.
 
 A model with instances (`actors.model.model.Model`), an ensemble (`actors.ensemble.ensemble.Ensemble`), or a traffic
-split (`actors.model.traffic_split.TrafficSplit`). The loader chooses by the configuration; nobody else asks which.
+split (`actors.model.traffic_split.TrafficSplit`). The loader chooses by the configuration; no other code depends on the
+kind.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ class ComposingModel(Protocol):
 
     @property
     def takes_device_tensors(self) -> bool:
-        """Whether inputs that lie on a device go on as they are."""
+        """Whether device tensors are accepted as inputs without a copy to the host."""
 
     @property
     def queue_takes_timeout(self) -> bool:
         """Whether a request's `timeout` limits its time in a queue; else it is a deadline for the whole request."""
 
     async def check_ready(self) -> bool:
-        """As `is_ready`, and every model that has an opinion on it is asked."""
+        """As `is_ready`, also asking every model that defines `is_ready`."""
         ...
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
@@ -93,7 +94,7 @@ class Servable(ComposingModel, Protocol):
         """As `protocol.core.InferenceCore.submit`."""
 
     def flush(self) -> None:
-        """Have run what was submitted to wait for this."""
+        """Run what was submitted with `later`."""
 
     def check(self, request: InferenceRequest) -> None:
         """Raises what is wrong with a request, as far as the configuration says."""
@@ -103,11 +104,11 @@ class Servable(ComposingModel, Protocol):
 
     @property
     def open_sequences(self) -> int:
-        """Those that have begun and not ended."""
+        """The sequences that have begun and not ended."""
 
     @property
     def pending_count(self) -> int:
-        """Requests that wait to be run."""
+        """The number of requests in the queue."""
 
     @property
     def has_work(self) -> bool:
@@ -120,8 +121,8 @@ class Servable(ComposingModel, Protocol):
         and unloaded."""
 
     def drain(self, *, lets_sequences_end: bool = False) -> None:
-        """Accept no more requests, finish those that are here, unload; `run` then returns. With `lets_sequences_end`
-        open sequences go on until they end."""
+        """Drain: accept no more requests, finish those that are here, unload; `run` then returns. With
+        `lets_sequences_end` open sequences go on until they end."""
 
     @property
     def is_over(self) -> bool:
@@ -132,7 +133,7 @@ class Servable(ComposingModel, Protocol):
         on to there."""
 
     def check_composing(self) -> ServerError | None:
-        """A model that this one is composed of was replaced: go by the new one. Returns why it cannot serve since."""
+        """A composing model was replaced: use the new one. Returns why it cannot serve since, if so."""
 
     @property
     def can_update_instances(self) -> bool:
@@ -161,7 +162,7 @@ class Servable(ComposingModel, Protocol):
         """The GPU that all instances are on, if there is one such."""
 
     def memory_usage(self) -> list[MemoryUsage]:
-        """What all instances hold, by type and device."""
+        """The memory that all instances hold, by type and device."""
 
     # For the metrics.
 
@@ -169,4 +170,4 @@ class Servable(ComposingModel, Protocol):
         """The version as the metrics show it; `is_only`: no other one of its name serves."""
 
     def routed(self) -> Sequence[tuple[str, str, str, int]]:
-        """Where requests were sent on to: target, its version (-1 for the latest), in which role, and how many."""
+        """Forwarded requests, for the metrics: target, its version (-1 for the latest), role, and count."""

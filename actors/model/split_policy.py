@@ -1,4 +1,4 @@
-"""Which target of a traffic split gets a request: plain and synchronous."""
+"""Traffic split policy: chooses the target of a request by weights. Plain and synchronous."""
 
 from __future__ import annotations
 

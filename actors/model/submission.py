@@ -1,4 +1,4 @@
-"""Handles of requests in progress: what the core gives whoever submits a request, to end it or to give it up.
+"""Handles of submitted requests, by which their submitter ends or cancels them.
 
 Flow: core → servable → [submission] → core → edge. There is one class for each state that a request can be in behind
 `protocol.core.InferenceCore.submit`: queued by a scheduler, waiting in a task (`actors.model.deferred`), forwarded to
@@ -27,15 +27,15 @@ Submit: TypeAlias = Callable[[InferenceRequest, AnswerTo], "Submission"]
 
 
 class Acceptance(Protocol):
-    """Who counts the requests that are under way."""
+    """The counter of requests in flight."""
 
     def answered(self, submission: Submission) -> None: ...
 
 
 class Submission(msgspec.Struct, eq=False):
     """One request in progress, or one that was refused: nothing is left to be given up. Implements
-    `protocol.core.Submitted`. `acceptance` is told when it has ended; `accepted` is the model's name as the client gave
-    it, and the version, under which it is counted there."""
+    `protocol.core.Submitted`. `acceptance` is notified when it has ended; `accepted` is the model's name as the client
+    gave it, and the version, under which it is counted there."""
 
     request: InferenceRequest
     arrival: float
@@ -59,7 +59,7 @@ class Submission(msgspec.Struct, eq=False):
         self.cancel_called = True
 
     def abandon(self) -> None:
-        """No answer is given from now on, and what has not begun will not."""
+        """Cancel the request: no reply is sent from now on, and what has not begun will not."""
 
 
 class QueuedSubmission(Submission, kw_only=True):
@@ -81,7 +81,7 @@ class QueuedSubmission(Submission, kw_only=True):
             self.give_up()
 
     def begin_wait(self, caller: Caller, target: CalledModel) -> None:
-        """Note who waits inside the server; raises ServerError if that would never end."""
+        """Record what waits inside the server; raises ServerError if that wait would never end."""
         caller.begin_wait(target)
         self._caller, self._target = caller, target
 

@@ -1,4 +1,4 @@
-"""Traffic split: a servable that has no instances of its own, and sends each request to one of its targets.
+"""Traffic split: a servable without instances, which forwards each request to one of its targets.
 
 Flow: core → [traffic split] → servable → … Started and owned by the model manager, as any model. Targets are looked up
 for each request, so they can be replaced and unloaded meanwhile. Copies to shadows run in its nursery; a request to a

@@ -1,4 +1,4 @@
-"""Model version: what the three kinds of `actors.model.servable.Servable` have in common.
+"""Base classes of the three kinds of `actors.model.servable.Servable`.
 
 Flow: core → [model version] → scheduler, composing models or targets.
 """
@@ -194,7 +194,7 @@ class RunningVersion(ModelVersion):
 
     @abc.abstractmethod
     async def _run(self, request: InferenceRequest) -> InferenceResponse:
-        """The answer to a request that waits for nothing else."""
+        """The response to a request that waits for nothing else."""
 
     @abc.abstractmethod
     async def _run_stream(self, request: InferenceRequest, respond: Respond) -> bool:
@@ -205,7 +205,7 @@ class RunningVersion(ModelVersion):
         return refused(request, reply_to, error)
 
     def _defer(self, request: InferenceRequest, reply_to: AnswerTo) -> Submission:
-        """Have a request run in a task, with all that it has to wait for."""
+        """Run a request in a task, with all that it has to wait for."""
         if self._deferred.is_open:
             return self._deferred.submit(request, reply_to, self._answer)
         if self.is_over:
@@ -213,7 +213,7 @@ class RunningVersion(ModelVersion):
         return refused(request, reply_to, self._not_loaded())
 
     async def _answer(self, request: InferenceRequest) -> InferenceResponse:
-        """In a task of its own: the answer to a request, after what it has to wait for."""
+        """In a task: the response to a request, after what it has to wait for."""
         if request.has_device_inputs and not self.takes_device_tensors:
             await trio.to_thread.run_sync(bring_to_host, request)
         # What lies on a device is not cached, as in Triton: only the host could read it.
@@ -230,7 +230,7 @@ class RunningVersion(ModelVersion):
         return await successor.infer(request)
 
     def _pass_on(self, request: InferenceRequest, reply_to: AnswerTo, refusal: StoppedAccepting) -> Submission:
-        """To the version that takes what this one takes no more, if there is one."""
+        """Forward to the version that takes what this one takes no more, if there is one."""
         try:
             successor = self._successor(request, refusal)
         except ServerError as error:
@@ -238,14 +238,14 @@ class RunningVersion(ModelVersion):
         return successor.submit(request, reply_to)
 
     def _successor(self, request: InferenceRequest, refusal: StoppedAccepting) -> Servable:
-        """Who takes a request that this one takes no more; if there is nobody, the refusal is raised."""
+        """The version that takes requests that this one takes no more; without one the refusal is raised."""
         successor = None if self.find_successor is None else self.find_successor(request)
         if successor is None or successor is self:
             raise refusal
         return successor
 
     def _where_it_began(self, request: InferenceRequest) -> Servable | None:
-        """The version before this one where the request's sequence is open."""
+        """The previous version, where the request's sequence is open."""
         before = self.predecessor
         while before is not None and not before.continues_sequence(request):
             before = before.predecessor

@@ -1,1 +1,1 @@
-"""Schedulers: queues of a model version, emptied into its idle instances, by batching and by sequence."""
+"""Schedulers: queues of a model version whose batches go to its idle instances; batching and sequence policies."""

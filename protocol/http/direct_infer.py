@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 
 
 class ReplySink(Protocol):
-    """Who asks: a connection with one request."""
+    """The owner of a direct request: a connection."""
 
     def answer(self, request: DirectRequest) -> None:
-        """Its answer is there. Must not wait."""
+        """The reply is there. Must not wait."""
 
     def fail_answer(self, request: DirectRequest, error: Exception) -> None:
-        """`answer` has raised this: nobody knows how far it has come."""
+        """`answer` has raised this: how much of the reply was sent is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class DirectHead:
 
 
 class DirectRequest(PendingReply, kw_only=True):
-    """One that is under way."""
+    """A submitted request."""
 
     sink: ReplySink
     encoding: OutputEncoding
@@ -77,7 +77,7 @@ class DirectRequest(PendingReply, kw_only=True):
 
 
 class DirectInference:
-    """Of one edge, and runs as long as it serves."""
+    """One per edge, same lifetime."""
 
     def __init__(self, app: HttpApp) -> None:
         self._app = app
@@ -89,12 +89,12 @@ class DirectInference:
         self.flush = app.services.core.flush
 
     async def run(self) -> None:
-        """As long as connections are to be called."""
+        """Deliver replies, as long as the edge serves."""
         with self.poller.calling_last(self.flush):
             await self.replies.run()
 
     def head(self, head: Head, data: bytes) -> DirectHead | None:
-        """None where its requests are not plain inference."""
+        """The head in these bytes; None where its requests are not plain inference."""
         app = self._app
         headers = head.headers
         if (
@@ -130,7 +130,7 @@ class DirectInference:
         )
 
     def hold(self, size: int) -> bool:
-        """Count bytes of a body that comes; False where there is no memory for them, and nothing is counted."""
+        """Count bytes of a body as they arrive; False where there is no memory for them, and nothing is counted."""
         memory = self._services.memory
         if size > memory.limit - memory.held:
             return False
@@ -138,7 +138,7 @@ class DirectInference:
         return True
 
     def release(self, size: int) -> None:
-        """What `hold` has counted is let go, or counted by `begin` or by a task from now on."""
+        """What `hold` has counted is released, or counted by `begin` or by a task from now on."""
         self._services.memory.held -= size
 
     def begin(self, head: DirectHead, body: memoryview, sink: ReplySink) -> DirectRequest | None:
@@ -166,7 +166,7 @@ class DirectInference:
         return request
 
     def reply(self, request: DirectRequest) -> Reply | None:
-        """Its answer, now that it is there; None where that has to be encoded by `encode`."""
+        """The reply; None where that has to be encoded by `encode`."""
         reply = request.reply
         if isinstance(reply, InferenceResponse):
             try:
@@ -181,7 +181,7 @@ class DirectInference:
         return self.error_reply(request, decoupled() if isinstance(reply, Decoupled) else reply)
 
     def error_reply(self, request: DirectRequest, error: ServerError) -> Reply:
-        """What a request that fails is answered with, once that is logged."""
+        """The error reply of a request that was refused, once that is logged."""
         reply = error_reply(error)
         self.note_failure(request, error, reply.status)
         return reply
@@ -208,7 +208,7 @@ class DirectInference:
         submitted.end()
 
     async def encode(self, request: DirectRequest) -> Reply:
-        """The answer of one that has ended, where it takes a thread."""
+        """Encode the reply where that takes a thread."""
         assert isinstance(request.reply, InferenceResponse)
         try:
             return await encode(request.reply, request.encoding, request.accepts_coding)
@@ -219,6 +219,6 @@ class DirectInference:
             raise
 
     def give_up(self, request: DirectRequest) -> None:
-        """Nobody wants its answer any more."""
+        """Cancel the request: its reply is not wanted any more."""
         self._services.memory.held -= request.size
         request.let_go().give_up()

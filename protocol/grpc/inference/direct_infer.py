@@ -29,16 +29,16 @@ from protocol.shared_memory.placement import PlacedRequest, Placement
 
 
 class ReplySink(Protocol):
-    """Who asks: the calls of a connection. `memory` is what counts their messages."""
+    """The owner of a direct call: the calls of a connection. `memory` is what counts their messages."""
 
     @property
     def memory(self) -> ReceiveMemory: ...
 
     def answer(self, call: DirectCall) -> None:
-        """Its answer is there. Must not wait."""
+        """The reply is there. Must not wait."""
 
     def fail_answer(self, call: DirectCall, error: Exception) -> None:
-        """`answer` has raised this: nobody knows how far it has come."""
+        """`answer` has raised this: how much of the reply was sent is unknown."""
 
 
 class DirectCall(PendingReply, kw_only=True):
@@ -62,7 +62,7 @@ class DirectCall(PendingReply, kw_only=True):
 
 
 class DirectInfer:
-    """Of one edge, whose `replies` run as long as it serves."""
+    """One per edge; its `replies` run as long as that serves."""
 
     def __init__(self, services: EdgeServices, templates: RequestTemplates, replies: Replies) -> None:
         self._services = services
@@ -73,7 +73,7 @@ class DirectInfer:
     def of(
         cls, services: EdgeServices, settings: GrpcSettings, templates: RequestTemplates, replies: Replies
     ) -> DirectInfer | None:
-        """None where every call takes more than this, or is to have a task."""
+        """None where every call needs a task."""
         if (
             not settings.has_fast_path
             or not services.access.is_open
@@ -136,12 +136,12 @@ class DirectInfer:
         note_failure(self._services.failure_log, MODEL_INFER, error, partial(describe_pending, call))
 
     def give_up(self, call: DirectCall) -> None:
-        """Nobody wants its answer any more."""
+        """Cancel the request: its reply is not wanted any more."""
         call.let_go().give_up()
         self.close(call)
 
     def close(self, call: DirectCall) -> None:
-        """Let go what it holds: it is answered, or given up. Called again, it does nothing."""
+        """Release what the call holds: it is answered, or given up. Idempotent."""
         size, call.size = call.size, 0
         call.sink.memory.give(size)
         lease, call.lease = call.lease, None

@@ -1,4 +1,4 @@
-"""The log lines of inference calls over gRPC that are answered with an error."""
+"""Failure log entries of gRPC inference calls."""
 
 from __future__ import annotations
 

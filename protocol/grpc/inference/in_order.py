@@ -1,4 +1,5 @@
-"""Order among the answers of a stream, at no more cost than it takes: those that are ready leave in one go."""
+"""Reorder buffer for the responses of a stream: sends them in the order of their requests, all that are ready in one
+write."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ T = TypeVar("T")
 
 
 class AnswerOrder(Generic[T]):
-    """Replies leave in the order in which they are expected. Whoever has the one whose turn it is hands all that are
-    ready to `send`, one after the other; the others leave theirs behind and go. `send_at_once` says whether it could.
-    """
+    """Responses are sent in the order in which they are expected. The caller that completes the next one gives all that
+    are ready to `send`, one after the other; other callers leave theirs and return. `send_at_once` tells whether it
+    could."""
 
     def __init__(
         self, send: Callable[[T], Awaitable[None]], send_at_once: Callable[[T], bool] = lambda answer: False
@@ -24,7 +25,7 @@ class AnswerOrder(Generic[T]):
         self._is_sending = False
 
     def __iter__(self) -> Iterator[T]:
-        """Those that have not left."""
+        """Those that were not sent yet."""
         return iter(self._expected)
 
     def expect(self, answer: T) -> None:
@@ -32,16 +33,16 @@ class AnswerOrder(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether all have left."""
+        """Whether all were sent."""
         return not self._expected
 
     async def complete(self, answer: T) -> None:
-        """It can leave. No checkpoint where it is not its turn."""
+        """The response is ready. No checkpoint where it is not its turn."""
         self._ready.add(answer)
         await self.send_ready()
 
     async def send_ready(self) -> None:
-        """Send those whose turn it is, unless somebody does already."""
+        """Send those whose turn it is, unless another task is sending."""
         if self._is_sending:
             return
         self._is_sending = True
@@ -53,7 +54,7 @@ class AnswerOrder(Generic[T]):
             self._is_sending = False
 
     def complete_at_once(self, answer: T) -> bool:
-        """It can leave. False where somebody has to call `send_ready`."""
+        """The response is ready. False where `send_ready` has to be called."""
         self._ready.add(answer)
         if self._is_sending:
             return True

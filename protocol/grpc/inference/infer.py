@@ -1,4 +1,4 @@
-"""ModelInfer, and what it shares with ModelStreamInfer: a request from its bytes to the core, with its call's headers.
+"""ModelInfer in a task, and what it shares with ModelStreamInfer: decoding, tracing, and headers of a call.
 
 Flow: stream -> [infer] -> core -> [infer] -> stream. Activities are those of Triton's traces.
 """

@@ -1,4 +1,4 @@
-"""The tasks that run a stream's requests: one for each request in progress, and used again for the next one.
+"""Task pool of a stream: one task per request in progress, reused for later requests, started in order.
 
 To start a task costs as much as to decode a small request. Whichever task runs first takes the request that is first,
 so requests begin in their order, in whatever order Trio runs the tasks.
@@ -44,7 +44,7 @@ class RequestTasks(Generic[T]):
             self._nursery.start_soon(self._serve)
 
     def end(self) -> None:
-        """No more come: the tasks that wait go, the others when they have no more to do."""
+        """No more requests follow: idle tasks end, the others when they have no more to do."""
         self._is_over = True
         self._idle.wake_all()
 
