@@ -29,6 +29,7 @@ from backends.python.worker.trioton_worker.frames import LATER, MOST_SCHEMAS
 from backends.python.worker.trioton_worker.instance import fail
 from backends.python.worker.trioton_worker.records import RequestHeader, RequestRecord
 from backends.python.worker.trioton_worker.responses import InferenceResponse as ModelResponse
+from backends.python.worker.trioton_worker.responses import parts_of
 from backends.python.worker.trioton_worker.schemas import Schema
 from backends.python.worker.trioton_worker.session import LiveBatch
 from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
@@ -192,20 +193,21 @@ class LoopBatches(Batches):
                     answers.append(None if otherwise == LATER else Rescheduled())
                     continue
             assert response is not None  # or it would be answered otherwise
-            if response._error is not None:
-                code, text = crossing(response._error)
+            tensors, error, given = parts_of(response)
+            if error is not None:
+                code, text = crossing(error)
                 answers.append(error_of((code, _text(text))))
                 continue
             names = made.header.output_names
             outputs = []
-            for tensor in response._output_tensors:
+            for tensor in tensors:
                 if tensor._name in names:
                     data = tensor._raw()
                     outputs.append(Tensor(tensor._name, DATATYPES[tensor._number], tensor._shape, data))
                     if type(data) is memoryview and type(tensor) is ModelTensor and tensor._encoded is None:
                         outputs[-1].data = b""
                         large.append((outputs[-1], tensor._array))
-            parameters = response._parameters and json.loads(encode_json(response._parameters))
+            parameters = given and json.loads(encode_json(given))
             answers.append(InferenceResponse(name, version, outputs, request.id, parameters))
         return answers, large
 

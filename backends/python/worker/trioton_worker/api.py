@@ -23,7 +23,7 @@ from .models import get_model_dir, is_model_ready, load_model, unload_model
 from .preferred_memory import MemoryType, PreferredMemory
 from .records import RELEASE_ALL, RELEASE_RESCHEDULE
 from .requests import InferenceRequest, get_input_tensor_by_name
-from .responses import InferenceResponse
+from .responses import InferenceResponse, get_output_tensor_by_name
 from .senders import COMPLETE_FINAL, InferenceResponseSender
 from .tensors import (
     NUMPY_TYPES,
@@ -44,16 +44,6 @@ TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
 
 TRITON_STRING_TO_NUMPY: dict[str, type] = {name: NUMPY_TYPES[number] for name, number in TYPE_NAMES.items()}
 TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool
-
-
-def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
-    """The response's output of that name; None where it has none, or an error."""
-    if inference_response.has_error():
-        return None
-    for tensor in inference_response._output_tensors:
-        if tensor._name == name:
-            return tensor
-    return None
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from .errors import crossing
 from .frames import BESIDE, ERROR, EXECUTED, INLINE_BYTE_SIZE, LATER, NO_SLOT, PREFIX, RESCHEDULED, pack
 from .packing import Packing, read_tensors
 from .records import RELEASE_ALL, RELEASE_RESCHEDULE, RequestHeader, RequestRecord
-from .responses import InferenceResponse
+from .responses import InferenceResponse, parts_of
 from .schemas import Schemas
 from .session import LiveBatch
 from .tensors import Raw
@@ -172,11 +172,11 @@ class Answer:
                     packing.add_other(otherwise)
                     continue
             assert response is not None  # or it would be answered otherwise
-            if response._parameters:
-                head.setdefault("parameters", []).append([index, response._parameters])
-            error = response._error
+            tensors, error, parameters = parts_of(response)
+            if parameters:
+                head.setdefault("parameters", []).append([index, parameters])
             if error is None:
-                packing.add(response._output_tensors, request.header.output_names)
+                packing.add(tensors, request.header.output_names)
             else:
                 packing.add_other(ERROR)
                 head.setdefault("errors", []).append([index, *crossing(error)])

@@ -17,7 +17,7 @@ from .frames import UNTAKEN_RESPONSES, beyond_limit
 from .packing import Packing
 from .preferred_memory import MemoryType
 from .records import RequestRecord
-from .responses import InferenceResponse, failed_response, unpack_response
+from .responses import InferenceResponse, failed_response, parts_of, response_of, unpack_response
 from .session import Session, session
 from .tensors import on_device
 from .trace import InferenceTrace, origin_of
@@ -107,13 +107,13 @@ def _preferred_device(request: RequestRecord) -> int | None:
 
 def _placed(response: InferenceResponse, device_id: int | None) -> InferenceResponse:
     """The response with its outputs on that GPU. They stay on the CPU where no GPU can be used: it is a preference."""
-    if device_id is None or not response._output_tensors or find_library() is None:
+    tensors, error, parameters = parts_of(response)
+    if device_id is None or not tensors or find_library() is None:
         return response
     try:
-        response._output_tensors = [on_device(tensor, device_id) for tensor in response._output_tensors]
-    except TritonModelException as error:
-        return failed_response(str(error))
-    return response
+        return response_of(([on_device(tensor, device_id) for tensor in tensors], error, parameters))
+    except TritonModelException as problem:
+        return failed_response(str(problem))
 
 
 def _gone(decoupled: bool) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Sequence, Union
+from operator import attrgetter
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from .arguments import to_sequence
 from .connection import Frame, Head
@@ -13,6 +14,8 @@ from .schemas import Schemas
 from .tensors import Tensor
 
 Parameters = Dict[str, Union[bool, int, float, str]]
+# What a response is: its tensors, or the error in place of them, and its parameters.
+ResponseParts = Tuple[List[Tensor], Optional[TritonError], Parameters]
 
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
@@ -20,7 +23,9 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 class InferenceResponse:
     """One answer: tensors, or an error in place of them."""
 
-    __slots__ = ("_error", "_output_tensors", "_parameters")
+    __slots__ = ("_parts",)
+
+    _parts: ResponseParts
 
     def __init__(
         self,
@@ -30,28 +35,49 @@ class InferenceResponse:
     ) -> None:
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"InferenceResponse: error must be a TritonError, found type {type(error)}")
-        tensors: list[Tensor] = list(to_sequence(output_tensors, "InferenceResponse: output_tensors", "Tensor"))
+        if type(output_tensors) is list:
+            tensors: list[Tensor] = output_tensors[:]
+        else:
+            tensors = list(to_sequence(output_tensors, "InferenceResponse: output_tensors", "Tensor"))
         for tensor in tensors:
             if tensor is None:
                 raise TritonModelException("Output tensor for inference response should not be empty.")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"InferenceResponse: output_tensors must hold Tensor, found type {type(tensor)}")
-        self._output_tensors = tensors
-        self._error = error
-        self._parameters = {} if parameters is None else checked_parameters(parameters)
+        self._parts = tensors, error, {} if parameters is None else checked_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
-        return list(self._output_tensors)
+        return list(self._parts[0])
 
     def has_error(self) -> bool:
-        return self._error is not None
+        return self._parts[1] is not None
 
     def error(self) -> TritonError | None:
-        return self._error
+        return self._parts[1]
 
     def parameters(self) -> str:
         """JSON text."""
-        return json.dumps(self._parameters)
+        return json.dumps(self._parts[2])
+
+
+parts_of: Callable[[InferenceResponse], ResponseParts] = attrgetter("_parts")
+
+
+def response_of(parts: ResponseParts) -> InferenceResponse:
+    """The object that a model gets, of what the server has sent."""
+    response = InferenceResponse.__new__(InferenceResponse)
+    response._parts = parts
+    return response
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    """The response's output of that name; None where it has none, or an error."""
+    if inference_response.has_error():
+        return None
+    for tensor in parts_of(inference_response)[0]:
+        if tensor._name == name:
+            return tensor
+    return None
 
 
 def checked_parameters(parameters: Parameters) -> Parameters:
@@ -70,26 +96,29 @@ def checked_parameters(parameters: Parameters) -> Parameters:
 def pack_response(response: InferenceResponse, names: Any, head: Head, known: Schemas) -> Packing | None:
     """Put one response into a frame of its own: into its head, and its tensors, but for outputs that are not in
     `names`; None where it has an error in place of them."""
-    if response._parameters:
-        head["parameters"] = response._parameters
-    if response._error is not None:
-        head["error"] = crossing(response._error)
+    tensors, error, parameters = parts_of(response)
+    if parameters:
+        head["parameters"] = parameters
+    if error is not None:
+        head["error"] = crossing(error)
         return None
     packing = Packing(known)
-    packing.add(response._output_tensors, names)
+    packing.add(tensors, names)
     return packing
 
 
 def unpack_response(frame: Frame, known: Schemas) -> InferenceResponse:
     """The response of a STREAM or RETURN frame."""
     head = frame.head
-    response = InferenceResponse.__new__(InferenceResponse)
-    response._parameters = head.get("parameters", {})
     error = head.get("error")
-    response._error = None if error is None else TritonError(error[1], TritonErrorCode(error[0]))
     found = read_tensors(frame, known, frame.body)
-    response._output_tensors = found[0] if found else []
-    return response
+    return response_of(
+        (
+            found[0] if found else [],
+            None if error is None else TritonError(error[1], TritonErrorCode(error[0])),
+            head.get("parameters", {}),
+        )
+    )
 
 
 def failed_response(message: str, code: TritonErrorCode = TritonError.INTERNAL) -> InferenceResponse:
