@@ -97,7 +97,7 @@ class Failures:
 
 
 class AsyncModel:
-    """A model that serves, for tests that run on Trio. Its methods may be called by many tasks at once.
+    """A model that `open_model` serves, for tests that run on Trio. Its methods may be called by many tasks at once.
 
     A request's error is raised as `ServerError` (the kinds are in `trioton.errors`), with the exception that the model
     raised as its cause. A call that is cancelled gives its request up: it is taken out of the queue, or its answer is
@@ -195,7 +195,7 @@ class AsyncModel:
 
 
 class Model:
-    """`AsyncModel` for tests that do not run on Trio: each method waits, and may be called from any thread.
+    """A model that `serve_model` serves, as `AsyncModel`: each method waits, and may be called from any thread.
 
     Attributes:
         name: the model's name.
