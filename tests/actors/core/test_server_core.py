@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
+from actors.mail.reply_slot import ReplySlot
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters, ModelIndex
 from protocol.errors import InvalidArgument, NotFound, Unavailable
@@ -193,6 +194,10 @@ async def test_a_request_that_meets_the_swap_is_answered_by_the_new_version(
         (directory / "1" / "weights").write_text("x")
         await core.load_model("m")
         assert (await old.infer(request(id="late"))).id == "late"
+        slot = ReplySlot()
+        submission = old.submit(request(id="late, in a burst"), slot, later=True)  # flushed at the end of no burst
+        assert isinstance(await slot.receive(), InferenceResponse)
+        submission.end()
         answered: list[str] = []
 
         async def respond(response: InferenceResponse) -> None:
@@ -200,7 +205,7 @@ async def test_a_request_that_meets_the_swap_is_answered_by_the_new_version(
 
         assert await old.infer_stream(request(id="also late"), respond)
         assert answered == ["also late"]
-        assert [each.inference_count for each in core.model_statistics("m")] == [2]
+        assert [each.inference_count for each in core.model_statistics("m")] == [3]
         (directory / "2").mkdir()
         (directory / "1" / "weights").unlink()
         (directory / "1").rmdir()

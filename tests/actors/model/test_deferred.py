@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from backends.registry import BackendRegistry
 from protocol.errors import Cancelled, DeadlineExceeded, Internal, InvalidArgument, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.reactor.replies import PendingReply, Replies
 from tests.actors.core.test_server_core import PBTXT, add_model
 from tests.actors.fakes import FakeBackend, fake_backend, request
 from tests.actors.model.test_traffic_split import add_split
@@ -148,6 +150,45 @@ async def test_a_cancel_behind_the_answer_changes_nothing(tmp_path: Path, kind: 
         assert isinstance(await slot.receive(), InferenceResponse)
         submitted.end()
         assert not core.accepted()
+
+
+class Edge(PendingReply):
+    """One request of an edge, which keeps nothing of it."""
+
+    def deliver(self) -> None:
+        self.let_go().end()
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+@pytest.mark.parametrize("kind", [*KINDS, "refused"])
+async def test_requests_leave_no_circles(
+    tmp_path: Path, kind: str, is_given_up: bool, autojump_clock: MockClock
+) -> None:
+    """Their tensors are free with the answer, and not when garbage is looked for."""
+    replies = Replies()
+    async with serving(tmp_path, fake_backend(), budget=budget_of(kind)) as core, trio.open_nursery() as nursery:
+        nursery.start_soon(replies.run)
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(3):
+                asked = Edge(replies)
+                sent = request_of("m" if kind == "refused" else kind)
+                if kind == "refused":
+                    sent.inputs.clear()
+                asked.submitted = core.submit(sent, asked)
+                if is_given_up:
+                    asked.let_go().give_up()
+                await trio.sleep(2)
+                assert asked.submitted is None
+            del asked, sent
+            gc.collect()
+            left = {type(found).__name__ for found in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+        nursery.cancel_scope.cancel()
+    assert not {name for name in left if name.endswith(("Submission", "Request", "Response", "Edge", "Tensor"))}
 
 
 async def test_a_deadline_passes(tmp_path: Path, autojump_clock: MockClock) -> None:
