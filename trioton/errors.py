@@ -1,4 +1,4 @@
-"""Public: the errors of the server and of what plugs into it, one class for each kind.
+"""Public: the exceptions of the server and of plug-ins, one class for each kind of error.
 
 Code that plugs in raises them to choose the kind; any other exception that it raises is reported as `Internal`. The
 text is the whole message that a client reads: it should name the model and the field or tensor, what was expected and

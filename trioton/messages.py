@@ -1,4 +1,4 @@
-"""Public: what flows through the server: tensors, the inference request and the inference response.
+"""Public: tensors, the inference request and the inference response.
 
 They know no wire format. A request names its model and carries its input tensors; a response carries the outputs of one
 model version. Tensors are views wherever they can be, so neither a tensor's `data` nor an array made of it may be

@@ -1,5 +1,5 @@
-"""Launches the workers of a model version's instances: a process for each, threads or forks of a shared one, or threads
-of the server.
+"""Worker launcher: starts the worker of each instance as a process, a thread or fork of a shared process, or a thread
+here.
 
 Flow: backend → [launcher] → a link to an instance's worker, of whichever kind. One per load, shared by its instances. A
 cancelled launch leaves nothing behind.

@@ -1,4 +1,4 @@
-"""What the head of an HTTP request says, whichever version of HTTP carried it. Pure."""
+"""Request head: target, headers and body length of an HTTP request, independent of the version of HTTP. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One batch in a worker, from EXECUTE to its end: what waits for it, and the calls that run on its behalf."""
+"""One batch in a worker, from EXECUTE to its end: its results so far, and the BLS calls made on its behalf."""
 
 from __future__ import annotations
 

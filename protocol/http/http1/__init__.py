@@ -1,1 +1,1 @@
-"""HTTP/1.1 on one connection: heads, bodies, exchanges, and the inline fast path."""
+"""HTTP/1.1 connections: a sans-IO state machine, and its two drivers, a task and the inline fast path."""

@@ -1,4 +1,4 @@
-"""Reads the body of one HTTP/1 request that did not come with its head, while the application waits for it.
+"""Reads request bodies that did not arrive with their head, under size and time limits, when the application asks.
 
 It is read only once it is wanted, so that the application can refuse a request by its head, and counted as it comes.
 """
@@ -22,13 +22,13 @@ _PIECE = 1024 * 1024
 
 
 class BodySource(Protocol):
-    """Where a body comes from: the connection, behind the head."""
+    """The source of a body: the connection, behind the head."""
 
     async def receive(self) -> None:
-        """Give the protocol what comes next."""
+        """Receive more into the protocol."""
 
     async def receive_into(self, view: memoryview) -> int:
-        """At least one byte, into memory that is there; returns how many. Raises ClientGone."""
+        """Receive at least one byte into the given memory; returns how many. Raises ClientGone."""
 
 
 class IncomingBody:
@@ -103,7 +103,7 @@ class IncomingBody:
                     await self._source.receive()
 
     def _count(self, size: int) -> None:
-        """Bytes of content have come, and the next ones have their time."""
+        """Bytes of content have arrived: restart the timeout."""
         self._share.take(size)
         self._received += size
         self._limit.check(self._received)

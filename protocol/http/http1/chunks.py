@@ -1,4 +1,5 @@
-"""Bodies in chunks (RFC 9112, 7.1). Pure: bytes in, content out, and what lies behind the end is left as it is.
+"""Decoder of chunked transfer coding (RFC 9112, 7.1). Pure: bytes in, content out, and what lies behind the end is left
+as it is.
 
 llhttp reads chunks, too, but does not say where the last one ends, and lets their extensions be endless.
 """
@@ -19,7 +20,7 @@ _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\x00-\x08\x0a-\x1f\x7f]*
 
 
 class LineTooLong(Exception):
-    """A line of framing, or all trailers together, are over the limit."""
+    """A framing line, or all trailers together, exceed the limit."""
 
 
 class ChunkDecoder:

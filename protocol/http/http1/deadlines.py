@@ -1,4 +1,5 @@
-"""When a wait for an HTTP/1 client has lasted too long. Pure: whoever looks after connections says what time it is."""
+"""Timeouts of an HTTP/1 connection that waits for its client, checked periodically. Pure: whoever looks after
+connections says what time it is."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from protocol.http.settings import LEAVE_SECONDS, ConnectionLimits
 
 
 class Look(Enum):
-    """What a look at the connection has found."""
+    """The result of a check."""
 
     NOTHING = auto()
     TIMED_OUT = auto()  # no request has come in time, or no end of its head
@@ -42,13 +43,13 @@ class Deadlines:
         return Look.TIMED_OUT if now >= self._deadline else Look.NOTHING
 
     def begin_head(self, now: float, served: int) -> None:
-        """The head behind so many requests has begun, and is not whole."""
+        """The head behind so many requests has begun, and is incomplete."""
         if self._timed != served:
             self._timed = self._seen = served
             self._deadline = now + self._header_timeout
 
     def leave(self, now: float) -> None:
-        """The server stops: a client without a request is not waited for any longer."""
+        """The server stops: idle clients are not waited for any longer."""
         self.is_leaving = True
         self._idle_timeout = min(self._idle_timeout, LEAVE_SECONDS)
         self._deadline = min(self._deadline, now + LEAVE_SECONDS)

@@ -1,4 +1,4 @@
-"""What the bytes of an HTTP/1 client mean: the events that `protocol.Http1Protocol` gives."""
+"""Events of the HTTP/1 state machine: what the bytes of a client mean."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Signal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Some of a request's body, without its framing."""
+    """A piece of a request's body, without its framing."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What has come is no request: `error` is to be answered, and the connection ends."""
+    """The bytes are not a request: `error` is to be answered, and the connection ends."""
 
     error: ServerError
 

@@ -1,4 +1,4 @@
-"""One HTTP/1 exchange as the application sees it: a request whose head has come, and the way out for its response."""
+"""One HTTP/1 exchange as the application sees it: a request whose head has arrived, and the sender of its response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BODILESS = (204, 304)
 
 
 class Connection(Protocol):
-    """What an exchange needs of its connection."""
+    """The interface of the connection to its exchange."""
 
     @property
     def date(self) -> DateHeader: ...
@@ -73,7 +73,7 @@ class Http1Exchange:
         return self._connection.read_body(limit, share, pause_seconds)
 
     def run(self, handler: Handler, request: HttpRequest) -> Awaitable[Reply | None]:
-        """The connection cancels everything when the client leaves, and this with it."""
+        """Cancelled by the connection when the client leaves."""
         return handler(request)
 
     async def reply(self, reply: Reply) -> None:

@@ -53,12 +53,12 @@ class Parking(Enum):
 
 
 class FastPathFailed(Exception):
-    """A call of the fast path has raised, which is a defect: the connection has to end."""
+    """A callback of the fast path has raised, which is a defect: the connection has to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What is left to do for a request that needed no task up to here: to encode its answer, or to send the rest."""
+    """The work left for a request that needed no task so far: to encode its reply, or to send the rest."""
 
     request: DirectRequest
     parts: Sequence[Buffer] = ()
@@ -174,18 +174,18 @@ class FastPath:
             self._direct.close(request)
 
     def _fail_read(self, error: Exception) -> None:
-        """The poller's call has raised this."""
+        """The poller's callback has raised this."""
         assert self._direct is not None
         self._direct.failures.note("poller", error, "an HTTP connection failed, and ends")
         self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """The task is to end the connection; a request that is under way is given up."""
+        """Have the task end the connection; a request in flight is cancelled."""
         self._error = error
         self._wake()
 
     def _send(self, reply: Reply) -> Sequence[Buffer]:
-        """Returns what the kernel does not take at once."""
+        """Send; returns what the kernel does not accept at once."""
         protocol, date = self._protocol, self._date.line()
         length = len(reply.body) + sum(map(len, reply.tail))  # as `reply.length`, without its call
         if protocol.closes:
@@ -200,7 +200,7 @@ class FastPath:
         return () if sent == len(head) + length else split(parts, sent)[1]
 
     def _read(self) -> None:
-        """Called by the poller."""
+        """The readiness callback of the poller."""
         assert self._plain is not None
         data = self._plain.receive_at_once(RECEIVE_SIZE)
         if data is None:

@@ -1,4 +1,5 @@
-"""Probes of a client that has shut down its sending direction (TCP half-close): does it still read, or has it gone?
+"""Half-close probes: find out whether a client that has sent FIN still reads, by sending the response's first bytes
+early.
 
 TCP shows the same for both: a FIN. They differ when data reaches them, which a closed socket answers with a reset. So a
 response that is waited for is begun early: the first bytes of its status line, which all responses have in common, are
@@ -17,7 +18,7 @@ _FIRST_PAUSE = 1.0
 
 
 class HalfClose:
-    """Of one connection, whose last request is the one under way."""
+    """The probes of one connection, whose last request is in flight."""
 
     __slots__ = ("_next", "_pause", "_sent", "_zeros")
 
@@ -37,7 +38,7 @@ class HalfClose:
         return b"0" if now >= self._next and self._zeros < _MOST_ZEROS else b""
 
     def note_sent(self, now: float, *, has_head: bool = False) -> None:
-        """The last probe is out."""
+        """The last probe was sent."""
         if has_head:
             self._zeros += 1
         else:
@@ -46,10 +47,10 @@ class HalfClose:
         self._pause *= 2
 
     def note_chunk(self) -> None:
-        """The size of a chunk is out, and the zeros before it are of the past."""
+        """The size of a chunk was sent, so its probing zeros are complete."""
         self._zeros = 0
 
     def rest_of(self, head: bytes) -> bytes:
-        """What is still to be sent of a response's head."""
+        """The part of a response's head that is not yet sent."""
         sent, self._sent = self._sent, 0
         return head[sent:]

@@ -1,4 +1,4 @@
-"""The server's side of an HTTP/1 connection: what a client's bytes mean, and the bytes that answer it. No I/O.
+"""Sans-IO state machine of an HTTP/1 connection, server side: received bytes to events, responses to bytes. No I/O.
 
     bytes -> receive -> next_event -> the driver -> begin_response, frame, end_response -> bytes
 
@@ -90,14 +90,14 @@ class Http1Protocol:
     # What comes.
 
     def receive(self, data: bytes) -> None:
-        """What the client has sent; nothing means that it sends no more."""
+        """Received bytes; none are the end of the client's input."""
         if data:
             self.buffer += data
         else:
             self.is_at_end = True
 
     def next_event(self) -> Event:
-        """What the bytes mean that have come. Behind a `Refusal` there is nothing to ask for."""
+        """The next event. None follows a `Refusal`."""
         if self.state is State.IDLE or self.state is State.HEAD:
             return self._next_head()
         if self.state is State.BODY:
@@ -108,7 +108,7 @@ class Http1Protocol:
 
     @property
     def is_half_closed(self) -> bool:
-        """Whether the request under way is the client's last one."""
+        """Whether the current request is the client's last one."""
         return self.is_at_end and not self.buffer
 
     @property
@@ -209,7 +209,7 @@ class Http1Protocol:
 
     @property
     def has_begun_response(self) -> bool:
-        """Whether it is too late for another response in the present exchange."""
+        """Whether it is too late for another response in the current exchange."""
         return self.state is not State.BODY and self.state is not State.AWAITING
 
     def begin_response(self, status: int, headers: Headers, date: bytes, length: int | None = None) -> bytes:
@@ -281,7 +281,7 @@ class Http1Protocol:
         return self._half_close.chunk_probe(now) if self._is_between_chunks else b""
 
     def note_probe(self, now: float) -> None:
-        """The last probe is out."""
+        """The last probe was sent."""
         self._half_close.note_sent(now, has_head=self._is_between_chunks)
 
     @property
@@ -295,7 +295,7 @@ class Http1Protocol:
         self.move(Move.ENDED)
 
     def lose(self) -> None:
-        """The client has left, or takes nothing any more."""
+        """The client is lost: it has left, or reads nothing any more."""
         if self.state is not State.CLOSED:
             self.move(Move.LOST)
 

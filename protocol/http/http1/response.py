@@ -1,4 +1,4 @@
-"""The heads of HTTP/1 responses, as bytes. Pure; `date` is a header line with the empty line that ends a head."""
+"""Serialisation of HTTP/1 response heads. Pure; `date` is a header line with the empty line that ends a head."""
 
 from __future__ import annotations
 

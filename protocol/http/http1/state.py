@@ -1,4 +1,4 @@
-"""The states of an HTTP/1 connection on the server's side, and the table of its legal moves.
+"""States of an HTTP/1 connection, server side, and the table of legal transitions.
 
 A request is read and a response is written, one exchange after the other; requests that are pipelined wait in the
 buffer. Pure.
@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 
 class State(Enum):
-    """Where the present exchange is."""
+    """The state of the current exchange."""
 
     __hash__ = object.__hash__  # there is one object of each, and `Enum` would hash its name in Python
 
@@ -27,7 +27,7 @@ class State(Enum):
 
 
 class Move(Enum):
-    """What happens on the connection."""
+    """A transition: what happens on the connection."""
 
     __hash__ = object.__hash__
 
@@ -45,7 +45,7 @@ class Move(Enum):
 
 
 class IllegalMove(Exception):
-    """A defect of whoever drives the connection."""
+    """A transition that is not in the table: a defect of the driver."""
 
     def __init__(self, state: State, move: Move) -> None:
         super().__init__(f"no {move.name} while {state.name}")

@@ -1,5 +1,4 @@
-"""Fork server: a process that has imported what every worker imports, and forks workers, which share its memory until
-one of them writes to it.
+"""Fork server: a process that has imported what every worker imports, and forks workers.
 
 Flow: server → [fork server] → a fork, in which `serve` runs as in a worker that was started directly. On the socket:
 

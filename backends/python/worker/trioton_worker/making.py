@@ -1,4 +1,4 @@
-"""How the `TritonPythonModel` object is made: in a process of its own, in a thread beside others, or before a fork."""
+"""Factories of the `TritonPythonModel` object: in a process of its own, in a thread beside others, or before a fork."""
 
 from __future__ import annotations
 
