@@ -232,14 +232,16 @@ class Http1:
                 continue
             if self.wire.is_lost:
                 self._lose()
-            elif protocol.is_half_closed:
-                await self._probe()
-            elif not protocol.buffer:  # else there is enough for now
-                self._is_reading_ahead = True
-                data = await self.wire.receive(RECEIVE_SIZE)
-                self._is_reading_ahead = False
-                protocol.receive(data)
-                self._has_read_ahead.wake()
+                continue
+            match protocol.next_event():
+                case Signal.HALF_CLOSED:
+                    await self._probe()
+                case Signal.NEEDS_DATA:
+                    self._is_reading_ahead = True
+                    data = await self.wire.receive(RECEIVE_SIZE)
+                    self._is_reading_ahead = False
+                    protocol.receive(data)
+                    self._has_read_ahead.wake()
 
     async def _probe(self) -> None:
         """Whoever has gone resets the connection, which is seen here or at the next look."""
