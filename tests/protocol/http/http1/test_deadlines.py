@@ -39,6 +39,7 @@ def test_a_request_is_overdue_at_the_second_look_at_it() -> None:
     assert deadlines.look(1, 1, is_waiting=False) is Look.OVERDUE
     assert deadlines.look(2, 2, is_waiting=False) is Look.NOTHING
     assert deadlines.look(100, 2, is_waiting=True) is Look.NOTHING  # it was not idle up to here
+    assert deadlines.look(110, 2, is_waiting=True) is Look.TIMED_OUT
 
 
 def test_a_server_that_stops_waits_for_nobody() -> None:

@@ -166,6 +166,16 @@ def test_both_drivers_have_something_to_do() -> None:
     assert both.taken == 2 * len(PLAIN)
 
 
+def test_a_request_in_two_pieces() -> None:
+    """The fast path waits for the body behind a head that it takes, but for no head."""
+    request = PLAIN[1]
+    body = request.index(b"\r\n\r\n") + 4
+    for cut, taken in ((body, 1), (body + 5, 1), (body - 1, 0), (1, 0)):
+        both = Both(Talk([(request[:cut], True), (request[cut:], True), (LAST[1], True)], shuts_down=False))
+        assert both.by_both == both.by_task
+        assert both.taken == taken
+
+
 def test_the_last_request_that_a_connection_may_have() -> None:
     limits = ConnectionLimits(max_requests_per_connection=3)
     both = Both(Talk([(request, True) for request in PLAIN], shuts_down=False), limits)

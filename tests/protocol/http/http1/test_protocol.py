@@ -16,7 +16,7 @@ from protocol.http.head import Head
 from protocol.http.http1.events import ChangeToHttp2, Content, Refusal, Signal
 from protocol.http.http1.half_close import STATUS_LINE_START
 from protocol.http.http1.protocol import MAX_FRAMING_LINE, Http1Protocol
-from protocol.http.http1.state import IllegalMove, State
+from protocol.http.http1.state import IllegalMove, Move, State
 
 MAX_HEAD = 500
 DATE = b"date: now\r\n\r\n"
@@ -398,3 +398,16 @@ def test_two_responses_to_one_request() -> None:
     protocol.begin_response(200, (), DATE, 0)
     with pytest.raises(IllegalMove):
         protocol.begin_response(200, (), DATE, 0)
+
+
+def test_no_probe_in_a_response_of_known_length_behind_one_in_chunks() -> None:
+    """Whoever begins it: the fast path moves by itself."""
+    protocol = Http1Protocol(MAX_HEAD)
+    protocol.receive(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    protocol.next_event()
+    protocol.begin_response(200, (), DATE)
+    protocol.end_response()
+    protocol.move(Move.REQUEST_READ)
+    protocol.receive(b"")
+    protocol.move(Move.RESPONSE_BEGUN)
+    assert protocol.probe(0) == b""
