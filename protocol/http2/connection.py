@@ -1,9 +1,9 @@
 """HTTP/2 connection state machine of the server: interprets a client's frames and makes the frames that answer them. No
 I/O.
 
-A GOAWAY, in either direction, is not the end: it says that no more streams are opened, and those that are open finish.
-More streams than the limit that is told to the client are for the owner to refuse, one by one. What breaks the protocol
-within one stream resets it; what breaks the connection makes a GOAWAY and raises. Source: RFC 9113.
+A GOAWAY, in either direction, is not the end of the connection: no more streams are opened, and open ones finish.
+Streams beyond `max_concurrent_streams` are the owner's to refuse, one by one. A stream error resets its stream; a
+connection error makes a GOAWAY, which is then in `output`, and raises. Source: RFC 9113.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def _as_it_is(headers: Headers) -> Any:
 
 
 class ServerConnection:
-    """The windows are how many bytes a client may send that nobody has read yet.
+    """One connection. `stream_window` and `connection_window` are how many unread bytes a client may send.
 
-    `interpret` is called with a request's headers, and what it gives is the event's `request`; it is not called again
-    for a header block that is the same. `refuse` is called in its place where headers are malformed, with what is wrong
-    with them; without one such a request's stream is reset. Headers of more than twice `max_header_size` end the
-    connection, since they cannot be decoded.
+    `interpret` is called with a request's headers, and returns the event's `request`; it is called once for equal
+    header blocks. `refuse` is called in its place with what is wrong with malformed headers; without one the stream of
+    such a request is reset. Headers of more than twice `max_header_size` end the connection, since they cannot be
+    decoded.
     """
 
     def __init__(

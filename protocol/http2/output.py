@@ -1,6 +1,9 @@
 """Output of an HTTP/2 connection: sends frames within the peer's windows, batched into few writes.
 
 Flow: an edge -> [output] -> writer -> transport.
+
+Owned by a connection, which runs `run` in its nursery. Senders that wait for a window or for the writer are woken when
+either changes; a cancelled one leaves its stream to be reset by its owner.
 """
 
 from __future__ import annotations

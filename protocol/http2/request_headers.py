@@ -1,7 +1,7 @@
 """HPACK decoding of request headers, with a cache by header block.
 
-A client's calls differ in their messages, and their header blocks are the same few bytes: references into HPACK's
-table. What such a block says depends on the table alone, so it holds until the table changes. Source: RFC 7541.
+The header blocks of a client's calls are mostly the same few bytes: references into HPACK's dynamic table. What such a
+block decodes to depends on the table alone, so it is cached until the table changes. Source: RFC 7541.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class _WatchedTable(HeaderTable):
 
 
 class RequestHeaders(Generic[T]):
-    """`interpret` says what a request's headers mean, and `refuse` what takes that place where they are malformed, from
-    what is wrong. `max_size` bounds what a block may be decoded to, each header with 32 bytes more; who sends more than
-    that cannot be understood any longer. `kept` are the requests by the blocks that are known to say them."""
+    """`interpret` makes a request of its headers, and `refuse` makes one of the error where they are malformed.
+    `max_size` bounds the decoded size of a block, with 32 bytes for each header; a larger one is a connection error,
+    since the table is out of step then. `kept` is the cache: requests by their header blocks."""
 
     def __init__(
         self, interpret: Callable[[Headers], T], max_size: int, refuse: Callable[[str], T] | None = None

@@ -1,7 +1,7 @@
 """HPACK encoding of response headers, with a cache of header blocks.
 
-Only headers with few values go into HPACK's table, so it stops changing after the first responses, and from then on a
-block that was encoded once may be sent again as it is. Source: RFC 7541.
+Only headers with few distinct values enter HPACK's dynamic table, so it stops changing after the first responses, and
+encoded blocks can be sent again as they are. Source: RFC 7541.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MAX_KEPT = 32
 
 
 class ResponseHeaders:
-    """A client chooses how large the table may be; it takes no more than `BoundedEncoder` allows. `kept` are the blocks
-    that may be sent again: those whose names are all `indexed`, or with `keeps_any` the last few of all."""
+    """A client chooses the size of the table, within what `BoundedEncoder` allows. `kept` is the cache: blocks whose
+    names are all `indexed`, or with `keeps_any` the last few of all."""
 
     def __init__(self, indexed: Collection[bytes] = _INDEXED, *, keeps_any: bool = False) -> None:
         self._indexed = indexed

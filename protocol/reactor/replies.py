@@ -1,9 +1,10 @@
 """Replies: the queue in which actors leave the replies of an edge, delivered together in bursts.
 
-    actor -> [replies] -> connection -> client
+Flow: actor -> [replies] -> connection -> client
 
-So the actors go on with the next batch before the answers of the last one are encoded and sent, and many answers of a
-connection leave in one write.
+So actors begin the next batch before the replies of the last one are encoded and sent, and many replies to a connection
+leave in one write. Each edge owns one, and runs it in a task of its nursery; what is not delivered when that is
+cancelled is dropped with its connections.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class Answered(Protocol):
 
 
 class Replies:
-    """Of one edge. `run` is its one task, for what comes one by one; who gives many says where they begin and end, and
-    has them delivered by that. A defect in the delivery of one costs that one, and is counted in `failures`."""
+    """The queue of one edge. `run` delivers what is put outside a burst; a caller that puts many calls `begin_burst`
+    and `end_burst`, which delivers them. An exception in the delivery of one ends that one, and is counted in
+    `failures`."""
 
     __slots__ = ("_arrived", "_bursts", "_failures", "_last", "_ready", "left")
 

@@ -1,9 +1,12 @@
 """Transport: bytes in and out of one accepted connection, a plain socket or TLS.
 
-    kernel -> [transport] -> an edge's connection -> [transport] -> kernel
+Flow: kernel -> [transport] -> an edge's connection -> [transport] -> kernel
 
-Trio's `SocketStream` gives the loop a turn around each call, also where the kernel takes or has the bytes at once. Here
-a plain socket is tried first, and only where it is not ready the task waits; what a request costs is counted in turns.
+Trio's `SocketStream` passes a checkpoint in each call, also where the kernel takes or has the bytes at once. Here a
+plain socket is tried first, and the task waits only where it is not ready, which spares iterations of Trio's loop.
+
+Owned by its connection, which closes it on every way out. A cancelled send leaves a part sent, so that nothing but
+closing may follow.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ _MOST_BUFFERS = 512
 
 
 class Wire(Protocol):
-    """One task reads and one writes at a time. A lost connection reads as its end; nothing here raises for one."""
+    """A byte stream for one reading and one writing task. A lost connection reads as the end of the stream; no method
+    raises for one."""
 
     @property
     def is_lost(self) -> bool:
@@ -38,27 +42,27 @@ class Wire(Protocol):
         """As `receive`, into memory that is there; returns how many bytes."""
 
     async def send(self, data: Buffer, pause_seconds: float, on_pause: Callable[[], None]) -> bool:
-        """Whether all has been taken. Each piece of `SEND_SIZE` may take `pause_seconds`, so that a slow
-        reader gets everything; `on_pause` is called before a deaf one is given up. Cancelled, it leaves a part sent."""
+        """Send all of it; returns whether the kernel has taken it. Each piece of `SEND_SIZE` may take `pause_seconds`,
+        so that a slow reader gets everything; `on_pause` is called before one that reads nothing is given up."""
 
     def send_at_once(self, parts: Sequence[Buffer]) -> int:
-        """How many bytes of the parts are taken without waiting: 0 where that cannot be done, or the connection is
-        lost. Not while `send` or `send_parts` is under way."""
+        """Send what the kernel takes without waiting, and return how many bytes that was: 0 where the transport cannot
+        do that, or the connection is lost. Not while `send` or `send_parts` is under way."""
 
     async def send_parts(self, parts: Sequence[Buffer], pause_seconds: float, on_pause: Callable[[], None]) -> bool:
         """As `send`, from several places in memory."""
 
     async def send_eof(self) -> None:
-        """Say that nothing more comes, where the protocol can say it."""
+        """End the sending direction (half-close), where the protocol can."""
 
     async def aclose(self) -> None: ...
 
     def abort(self) -> None:
-        """Close at once, under whoever waits for it."""
+        """Close at once; a task that waits for the socket sees the end of the stream."""
 
 
 class PlainWire:
-    """Takes over the socket of an accepted stream, which is of no use afterwards."""
+    """Over a plain TCP or Unix socket, taken from an accepted stream, which is of no use afterwards."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._socket = socket.socket(fileno=stream.socket.detach())
@@ -212,7 +216,7 @@ def _spare_pacing(accepted: socket.socket) -> None:
 
 
 class StreamWire:
-    """Over any stream of Trio's."""
+    """Over any stream of Trio's; nothing is sent without waiting."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -270,6 +274,8 @@ class StreamWire:
 
 
 class TlsWire(StreamWire):
+    """Over Trio's TLS on a TCP socket, which tells whether the connection is lost."""
+
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         super().__init__(stream)
         self.stream = stream
@@ -284,7 +290,7 @@ class TlsWire(StreamWire):
 
 
 def wire_over(stream: trio.abc.Stream) -> Wire:
-    """Takes the stream over: only the wire is to be used, and to be closed."""
+    """The wire takes over the stream: only the wire may be used and closed from now on."""
     return PlainWire(stream) if isinstance(stream, trio.SocketStream) else StreamWire(stream)
 
 

@@ -15,11 +15,13 @@ class Wakeup:
         self._waiting: trio.lowlevel.Task | None = None
 
     def wake(self) -> None:
+        """Reschedule the waiting task, if there is one."""
         if self._waiting is not None:
             trio.lowlevel.reschedule(self._waiting)
             self._waiting = None
 
     async def wait(self) -> None:
+        """Returns at the next `wake`; always blocks. Cancelled, it leaves the place to another task."""
         assert self._waiting is None, "only one task may wait"
         self._waiting = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._abort)
@@ -39,7 +41,7 @@ class WaitingTasks:
         self.waiting: list[trio.lowlevel.Task] = []
 
     def wake_one(self) -> bool:
-        """Returns whether there was one."""
+        """Reschedule the task that began to wait last; returns whether there was one."""
         if not self.waiting:
             return False
         trio.lowlevel.reschedule(self.waiting.pop())
