@@ -48,7 +48,9 @@ def is_ours(path: Path) -> bool:
 
 
 def resolved(source: Path, target: str) -> Path:
-    return Path(os.path.normpath(source.parent / target))
+    """The file or folder that a link names; a folder's README stands for it."""
+    path = Path(os.path.normpath(source.parent / target))
+    return path / "README.md" if (path / "README.md").is_file() else path
 
 
 def page_of(path: Path) -> str:

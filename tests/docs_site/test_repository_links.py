@@ -28,6 +28,8 @@ def links(site_module: Callable[[str], Any]) -> Any:
         ("docs/backends/custom.md", "backends/custom.md", "../../README.md", "../index.md"),
         ("docs/api.md", "api.md", "../examples/tour.py", "repository/examples/tour.py.md"),
         ("docs/api.md", "api.md", "../examples/models", "repository/examples/models/index.md"),
+        ("docs/api.md", "api.md", "../examples/custom_backend/", "repository/examples/custom_backend/README.md"),
+        ("docs/api.md", "api.md", "backends", "backends/README.md"),
         ("docs/api.md", "api.md", "no_such_page.md", "no_such_page.md"),
         ("docs/api.md", "api.md", "../../elsewhere.md", "../../elsewhere.md"),
         ("docs/api.md", "api.md", "https://example.org/a.md", "https://example.org/a.md"),
