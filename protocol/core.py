@@ -148,7 +148,7 @@ class LoadParameters:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-class AnswerTo(Protocol):
+class ReplyChannel(Protocol):
     """A reply channel: the receiver of the only reply to a request."""
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
@@ -242,7 +242,7 @@ class InferenceCore(Protocol):
         """Submit a request and wait for its answer. Raises the ServerError that it is answered with; cancelled, the
         request is given up."""
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submitted:
         """Run a request on a model that gives exactly one response. Its answer is sent to `reply_to`, and a refusal is
         an answer too: what is wrong with the request, `Decoupled` for a model that gives any number of responses, or
         `Internal` for a defect. Never waits and never raises; what the request has to wait for is waited for by a task

@@ -29,12 +29,12 @@ from backends.registry import BackendRegistry
 from backends.server_resources import ServerResources
 from backends.services import BackendServices
 from protocol.core import (
-    AnswerTo,
     LoadParameters,
     ModelIndex,
     ModelMetadata,
     ModelRepository,
     ModelStatistics,
+    ReplyChannel,
     Respond,
     ServerMetadata,
 )
@@ -207,7 +207,7 @@ class ServerCore:
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         return await submit_and_wait(self.submit, request)
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
         manager = self._manager
         try:
             if manager is None or self._is_stopping:

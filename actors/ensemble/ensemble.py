@@ -23,7 +23,7 @@ from actors.metrics.statistics import FailureReason
 from actors.model.submission import Submission
 from actors.model.version import RunningVersion
 from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
-from protocol.core import AnswerTo, Respond
+from protocol.core import ReplyChannel, Respond
 from protocol.errors import Cancelled, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -112,7 +112,7 @@ class Ensemble(RunningVersion):
         self._accepts = False
         self._end_if_drained()
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
         if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
             return before.submit(request, reply_to)
         if self.is_decoupled:

@@ -22,7 +22,7 @@ from actors.model.deadline import within_timeout
 from actors.model.deferred import DeferredRequests
 from actors.model.servable import Servable
 from actors.model.submission import Submission
-from protocol.core import AnswerTo
+from protocol.core import ReplyChannel
 from protocol.errors import Internal, ServerError
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -96,7 +96,7 @@ class Residence:
     def submit(
         self,
         request: InferenceRequest,
-        reply_to: AnswerTo,
+        reply_to: ReplyChannel,
         answer: Callable[[InferenceRequest], Awaitable[InferenceResponse]],
     ) -> Submission:
         """Have `answer` called in a task while the request's model is leased, and its outcome sent to `reply_to`."""

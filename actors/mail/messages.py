@@ -15,7 +15,7 @@ from actors.mail.reply_slot import Reply
 from actors.mail.turns import Turn
 from actors.mail.waiting_responses import WaitingResponses
 from backends.interface import BatchTiming
-from protocol.core import AnswerTo
+from protocol.core import ReplyChannel
 from protocol.errors import ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse
 
@@ -38,7 +38,7 @@ class QueuedRequest(msgspec.Struct, eq=False):
     batch_size: int
     shape_key: ShapeKey
     arrival: float
-    reply: AnswerTo
+    reply: ReplyChannel
     is_cancelled: bool = False
     failure: ServerError | None = None
     turn: Turn | None = None

@@ -14,7 +14,7 @@ import trio
 
 from actors.mail.reply_slot import Reply
 from actors.model.submission import Submission, cancelled, refused
-from protocol.core import AnswerTo
+from protocol.core import ReplyChannel
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -24,7 +24,7 @@ class DeferredRequest(Submission, kw_only=True):
     """A request that is answered by a task. Given up, or cancelled by its id, its scope is cancelled, and the task ends
     soon after, without a reply."""
 
-    reply_to: AnswerTo
+    reply_to: ReplyChannel
     scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
     is_over: bool = False
 
@@ -67,7 +67,7 @@ class DeferredRequests:
     def submit(
         self,
         request: InferenceRequest,
-        reply_to: AnswerTo,
+        reply_to: ReplyChannel,
         answer: Callable[[InferenceRequest], Awaitable[InferenceResponse]],
     ) -> Submission:
         """Have `answer` called in a task, and what it returns or raises sent to `reply_to`."""

@@ -30,7 +30,7 @@ from actors.scheduling.scheduler import Scheduler
 from actors.scheduling.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.tracing.stamps import QUEUE_START, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from backends.interface import Backend, InstanceSpec
-from protocol.core import AnswerTo, MemoryUsage, Respond
+from protocol.core import MemoryUsage, ReplyChannel, Respond
 from protocol.errors import ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -163,7 +163,7 @@ class Model(RunningVersion):
         """How many instances are alive. Implements `actors.model.call_waits.CalledModel`, with `name` and `source`."""
         return self._scheduler.live_count
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
         if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
             return before.submit(request, reply_to)
         if self.is_decoupled:
@@ -219,7 +219,7 @@ class Model(RunningVersion):
     def _queue(
         self,
         request: InferenceRequest,
-        reply_to: AnswerTo,
+        reply_to: ReplyChannel,
         *,
         later: bool = False,
         waiting: WaitingResponses | None = None,

@@ -14,7 +14,7 @@ import trio
 
 from actors.metrics.statistics import VersionStatistics
 from actors.model.submission import Submission
-from protocol.core import AnswerTo, MemoryUsage, Respond
+from protocol.core import MemoryUsage, ReplyChannel, Respond
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.model_config import ModelConfig
@@ -90,7 +90,7 @@ class Servable(ComposingModel, Protocol):
 
     # Requests.
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
         """As `protocol.core.InferenceCore.submit`."""
 
     def flush(self) -> None:

@@ -18,12 +18,12 @@ from actors.mail.messages import Abandon, QueuedRequest, SchedulerAddress
 from actors.mail.reply_slot import ReplySlot
 from actors.model.call_waits import CalledModel
 from actors.tracing.stamps import REQUEST_END, TENSOR_BACKEND_OUTPUT
-from protocol.core import AnswerTo
+from protocol.core import ReplyChannel
 from protocol.errors import Cancelled, ServerError, Unavailable
 from protocol.messages import Caller, InferenceRequest, InferenceResponse
 from protocol.server_settings import Trace
 
-Submit: TypeAlias = Callable[[InferenceRequest, AnswerTo], "Submission"]
+Submit: TypeAlias = Callable[[InferenceRequest, ReplyChannel], "Submission"]
 
 
 class Acceptance(Protocol):
@@ -118,9 +118,9 @@ class QueuedSubmission(Submission, kw_only=True):
 
 
 class TracedReply(msgspec.Struct, eq=False):
-    """Records the outputs of a traced request on their way to `reply_to`. Implements `protocol.core.AnswerTo`."""
+    """Records the outputs of a traced request on their way to `reply_to`. Implements `protocol.core.ReplyChannel`."""
 
-    reply_to: AnswerTo
+    reply_to: ReplyChannel
     trace: Trace
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
@@ -148,7 +148,7 @@ async def submit_and_wait(submit: Submit, request: InferenceRequest) -> Inferenc
     return reply
 
 
-def refused(request: InferenceRequest, reply_to: AnswerTo, error: ServerError) -> Submission:
+def refused(request: InferenceRequest, reply_to: ReplyChannel, error: ServerError) -> Submission:
     """Answer a request with an error at once."""
     reply_to.send_nowait(error)
     return Submission(request, trio.current_time())

@@ -21,7 +21,7 @@ from actors.model.servable import Servable
 from actors.model.split_policy import SplitPolicy
 from actors.model.submission import Submission, cancelled, refused
 from actors.model.version import ModelVersion
-from protocol.core import AnswerTo, Respond
+from protocol.core import ReplyChannel, Respond
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.model_config import ModelConfig
@@ -103,7 +103,7 @@ class TrafficSplit(ModelVersion):
     def drain(self, *, lets_sequences_end: bool = False) -> None:
         self._drained.set()
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
         try:
             target, forwarded = self._route(request)
             servable = self._find(target.model, target.version)
@@ -159,12 +159,12 @@ class TrafficSplit(ModelVersion):
 class ForwardedRequest(Submission, kw_only=True):
     """A request that a split has sent to one of its targets, and the reply channel of the copy that went there."""
 
-    reply_to: AnswerTo
+    reply_to: ReplyChannel
     split: TrafficSplit
     forwarded: Submission | None = None  # until it has ended: the two know each other
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
-        """Implements `protocol.core.AnswerTo`."""
+        """Implements `protocol.core.ReplyChannel`."""
         self.reply_to.send_nowait(self.split.as_own(value) if isinstance(value, InferenceResponse) else value)
 
     def end(self) -> None:

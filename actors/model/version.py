@@ -19,7 +19,7 @@ from actors.model.deferred import DeferredRequests
 from actors.model.servable import Servable
 from actors.model.submission import Submission, refused, submit_and_wait
 from actors.scheduling.request_check import RequestChecker
-from protocol.core import AnswerTo, MemoryUsage, Respond
+from protocol.core import MemoryUsage, ReplyChannel, Respond
 from protocol.errors import Decoupled, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -142,7 +142,7 @@ class ModelVersion(abc.ABC):
     # Requests.
 
     @abc.abstractmethod
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submission: ...
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission: ...
 
     @abc.abstractmethod
     def flush(self) -> None: ...
@@ -200,11 +200,11 @@ class RunningVersion(ModelVersion):
     async def _run_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         """As `infer_stream`, for a request to a decoupled model that waits for nothing else."""
 
-    def _refuse_decoupled(self, request: InferenceRequest, reply_to: AnswerTo) -> Submission:
+    def _refuse_decoupled(self, request: InferenceRequest, reply_to: ReplyChannel) -> Submission:
         error = Decoupled(f"model '{self.config.name}' is decoupled: it answers streaming requests only")
         return refused(request, reply_to, error)
 
-    def _defer(self, request: InferenceRequest, reply_to: AnswerTo) -> Submission:
+    def _defer(self, request: InferenceRequest, reply_to: ReplyChannel) -> Submission:
         """Run a request in a task, with all that it has to wait for."""
         if self._deferred.is_open:
             return self._deferred.submit(request, reply_to, self._answer)
@@ -229,7 +229,7 @@ class RunningVersion(ModelVersion):
             successor = self._successor(request, refusal)
         return await successor.infer(request)
 
-    def _pass_on(self, request: InferenceRequest, reply_to: AnswerTo, refusal: StoppedAccepting) -> Submission:
+    def _pass_on(self, request: InferenceRequest, reply_to: ReplyChannel, refusal: StoppedAccepting) -> Submission:
         """Forward to the version that takes what this one takes no more, if there is one."""
         try:
             successor = self._successor(request, refusal)

@@ -114,7 +114,8 @@ def describe_pending(pending: PendingReply) -> FailedRequest:
 
 
 class PendingReply(msgspec.Struct, eq=False):
-    """A request whose answer comes by a call. Implements `protocol.core.AnswerTo`; an edge says how it is delivered."""
+    """A request whose reply comes by a callback. Implements `protocol.core.ReplyChannel`; an edge defines its
+    delivery."""
 
     replies: Replies
     reply: InferenceResponse | ServerError | None = None

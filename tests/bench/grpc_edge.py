@@ -18,7 +18,7 @@ import trio
 from hpack.hpack import Encoder
 from tritonclient.grpc import service_pb2
 
-from protocol.core import AnswerTo, Submitted
+from protocol.core import ReplyChannel, Submitted
 from protocol.grpc.server import GrpcSettings, serve_grpc
 from protocol.grpc.settings import ConnectionLimits
 from protocol.http2 import frames
@@ -63,7 +63,7 @@ class Echo:
     def is_decoupled(self, name: str, version: int = LATEST_VERSION) -> bool:
         return False
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submitted:
         self._to_model.send_nowait((request, reply_to))
         return _Taken(request)
 

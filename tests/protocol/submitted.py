@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from protocol.core import AnswerTo
+from protocol.core import ReplyChannel
 from protocol.errors import Internal, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 
@@ -20,7 +20,7 @@ class FakeSubmitted:
         self.ending = ""
         self._scope = trio.CancelScope()
 
-    async def run(self, answer: Callable[[], Awaitable[InferenceResponse]], reply_to: AnswerTo) -> None:
+    async def run(self, answer: Callable[[], Awaitable[InferenceResponse]], reply_to: ReplyChannel) -> None:
         with self._scope:
             try:
                 reply_to.send_nowait(await answer())

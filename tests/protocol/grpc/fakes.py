@@ -10,7 +10,6 @@ from typing import Any
 import trio
 
 from protocol.core import (
-    AnswerTo,
     InferBatchStatistics,
     InferResponseStatistics,
     InferStatistics,
@@ -20,6 +19,7 @@ from protocol.core import (
     ModelMetadata,
     ModelRepository,
     ModelStatistics,
+    ReplyChannel,
     ServerMetadata,
     StatisticDuration,
     Submitted,
@@ -147,7 +147,7 @@ class FakeCore:
     async def unregister_repository(self, path: str) -> None:
         self.registered = [each for each in self.registered if each.path != path]
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submitted:
         """Answered by a task of the nursery `tasks`."""
         submitted = FakeSubmitted(request)
         self.submitted.append(submitted)

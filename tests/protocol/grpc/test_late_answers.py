@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.core import AnswerTo, Submitted
+from protocol.core import ReplyChannel, Submitted
 from protocol.errors import ServerError, Unavailable
 from protocol.grpc.settings import GrpcSettings
 from protocol.limits.request_memory import RequestMemory
@@ -31,9 +31,9 @@ LARGE = bytes(1 << 18)  # more than a client's window
 class HoldingCore(FakeCore):
     """Replies what was submitted when the test says so."""
 
-    held: list[tuple[InferenceRequest, AnswerTo]] = field(default_factory=list)
+    held: list[tuple[InferenceRequest, ReplyChannel]] = field(default_factory=list)
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submitted:
         submitted = FakeSubmitted(request)
         self.submitted.append(submitted)
         self.held.append((request, reply_to))

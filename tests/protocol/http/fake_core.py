@@ -10,12 +10,12 @@ from typing import Any
 import trio
 
 from protocol.core import (
-    AnswerTo,
     LoadParameters,
     ModelIndex,
     ModelMetadata,
     ModelRepository,
     ModelStatistics,
+    ReplyChannel,
     Respond,
     ServerMetadata,
     Submitted,
@@ -144,7 +144,7 @@ class FakeCore:
         self.calls.append(("cancel", name, request_id, version))
         return 2
 
-    def submit(self, request: InferenceRequest, reply_to: AnswerTo, *, later: bool = False) -> Submitted:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submitted:
         """Answered by a task of the nursery `tasks`, but for what is refused."""
         submitted = FakeSubmitted(request)
         self.submitted.append(submitted)
