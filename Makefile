@@ -24,7 +24,7 @@ demo: $(VENV)/demo-ready
 quick: $(VENV)/dev-ready
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
-	TRIOTON_RANDOM_SCHEDULES=10 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal -m 'not slow and not e2e' \
+	TRIOTON_RANDOM_SCHEDULES=10 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow and not e2e' \
 		--hypothesis-profile quick --ignore tests/protocol/tensors/test_dlpack.py $(QUICK_TESTS)
 
 test: $(VENV)/test-ready

@@ -16,6 +16,8 @@ from tests.trioton.test_server import settings
 from trioton.load_report import FAMILY, load_report
 from trioton.server import open_server
 
+pytestmark = pytest.mark.slow
+
 Blocks = dict[str, float]
 
 

@@ -22,6 +22,8 @@ from tests.e2e.repository import add_add_sub, copy_python_model
 from trioton.server import Server, StartError, address_text, open_server
 from trioton.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 LOCAL = "127.0.0.1"
 
 
@@ -65,7 +67,6 @@ def is_ready_over_grpc(address: str, model: str) -> bool:
         return bool(client.is_model_ready(model))
 
 
-@pytest.mark.slow
 async def test_two_servers_in_one_process(one: Path, other: Path) -> None:
     """Each has its own models, addresses, name and metrics; the end of one is nothing to the other."""
     async with open_server(settings(one, id="one")) as first:

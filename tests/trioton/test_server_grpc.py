@@ -21,6 +21,8 @@ from trioton.flags import read_arguments, rows
 from trioton.server import Server, StartError, address_text, open_server
 from trioton.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 LOCAL = "127.0.0.1"
 ROW = np.arange(16, dtype=np.float32).reshape(1, 16)
 

@@ -159,6 +159,7 @@ class Edge(PendingReply):
         self.let_go().end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_given_up", [False, True])
 @pytest.mark.parametrize("kind", [*KINDS, "refused"])
 async def test_requests_leave_no_circles(
