@@ -238,3 +238,9 @@ def test_targets_of_make() -> None:
         (page, word) for page in WRITTEN for program, *words in page.commands if program == "make" for word in words
     )
     assert told((page, word) for page, word in words if re.fullmatch("[a-z]+", word) and word not in targets) == []
+
+
+def test_the_changelog_grows_by_fragments_alone() -> None:
+    """Its first release is told as a whole; what comes later goes into `changelog.d/`, whatever is merged."""
+    _, _, first = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n## 0.1.0")
+    assert 1 < len(first.splitlines()) <= 25
