@@ -36,7 +36,7 @@ class SpanContext:
         return json.dumps(found)
 
 
-def place_beneath(traceparent: str, tracestate: str) -> SpanContext:
+def new_span_context(traceparent: str, tracestate: str) -> SpanContext:
     """A new context, in the caller's trace if the caller gave a valid one."""
     found = _TRACEPARENT.fullmatch(traceparent)
     caller = 0 if found is None or not int(found.group(2), 16) else int(found.group(1), 16)

@@ -59,7 +59,7 @@ class TraceExport:
         except ValueError as error:
             raise CannotTrace(f"the trace settings bsp_* (or OTEL_BSP_*) contradict each other: {error}") from None
         # Which requests are traced is decided already, whatever the caller's sampled flag and OTEL_TRACES_SAMPLER say.
-        self._ids = PlacedIds()
+        self._ids = PresetIds()
         self._provider = TracerProvider(ALWAYS_ON, _resource(settings), shutdown_on_exit=False, id_generator=self._ids)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("trioton")
@@ -86,7 +86,7 @@ def _resource(settings: ExportSettings) -> Resource:
     return resource
 
 
-class PlacedIds(RandomIdGenerator):
+class PresetIds(RandomIdGenerator):
     """Random ids, but for those that were decided before: the next span gets `trace_id` and `span_id`, where they are
     not 0."""
 
@@ -101,7 +101,7 @@ class PlacedIds(RandomIdGenerator):
         return self.span_id or super().generate_span_id()
 
 
-def _make_spans(tracer: Tracer, ids: PlacedIds, trace: RequestTrace, epoch: int) -> None:
+def _make_spans(tracer: Tracer, ids: PresetIds, trace: RequestTrace, epoch: int) -> None:
     """A root span with the edge's stamps as events; in it the model's span; in that the compute span."""
     stamps = [(name, ns + epoch) for name, ns in sorted(trace.stamps, key=lambda stamp: stamp[1])]
     if not stamps:
@@ -117,13 +117,13 @@ def _make_spans(tracer: Tracer, ids: PlacedIds, trace: RequestTrace, epoch: int)
     }
     if trace.request_id:
         attributes["triton.request_id"] = trace.request_id
-    place = trace.place
-    ids.trace_id = 0 if place is None else place.trace_id
+    preset = trace.span_context
+    ids.trace_id = 0 if preset is None else preset.trace_id
     context = _make_span(tracer, ROOT_SPAN, edge, _parent(trace), stamps, attributes, SpanKind.SERVER)
     if model:
         context = _make_span(tracer, trace.model_name, model, context, model + compute, attributes)
     if compute:
-        ids.span_id = 0 if place is None else place.span_id
+        ids.span_id = 0 if preset is None else preset.span_id
         _make_span(tracer, COMPUTE_SPAN, compute, context, compute, {})
         ids.span_id = 0
 

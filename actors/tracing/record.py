@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.tracing.context import SpanContext, place_beneath
+from actors.tracing.context import SpanContext, new_span_context
 from actors.tracing.sampling import TraceSampling
 from protocol.messages import LATEST_VERSION, Tensor
 from protocol.server_settings import TracedTensor
@@ -42,7 +42,7 @@ class RecordedTensor:
 
 class RequestTrace:
     """Implements `protocol.server_settings.Trace`. `parent_context` are the headers `traceparent` and `tracestate`;
-    `parent_id` is the trace that this one is a child of, 0 for none. `place` is where its spans are to be, if it was
+    `parent_id` is the trace that this one is a child of, 0 for none. `span_context` has its spans' ids, if they were
     asked for."""
 
     __slots__ = (
@@ -56,9 +56,9 @@ class RequestTrace:
         "model_version",
         "parent_context",
         "parent_id",
-        "place",
         "request_id",
         "sampling",
+        "span_context",
         "stamps",
         "tensor_bytes",
         "tensors",
@@ -83,7 +83,7 @@ class RequestTrace:
         self.sampling = sampling
         self.parent_context = parent_context
         self.parent_id = parent_id
-        self.place: SpanContext | None = None
+        self.span_context: SpanContext | None = None
         self.stamps: list[tuple[str, int]] = []
         self.tensors: list[RecordedTensor] = []
         self.tensor_bytes = 0
@@ -122,7 +122,7 @@ class RequestTrace:
     def child(self, model: str) -> RequestTrace | None:
         if not self._is_open or self._new_id is None:
             return None
-        context = ("", "") if self.context() is None or self.place is None else self.place.headers
+        context = ("", "") if self.context() is None or self.span_context is None else self.span_context.headers
         return RequestTrace(
             self._new_id(),
             model,
@@ -137,9 +137,9 @@ class RequestTrace:
     def context(self) -> str | None:
         if not self._is_open or not self.sampling.makes_spans:
             return None
-        if self.place is None:
-            self.place = place_beneath(*self.parent_context)
-        return self.place.text
+        if self.span_context is None:
+            self.span_context = new_span_context(*self.parent_context)
+        return self.span_context.text
 
     def end(self) -> None:
         if self._is_open:
