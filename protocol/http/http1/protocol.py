@@ -259,10 +259,13 @@ class Http1Protocol:
 
     def end_response(self) -> None:
         """The whole response has been sent."""
+        expects_more = self.head is not None and self.head.keeps_alive and not self.is_at_end
         self.head = None  # it may be large, and the next one far
         self._is_chunked = False
         if self.state is State.RESPONDING:
             self.move(Move.RESPONSE_SENT)
+        elif self.state is State.CLOSING and expects_more:
+            self.move(Move.LINGERED)  # the client may have sent a further request that was not read yet
         else:
             self._end()
 

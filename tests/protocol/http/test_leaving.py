@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from protocol.http.settings import LEAVE_SECONDS
-from tests.protocol.http.conftest import Serve, Served, only_fast_path
+from tests.protocol.http.conftest import Serve, Served
 from tests.protocol.http.http1.test_connection import EMPTY, INFER, Client, connect, head, sized
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,6 @@ async def test_a_connection_that_was_not_told_has_one_more_answer(server: Served
         await server.ended.wait()
 
 
-@only_fast_path  # a task closes on what it has not read, and the kernel resets the connection behind the answer
 async def test_pipelined_requests_are_answered_up_to_the_one_that_says_so(server: Served) -> None:
     client = await connect(server)
     await client.send(sized(GATE, b'{"id":"0","inputs":[]}'))

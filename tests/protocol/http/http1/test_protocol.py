@@ -325,7 +325,7 @@ def test_a_response_of_unknown_length(parts: list[bytes], is_http_1_0: bool) -> 
     data = protocol.begin_response(200, (), DATE)
     data += b"".join(map(protocol.frame, parts)) + protocol.end_of_body()
     protocol.end_response()
-    assert protocol.state is (State.CLOSED if is_http_1_0 else State.IDLE)
+    assert protocol.state is (State.LINGERING if is_http_1_0 else State.IDLE)
     client = h11.Connection(h11.CLIENT)
     client.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
     client.send(h11.EndOfMessage())

@@ -50,6 +50,11 @@ def refuse(protocol: Recorded) -> None:
     protocol.begin_refusal(400, (), DATE, 0)
 
 
+def end_behind_the_last(protocol: Http1Protocol) -> None:
+    protocol.receive(b"")
+    protocol.end_response()
+
+
 def end_behind_more(protocol: Recorded) -> None:
     protocol.receive(b"more")
     protocol.end_exchange()
@@ -120,7 +125,7 @@ CAUSES: dict[tuple[State, Move], Callable[[Recorded], None]] = {
     (State.RESPONDING, Move.LINGERED): end_behind_more,
     (State.RESPONDING, Move.ENDED): Http1Protocol.end_exchange,
     (State.CLOSING, Move.LINGERED): end_behind_more,
-    (State.CLOSING, Move.ENDED): Http1Protocol.end_response,
+    (State.CLOSING, Move.ENDED): end_behind_the_last,
     (State.REFUSING, Move.LINGERED): Http1Protocol.end_response,
     (State.LINGERING, Move.ENDED): Http1Protocol.end,
     **{(state, Move.LOST): Http1Protocol.lose for state in State if state is not State.CLOSED},
