@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 LOCAL = "127.0.0.1"
 # How long anything may take on a machine that is busy with other work.
-PATIENCE = 20.0
+PATIENCE = 60.0
 # How long a server may take to end that still has requests; none has when the tests have passed.
 EXIT_SECONDS = 10
 
@@ -610,8 +610,8 @@ def wait_until(is_so: Callable[[], bool], problem: Callable[[], str]) -> None:
 
 @dataclass(frozen=True)
 class Site:
-    """A function that raises, where that is counted, and how many requests each time may cost. Behind what it does a
-    defect leaves more undone than before."""
+    """A function that raises, where that is counted (one of these places), and how many requests each time may cost.
+    Behind what it does a defect leaves more undone than before."""
 
     function: str
     counted_at: str = ""
@@ -646,7 +646,7 @@ SITES = (
     # Calls of the poller.
     Site(_REST + "_read", "poller"),
     Site(_REST + "_begin", "poller"),
-    Site("protocol.http.direct_infer:DirectInference.begin", "poller"),
+    Site("protocol.http.direct_infer:DirectInference.begin", "poller connection"),  # of HTTP/1, and of HTTP/2
     Site("protocol.http2.reader:Http2Reader._on_readable", "poller"),
     Site("protocol.http2.reader:Http2Reader.take", "poller"),
     Site("protocol.http2.output:FrameOutput.end_burst", "poller"),
@@ -779,7 +779,9 @@ def test_a_defect_costs_what_it_meets_and_no_more(
     assert len(load.failures) <= most, load.failures
     assert server.is_alive
     if site.counted_at and not is_behind:
-        assert server.metric()[site.counted_at] >= before.get(site.counted_at, 0) + times
+        places = site.counted_at.split()
+        counted = server.metric()
+        assert sum(counted.get(place, 0) - before.get(place, 0) for place in places) >= times
 
 
 @pytest.mark.parametrize("function", [_DYNAMIC + "next_batch", _SCHEDULER + "_submit", _SCHEDULER + "_assign"])
