@@ -1,5 +1,8 @@
 """Runs all tests in several calls of pytest, so that a process imports one framework only: `python -m tests.parts`.
 
+What has failed is told once more at the end, with the last lines of each report: where only the end of a long log is
+kept, it still says why.
+
 Every process of a pytest-xdist run imports all modules that are collected. In a single call that is every framework a
 backend has, in every process: more than a gigabyte each. Here the tests that need none run first, and those of each
 framework in a call of their own. Arguments are passed on to pytest.
@@ -8,16 +11,22 @@ framework in a call of their own. Arguments are passed on to pytest.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 # The packages that take most time and memory to import.
 FRAMEWORKS = ("jax", "lightgbm", "openvino", "scipy", "sklearn", "tensorflow", "torch", "treelite", "xgboost")
+# What each part has found, as JUnit's XML.
+RESULTS = Path("build", "test-results")
+# Of a failed test's report, from its end; and so many of them.
+REPORT_LINES, MOST_REPORTS = 12, 20
 # In a new clone nothing is compiled yet; these few modules soon are.
 FIRST_PART = ("tests/repository",)
 # The tests whose modules import one of them.
@@ -52,13 +61,32 @@ def run(arguments: Sequence[str], selections: Mapping[str, Sequence[str]], root:
     # Pytest rewrites the assertions of every module; what it keeps as bytecode, no other process needs to rewrite.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     statuses: dict[str, int] = {}
+    shutil.rmtree(root / RESULTS, ignore_errors=True)
     for number, (name, selection) in enumerate(selections.items(), start=1):
         print(f"Tests, part {number} of {len(selections)}: {name}", flush=True)
-        command = [sys.executable, "-m", "pytest", *arguments, *selection]
+        command = [sys.executable, "-m", "pytest", f"--junit-xml={RESULTS / name}.xml", *arguments, *selection]
         statuses[name] = subprocess.run(command, cwd=root, env=environment, check=False).returncode
         if statuses[name] == pytest.ExitCode.INTERRUPTED:
             break
+    for path in sorted((root / RESULTS).glob("*.xml")):
+        for line in failures(path):
+            print(line)
     return judge(statuses)
+
+
+def failures(results: Path) -> Iterator[str]:
+    """What has failed in one part, in lines: each test, and the end of its report."""
+    failed = [
+        (test, outcome)
+        for test in ElementTree.parse(results).iter("testcase")
+        for outcome in test
+        if outcome.tag in ("failure", "error")
+    ]
+    for test, outcome in failed[:MOST_REPORTS]:
+        yield f"{outcome.tag.upper()} {test.get('classname')}::{test.get('name')}"
+        yield from (f"    {line}" for line in (outcome.text or "").splitlines()[-REPORT_LINES:])
+    if len(failed) > MOST_REPORTS:
+        yield f"and {len(failed) - MOST_REPORTS} more"
 
 
 def judge(statuses: Mapping[str, int]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import FIRST_PART, FRAMEWORK_PARTS, FRAMEWORKS, ROOT, judge, parts, run
+from tests.parts import FIRST_PART, FRAMEWORK_PARTS, FRAMEWORKS, ROOT, failures, judge, parts, run
 
 COLLECT = f"""
 import sys
@@ -54,6 +54,26 @@ def test_every_test_runs_once_and_the_others_run_when_a_part_fails(suite: Path) 
         file.write("    assert False\n")
     assert run(arguments, selections, suite) == 1
     assert (suite / "ran").read_text() == "plain special plain special "
+
+
+@pytest.mark.slow
+def test_what_has_failed_is_told_once_more_at_the_end(suite: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with (suite / "test_plain.py").open("a") as file:
+        file.write("    assert 'two lines'.split() == ['three']\n")
+    assert run(["-q", "-p", "no:cacheprovider"], parts({"special": ["test_special.py"]}, first=()), suite) == 1
+    *_, said = capfd.readouterr().out.partition("part 2 of 2")[2].partition("passed")
+    assert "FAILURE test_plain::test_plain\n" in said
+    assert "test_plain.py:4: AssertionError\n" in said
+    assert "special::" not in said
+    assert said.endswith("Failed: no framework\n")
+
+
+def test_many_failures_are_counted(tmp_path: Path) -> None:
+    cases = "".join(f"<testcase classname='a' name='t{n}'><failure>\n1\n2</failure></testcase>" for n in range(25))
+    (tmp_path / "x.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    lines = list(failures(tmp_path / "x.xml"))
+    assert lines[:4] == ["FAILURE a::t0", "    ", "    1", "    2"]
+    assert lines[-1] == "and 5 more"
 
 
 @pytest.mark.slow
