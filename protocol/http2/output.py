@@ -33,6 +33,8 @@ PROGRESS = 65536
 MAX_BACKLOG = 1 << 20
 # Replies to the peer's own frames (PING, SETTINGS, refused streams); a peer that reads none of them is not read either.
 MAX_CONTROL_BACKLOG = 1 << 16
+# Sent with the first of two GOAWAYs: its answer comes behind the requests that were on their way.
+RETIRING_PING = b"retiring"
 # A larger response gains nothing by leaving together with others.
 _WRITTEN_ABOVE = 65536
 

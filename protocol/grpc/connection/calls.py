@@ -36,6 +36,7 @@ from protocol.grpc.inference.failed_calls import MODEL_INFER, note_failure
 from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.status import UNEXPECTED, status_of
 from protocol.http2 import events
+from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.request_headers import Headers
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -67,12 +68,6 @@ class Shared:
 class Owner(Protocol):
     """The connection."""
 
-    def count_control_frame(self) -> None:
-        """One that carries nothing of a call, or one of a call too many. Raises ProtocolError if it is one too many."""
-
-    def count_reset(self) -> None:
-        """As `count_control_frame`, of a call that the peer has reset."""
-
     def note_last_end(self) -> None:
         """The last call has ended, and there may be no other."""
 
@@ -90,12 +85,13 @@ class Calls:
     refuses: the connection ends, and its peer has had the time to hear of it.
     """
 
-    def __init__(self, shared: Shared, out: Outgoing, lifetime: Lifetime, owner: Owner) -> None:
+    def __init__(self, shared: Shared, out: Outgoing, lifetime: Lifetime, floods: FloodLimits, owner: Owner) -> None:
         self._shared = shared
         self._limits = shared.limits
         self._out = out
         self._lifetime = lifetime
         self._now = trio.lowlevel.current_clock().current_time
+        self._floods = floods
         self._owner = owner
         self.memory = ReceiveMemory(shared.limits.max_receive_memory, shared.memory, shared.threads)
         self._streams: dict[int, Stream] = {}
@@ -168,7 +164,7 @@ class Calls:
             self._out.count_refusal("max_concurrent_streams")
             self._note_refused(head, f"{len(self)} calls are in progress on this connection, which is the maximum")
             self._out.refuse_stream(stream_id)
-            self._owner.count_control_frame()
+            self._floods.count_control_frame()
         elif self.refuses:
             self._note_refused(head, "the connection ends, and its client has been told so")
             self._out.refuse_stream(stream_id)
@@ -200,7 +196,7 @@ class Calls:
                 incoming.feed(event.data, event.flow_controlled_length, has_ended=event.stream_ended)
                 self.direct.gather(incoming)
         if not event.data and not event.stream_ended:
-            self._owner.count_control_frame()
+            self._floods.count_control_frame()
 
     def on_trailers(self, event: events.TrailersReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -218,9 +214,9 @@ class Calls:
         elif self.direct.drop(event.stream_id):
             self.note_end()
         else:
-            self._owner.count_control_frame()
+            self._floods.count_control_frame()
             return
-        self._owner.count_reset()
+        self._floods.count_reset()
 
     def fail(self, stream_id: int) -> None:
         """A defect while an event of a call was handled: end that call, in whatever state it is."""

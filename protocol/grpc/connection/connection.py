@@ -18,7 +18,6 @@ from typing import Any
 
 import trio
 from h2.errors import ErrorCodes
-from h2.exceptions import ProtocolError
 
 from protocol.grpc.call.request_head import malformed_head
 from protocol.grpc.connection.calls import Calls, Shared
@@ -26,8 +25,10 @@ from protocol.grpc.connection.keepalive import Due, Lifetime, PingPolice
 from protocol.grpc.connection.outgoing import Outgoing
 from protocol.http2 import events
 from protocol.http2.connection import ServerConnection
+from protocol.http2.driver import ConnectionDriver
+from protocol.http2.flood_limits import FloodLimits
+from protocol.http2.output import RETIRING_PING
 from protocol.http2.reader import Http2Reader
-from protocol.limits.flood import FloodGuard
 from protocol.reactor.transport import wire_over
 from protocol.sync.wakeup import Wakeup
 
@@ -35,11 +36,6 @@ from protocol.sync.wakeup import Wakeup
 GOODBYE_SECONDS = 1.0
 
 _KEEPALIVE_PING = b"alive?\0\0"
-_RETIRING_PING = b"retiring"
-
-
-class _CutOffError(ProtocolError):
-    """The peer exceeds a flood limit; a GOAWAY (ENHANCE_YOUR_CALM) says so."""
 
 
 class Connection:
@@ -67,14 +63,13 @@ class Connection:
             connection_window=limits.connection_window,
         )
         self._lifetime = Lifetime(limits, trio.current_time(), age_factor=random.uniform(0.9, 1.1))
-        self._calls = Calls(shared, self._out, self._lifetime, self)
-        self._now = trio.lowlevel.current_clock().current_time
+        self._floods = FloodLimits(
+            self._out, max_control_frames=limits.max_control_frames, max_stream_resets=limits.max_stream_resets
+        )
+        self._calls = Calls(shared, self._out, self._lifetime, self._floods, self)
         self._is_retiring = False  # this connection ends, and its peer opens a new one
-        self._reading = trio.CancelScope()
         self._time_changed = Wakeup()
         self._pings = PingPolice(limits.keepalive)
-        self._resets = FloodGuard(limits.max_stream_resets)
-        self._control_frames = FloodGuard(limits.max_control_frames)
         on_event: dict[type[events.Event], Callable[[Any], None]] = {
             events.RequestReceived: self._calls.on_request,
             events.DataReceived: self._calls.on_data,
@@ -86,18 +81,18 @@ class Connection:
             events.PingAckReceived: self._on_ping_answered,
             events.IgnoredFrame: self._on_ignored_frame,
         }
-        self._reader = Http2Reader(
+        reader = Http2Reader(
             self._wire, shared.poller, self._out, self._h2, self, on_event, on_received=self._lifetime.on_received
         )
+        self._driver = ConnectionDriver(self._h2, reader, self._out, goodbye_seconds=GOODBYE_SECONDS)
 
     async def run(self) -> None:
         """Serve until the peer goes, breaks the protocol, or `drain` or `retire` was called and no call is left.
 
         Calls in progress are cancelled on every way out but the last. Cancelling means: close now.
         """
-        self._h2.initiate_connection()
-        self._out.flush()
-        self._reading.deadline = trio.current_time() + self._limits.handshake_timeout
+        self._driver.initiate()
+        self._driver.reading.deadline = trio.current_time() + self._limits.handshake_timeout
         try:
             await self._serve()
         finally:
@@ -105,19 +100,17 @@ class Connection:
 
     async def _serve(self) -> None:
         async with contextlib.aclosing(self._wire), trio.open_nursery() as nursery:
-            nursery.start_soon(self._write)
+            nursery.start_soon(self._driver.write)
             nursery.start_soon(self._keep_time)
             try:
                 self._calls.begin(nursery)
-                with self._reading:
-                    await self._reader.run()
+                await self._driver.read()
             finally:  # before the nursery can close: an answer that comes later must start no task in it
                 self._calls.terminate()
-            if self._reading.cancelled_caught and trio.current_time() >= self._reading.deadline:
+            reading = self._driver.reading
+            if reading.cancelled_caught and trio.current_time() >= reading.deadline:
                 self._out.count_refusal("handshake_timeout")
-            if not self._reader.is_lost:
-                with trio.move_on_after(GOODBYE_SECONDS):
-                    await self._say_goodbye()
+            await self._driver.finish(is_refusing=self._calls.refuses)
             nursery.cancel_scope.cancel()
 
     def drain(self) -> None:
@@ -130,7 +123,7 @@ class Connection:
 
     def cancel(self) -> None:
         """End at once, and cancel what runs."""
-        self._reading.cancel()
+        self._driver.stop()
 
     def retire(self) -> None:
         """As `drain`, but the server goes on: the calls in progress may go on too, until the grace has passed."""
@@ -139,7 +132,7 @@ class Connection:
         self._is_retiring = True
         self._lifetime.on_retired(trio.current_time())
         self._out.announce_end()
-        self._out.ping(_RETIRING_PING)  # its answer comes behind the calls that were on their way
+        self._out.ping(RETIRING_PING)
         self._time_changed.wake()
 
     # What the reader asks of its owner.
@@ -172,40 +165,25 @@ class Connection:
         too_many = len(event.stream_ids) - self._out.window_updates
         self._out.window_updates = max(0, -too_many)
         for _ in range(too_many):
-            self.count_control_frame()
+            self._floods.count_control_frame()
 
     def _on_settings_changed(self, event: events.RemoteSettingsChanged) -> None:
-        self._reading.deadline = math.inf  # the peer speaks HTTP/2
+        self._driver.reading.deadline = math.inf  # the peer speaks HTTP/2
         self._out.on_windows_changed()
-        self.count_control_frame()
+        self._floods.count_control_frame()
 
     def _on_ping(self, event: events.PingReceived) -> None:
         self._note_data_sent()
         if self._pings.on_ping(trio.current_time(), has_calls=bool(self._calls)):
-            self._cut_off("http2_max_ping_strikes", b"too_many_pings")
+            self._floods.cut_off("http2_max_ping_strikes", b"too_many_pings")
 
     def _on_ping_answered(self, event: events.PingAckReceived) -> None:
-        if event.ping_data == _RETIRING_PING:
+        if event.ping_data == RETIRING_PING:
             self._refuse_calls()
-        self.count_control_frame()
+        self._floods.count_control_frame()
 
     def _on_ignored_frame(self, event: events.IgnoredFrame) -> None:
-        self.count_control_frame()
-
-    def count_control_frame(self) -> None:
-        """Implements `calls.Owner`."""
-        if not self._control_frames.passes(trio.current_time()):
-            self._cut_off("max_control_frames", b"too many control frames")
-
-    def count_reset(self) -> None:
-        """Implements `calls.Owner`."""
-        if not self._resets.passes(trio.current_time()):
-            self._cut_off("max_stream_resets", b"too many streams reset")
-
-    def _cut_off(self, limit: str, reason: bytes) -> None:
-        self._out.count_refusal(limit)
-        self._out.go_away(ErrorCodes.ENHANCE_YOUR_CALM, reason)
-        raise _CutOffError(reason.decode())
+        self._floods.count_control_frame()
 
     # Time.
 
@@ -234,14 +212,14 @@ class Connection:
                     case Due.CLOSE | Due.CLOSE_DEAD:
                         if due is Due.CLOSE_DEAD:
                             self._out.count_refusal("keepalive_timeout")
-                        self._reading.cancel()
+                        self._driver.stop()
                         return
             with trio.move_on_at(min(self._lifetime.wake_at(now), self._calls.direct.next_deadline)):
                 await self._time_changed.wait()
 
     def note_last_end(self) -> None:
         """Implements `calls.Owner`."""
-        self._reading.cancel()
+        self._driver.stop()
 
     def note_deadline(self) -> None:
         """Implements `calls.Owner`."""
@@ -255,20 +233,4 @@ class Connection:
 
     def _end_if_done(self) -> None:
         if (self._calls.is_draining or self._calls.refuses) and not self._calls:
-            self._reading.cancel()
-
-    # The end.
-
-    async def _write(self) -> None:
-        try:
-            await self._out.run()
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-            self._reader.is_lost = True
-            self._reading.cancel()
-
-    async def _say_goodbye(self) -> None:
-        """Write out what is left, GOAWAY at its end, and let the peer close first, so that it loses no response."""
-        if not self._reader.has_failed and not self._calls.refuses:
-            self._out.go_away()
-        await self._out.finish()
-        await self._reader.drop_rest()
+            self._driver.stop()

@@ -5,9 +5,6 @@ Flow: transport -> `http2.reader` -> [connection] -> streams … output -> trans
 
 Owned by the edge's `connections`, which runs `run` in a task; cancelling it ends the connection and its requests at
 once.
-
-Floods end the connection: streams that are opened and reset again (CVE-2023-44487), frames that only make work
-(CVE-2019-9512 and its like), header lists far over the limit.
 """
 
 from __future__ import annotations
@@ -18,29 +15,26 @@ from typing import Any
 
 import trio
 from h2.errors import ErrorCodes
-from h2.exceptions import ProtocolError
 
 from protocol.failures import CallbackFailures
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectInference
 from protocol.http.exchange import App
-from protocol.http.http2.goodbye import RETIRING_PING, Goodbye, Step
+from protocol.http.http2.goodbye import Goodbye, Step
 from protocol.http.http2.head import ResponseBlocks
 from protocol.http.http2.output import HttpOutput
 from protocol.http.http2.streams import CONNECTION_WINDOW, STREAM_WINDOW, Http2Streams, no_request
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.http2 import events
 from protocol.http2.connection import ServerConnection
+from protocol.http2.driver import ConnectionDriver
+from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.frames import GOAWAY
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID
+from protocol.http2.output import RETIRING_PING
 from protocol.http2.reader import Http2Reader
-from protocol.limits.flood import FloodGuard
 from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.transport import Wire
-
-
-class _CutOffError(ProtocolError):
-    """The client exceeds a flood limit; a GOAWAY (ENHANCE_YOUR_CALM) says so."""
 
 
 class Http2Connection:
@@ -82,16 +76,16 @@ class Http2Connection:
             send_timeout=limits.send_timeout,
             connection_window=CONNECTION_WINDOW,
         )
-        self._streams = Http2Streams(app, direct, limits, self._out, self, on_limit)
+        self._floods = FloodLimits(
+            self._out, max_control_frames=limits.max_control_frames, max_stream_resets=limits.max_stream_resets
+        )
+        self._streams = Http2Streams(app, direct, limits, self._out, self._floods, self, on_limit)
         self._flush = None if direct is None else direct.flush
         self._goodbye = Goodbye()
         self._served = 0
         self._most_served = limits.max_requests_per_connection or math.inf
         self._seen = -1  # how many requests had been taken when the connection was last looked at
         self._deadline = math.inf  # of the wait for a request
-        self._reading = trio.CancelScope()
-        self._resets = FloodGuard(limits.max_stream_resets)
-        self._control_frames = FloodGuard(limits.max_control_frames)
         on_event: dict[type[events.Event], Callable[[Any], None]] = {
             events.RequestReceived: self._streams.on_request,
             events.DataReceived: self._streams.on_data,
@@ -104,26 +98,20 @@ class Http2Connection:
             events.IgnoredFrame: self._on_ignored_frame,
         }
         poller = None if direct is None else direct.poller
-        self._reader = Http2Reader(wire, poller, self._out, self._h2, self, on_event)
+        reader = Http2Reader(wire, poller, self._out, self._h2, self, on_event)
+        self._driver = ConnectionDriver(self._h2, reader, self._out, goodbye_seconds=GOODBYE_SECONDS)
 
     async def run(self, begun: bytes) -> None:
         """Serve until the client goes, breaks the protocol, or `drain` was called and no request is left. `begun` has
         come already. Cancelling ends it at once, with what runs."""
-        self._h2.initiate_connection()
-        self._out.flush()
+        self._driver.initiate()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
+                nursery.start_soon(self._driver.write)
                 self._streams.begin(nursery)
-                with self._reading:
-                    if begun:
-                        self._reader.take(begun)
-                        self._reader.end_burst()
-                    await self._reader.run()
+                await self._driver.read(begun)
                 self._streams.terminate()
-                if not self._reader.is_lost:
-                    with trio.move_on_after(GOODBYE_SECONDS):
-                        await self._say_goodbye()
+                await self._driver.finish(is_refusing=self._streams.refuses)
                 nursery.cancel_scope.cancel()
         finally:
             self._streams.terminate()
@@ -151,7 +139,7 @@ class Http2Connection:
             self._deadline = now + self._limits.idle_timeout
         elif now >= self._deadline:
             self._on_limit("idle_timeout")
-            self._reading.cancel()
+            self._driver.stop()
 
     # What comes.
 
@@ -182,36 +170,21 @@ class Http2Connection:
 
     def _on_settings_changed(self, event: events.RemoteSettingsChanged) -> None:
         self._out.on_windows_changed()
-        self.count_control_frame()
+        self._floods.count_control_frame()
 
     def _on_ping_answered(self, event: events.PingAckReceived) -> None:
         if event.ping_data == RETIRING_PING:
             self._follow(self._goodbye.on_answered())
-        self.count_control_frame()
+        self._floods.count_control_frame()
 
     def _on_control_frame(self, event: events.Event) -> None:
-        self.count_control_frame()
+        self._floods.count_control_frame()
 
     def _on_ignored_frame(self, event: events.IgnoredFrame) -> None:
         if event.kind == GOAWAY:  # it opens no more streams, and waits for its responses
             self._streams.refuses = True
             self._end_if_done()
-        self.count_control_frame()
-
-    def count_control_frame(self) -> None:
-        """Implements `http2_streams.Owner`."""
-        if not self._control_frames.passes(self._now()):
-            self._cut_off("max_control_frames", b"too many control frames")
-
-    def count_reset(self) -> None:
-        """Implements `http2_streams.Owner`."""
-        if not self._resets.passes(self._now()):
-            self._cut_off("max_stream_resets", b"too many streams reset")
-
-    def _cut_off(self, limit: str, reason: bytes) -> None:
-        self._on_limit(limit)
-        self._out.go_away(ErrorCodes.ENHANCE_YOUR_CALM, reason)
-        raise _CutOffError(reason.decode())
+        self._floods.count_control_frame()
 
     # The end.
 
@@ -251,18 +224,4 @@ class Http2Connection:
 
     def _end_if_done(self) -> None:
         if self._streams.refuses and not self._streams:
-            self._reading.cancel()
-
-    async def _write(self) -> None:
-        try:
-            await self._out.run()
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-            self._reader.is_lost = True
-            self._reading.cancel()
-
-    async def _say_goodbye(self) -> None:
-        """Write out what is left, GOAWAY at its end, and let the client close first, so that it loses no response."""
-        if not self._reader.has_failed and not self._streams.refuses:
-            self._out.go_away()
-        await self._out.finish()
-        await self._reader.drop_rest()
+            self._driver.stop()

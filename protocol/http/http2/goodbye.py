@@ -17,9 +17,6 @@ WAIT_SECONDS = 1.0
 # How long a client has to say that it has read it.
 ANSWER_SECONDS = 1.0
 
-# Its answer comes behind the requests that were on their way.
-RETIRING_PING = b"retiring"
-
 
 class Step(enum.Enum):
     ANNOUNCE = enum.auto()  # send the first GOAWAY, and the ping

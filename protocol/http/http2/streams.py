@@ -30,6 +30,7 @@ from protocol.http.http2.output import HttpOutput
 from protocol.http.reply import Reply
 from protocol.http.settings import ConnectionLimits
 from protocol.http2 import events
+from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.output import PORTIONS
 from protocol.http2.request_headers import Headers
 from protocol.messages import Buffer
@@ -61,12 +62,6 @@ def no_request(reason: str) -> RequestHead:
 
 class Owner(Protocol):
     """The connection."""
-
-    def count_control_frame(self) -> None:
-        """One that carries nothing of a request, or a request too many. Raises ProtocolError if it is one too many."""
-
-    def count_reset(self) -> None:
-        """As `count_control_frame`, of a request that the client has given up."""
 
     def note_request(self) -> None:
         """One has been taken."""
@@ -108,6 +103,7 @@ class Http2Streams:
         direct: DirectInference | None,
         limits: ConnectionLimits,
         out: HttpOutput,
+        floods: FloodLimits,
         owner: Owner,
         on_limit: Callable[[str], None],
     ) -> None:
@@ -116,6 +112,7 @@ class Http2Streams:
         self._keys = NO_KEYS if direct is None else direct.keys
         self._limits = limits
         self.out = out
+        self._floods = floods
         self._owner = owner
         self._on_limit = on_limit
         self._portion = STREAM_WINDOW // PORTIONS
@@ -207,7 +204,7 @@ class Http2Streams:
         error: ServerError | None = head.refusal
         code = ErrorCodes.CANCEL
         if error is None:  # perhaps it was opened before the client knew how many there may be
-            self._owner.count_control_frame()
+            self._floods.count_control_frame()
             error, code = TooManyStreams(self._limits.max_concurrent_streams), ErrorCodes.REFUSED_STREAM
         if isinstance(error, LimitError):
             self._on_limit(error.limit)
@@ -222,7 +219,7 @@ class Http2Streams:
     def on_data(self, event: events.DataReceived) -> None:
         stream_id = event.stream_id
         if not event.data and not event.stream_ended:
-            self._owner.count_control_frame()
+            self._floods.count_control_frame()
         plain = self._plain.get(stream_id)
         exchange = self._exchanges.get(stream_id)
         body = None if plain is None else plain.body
@@ -258,9 +255,9 @@ class Http2Streams:
 
     def on_stream_reset(self, event: events.StreamReset) -> None:
         if self._give_up(event.stream_id):
-            self._owner.count_reset()
+            self._floods.count_reset()
         else:
-            self._owner.count_control_frame()
+            self._floods.count_control_frame()
 
     def _give_up(self, stream_id: int) -> bool:
         """Its client has reset it, or made an error for which it is reset; false where it has ended."""
