@@ -1,5 +1,5 @@
-"""HTTP/2 connection state machine of the server: interprets a client's frames and makes the frames that answer them. No
-I/O.
+"""HTTP/2 connection state machine of the server: interprets a client's frames, and answers those that are no request's.
+No I/O.
 
 A GOAWAY, in either direction, is not the end of the connection: no more streams are opened, and open ones finish.
 Streams beyond `max_concurrent_streams` are the owner's to refuse, one by one. A stream error resets its stream; a
@@ -8,24 +8,21 @@ connection error makes a GOAWAY, which is then in `output`, and raises. Source: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from h2.errors import ErrorCodes
 from h2.exceptions import (
     DenialOfServiceError,
     FlowControlError,
     FrameDataMissingError,
     ProtocolError,
-    StreamClosedError,
 )
 from h2.settings import SettingCodes
 
 from protocol.http2 import events
-from protocol.http2.client_settings import ClientSettings, pack_settings
 from protocol.http2.events import Event
-from protocol.http2.flow_control import DEFAULT_WINDOW, LARGEST_WINDOW, ReceiveWindow, widened
+from protocol.http2.flow_control import LARGEST_WINDOW, ReceiveWindow, widened
 from protocol.http2.frames import (
     ACK,
     CONTINUATION,
@@ -36,6 +33,7 @@ from protocol.http2.frames import (
     HAS_PRIORITY,
     HEADERS,
     IS_PADDED,
+    MAX_FRAME_SIZE,
     PING,
     PRIORITY,
     PUSH_PROMISE,
@@ -43,32 +41,20 @@ from protocol.http2.frames import (
     SETTINGS,
     WINDOW_UPDATE,
     FrameReader,
+    check_dependency,
     frame,
-    frame_header,
-    pack_header,
+    read_number,
+    without_padding,
 )
 from protocol.http2.request_headers import Headers, MalformedHeadersError, RequestHeaders
-from protocol.http2.response_headers import ResponseBlock, ResponseHeaders
+from protocol.http2.response_headers import ResponseHeaders
+from protocol.http2.sender import FrameSender
+from protocol.http2.streams import Stream
 from protocol.messages import Buffer
 
-# Of DATA, either way: fewer and larger frames cost less. Those of a large message are given in pieces as they come.
-MAX_FRAME_SIZE = 1 << 20
-
-# To join less than this costs less than to send parts from where they are.
-_JOINED_SIZE = 65536
-
-# Streams that were reset, for which frames may still be on their way. Those forgotten are a connection error.
-_REMEMBERED_RESETS = 4096
 _MAX_CONTINUATIONS = 64
 # A header block that is not decoded yet; Huffman's code makes it longer at worst by so much.
 _MAX_BLOCK_PER_HEADER_SIZE = 4
-
-
-class _Stream(msgspec.Struct, eq=False):
-    window: int
-    receive_window: ReceiveWindow | None = None  # as it was opened, before data has come that is not the last
-    has_ended: bool = False  # the client's side
-    is_answered: bool = False  # ours
 
 
 class _OpenBlock:
@@ -87,7 +73,7 @@ def _as_it_is(headers: Headers) -> Any:
     return headers
 
 
-class ServerConnection:
+class ServerConnection(FrameSender):
     """One connection. `stream_window` and `connection_window` are how many unread bytes a client may send.
 
     `interpret` is called with a request's headers, and returns the event's `request`; it is called once for equal
@@ -107,25 +93,18 @@ class ServerConnection:
         refuse: Callable[[str], Any] | None = None,
         response_headers: ResponseHeaders | None = None,
     ) -> None:
-        self.client_settings = ClientSettings()
-        self.request_headers = RequestHeaders(interpret, 2 * max_header_size, refuse)
-        self.response_headers = response_headers or ResponseHeaders()
-        self._own_settings = {
+        own_settings = {
             SettingCodes.MAX_CONCURRENT_STREAMS: max_concurrent_streams,
             SettingCodes.MAX_HEADER_LIST_SIZE: max_header_size,
             SettingCodes.INITIAL_WINDOW_SIZE: stream_window,
             SettingCodes.MAX_FRAME_SIZE: MAX_FRAME_SIZE,
         }
+        super().__init__(own_settings, connection_window, response_headers or ResponseHeaders())
+        self.request_headers = RequestHeaders(interpret, 2 * max_header_size, refuse)
         self.frames = FrameReader(MAX_FRAME_SIZE)
-        self._streams: dict[int, _Stream] = {}
-        self._highest_stream_id = 0
-        self._resets: dict[int, None] = {}
         self._block: _OpenBlock | None = None
         self._max_block_size = _MAX_BLOCK_PER_HEADER_SIZE * max_header_size
-        self._window = DEFAULT_WINDOW
         self._stream_window = stream_window
-        self._receive_window = ReceiveWindow(max(connection_window, DEFAULT_WINDOW))
-        self.output: list[Buffer] = []  # frames that have been made
         self._events: list[Event] = []
         self._updated: list[int] = []  # streams with a new window, since the last event about that
         # Those most frequent first.
@@ -141,14 +120,6 @@ class ServerConnection:
             PUSH_PROMISE: self._on_misplaced,
             CONTINUATION: self._on_misplaced,
         }
-
-    def initiate_connection(self) -> None:
-        self.output.append(frame(SETTINGS, 0, 0, pack_settings(self._own_settings)))
-        increment = self._receive_window.size - DEFAULT_WINDOW
-        if increment:
-            self.output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))
-
-    # What comes.
 
     def receive_data(self, data: Buffer) -> list[Event]:
         """Parse received bytes to events. The data of a large DATA frame is not copied.
@@ -181,14 +152,14 @@ class ServerConnection:
 
     def _on_data(self, flags: int, stream_id: int, payload: Buffer) -> None:
         size = len(payload)
-        data = _without_padding(payload) if flags & IS_PADDED else payload
+        data = without_padding(payload) if flags & IS_PADDED else payload
         self._receive_window.consume(size)
         stream = self._streams.get(stream_id)
         if stream is None or stream.has_ended:
             if stream is not None:
                 self._reset(stream_id, ErrorCodes.STREAM_CLOSED)
             else:
-                self._check_gone(stream_id)
+                self._streams.check_gone(stream_id)
             self.give_back(size)
             return
         has_ended = bool(flags & END_STREAM)
@@ -209,9 +180,9 @@ class ServerConnection:
     def _on_headers(self, flags: int, stream_id: int, payload: Buffer) -> None:
         if not stream_id:
             raise ProtocolError("HEADERS on stream 0")
-        block = bytes(_without_padding(payload) if flags & IS_PADDED else payload)
+        block = bytes(without_padding(payload) if flags & IS_PADDED else payload)
         if flags & HAS_PRIORITY:
-            _check_dependency(stream_id, block)
+            check_dependency(stream_id, block)
             block = block[5:]
         if flags & END_HEADERS:
             self._on_header_block(stream_id, flags, block)
@@ -234,7 +205,7 @@ class ServerConnection:
             self._on_header_block(stream_id, block.flags, b"".join(block.parts))
 
     def _on_header_block(self, stream_id: int, flags: int, block: bytes) -> None:
-        if stream_id > self._highest_stream_id:
+        if stream_id > self._streams.highest_id:
             if not stream_id & 1:
                 raise ProtocolError(f"Stream {stream_id} is not a client's")
             request = self.request_headers.kept.get(block)
@@ -244,9 +215,9 @@ class ServerConnection:
                     request = self.request_headers.request(block)
                 except MalformedHeadersError:
                     is_malformed = True
-            self._highest_stream_id = stream_id
+            self._streams.highest_id = stream_id
             has_ended = bool(flags & END_STREAM)
-            self._streams[stream_id] = _Stream(self.client_settings.initial_window_size, None, has_ended)
+            self._streams[stream_id] = Stream(self.client_settings.initial_window_size, None, has_ended)
             if is_malformed:
                 self._reset(stream_id, ErrorCodes.PROTOCOL_ERROR)
                 return
@@ -264,7 +235,7 @@ class ServerConnection:
             if stream is not None:
                 self._reset(stream_id, ErrorCodes.STREAM_CLOSED)
             else:
-                self._check_gone(stream_id)
+                self._streams.check_gone(stream_id)
             return False
         try:
             self.request_headers.trailers(block)
@@ -280,7 +251,7 @@ class ServerConnection:
         return True
 
     def _on_window_update(self, flags: int, stream_id: int, payload: Buffer) -> None:
-        increment = (int.from_bytes(payload, "big") if len(payload) == 4 else _number(payload)) & 0x7FFFFFFF
+        increment = (int.from_bytes(payload, "big") if len(payload) == 4 else read_number(payload)) & 0x7FFFFFFF
         if not stream_id:
             if not increment:
                 raise ProtocolError("WINDOW_UPDATE by 0")
@@ -290,7 +261,7 @@ class ServerConnection:
         else:
             stream = self._streams.get(stream_id)
             if stream is None:
-                self._check_opened(stream_id)
+                self._streams.check_opened(stream_id)
                 return
             if not increment:
                 self._reset(stream_id, ErrorCodes.PROTOCOL_ERROR)
@@ -314,10 +285,9 @@ class ServerConnection:
             self._events.append(events.PingReceived())
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: Buffer) -> None:
-        _number(payload)
-        self._check_opened(stream_id)
-        if self._streams.pop(stream_id, None) is not None:
-            self._remember_reset(stream_id)
+        read_number(payload)
+        self._streams.check_opened(stream_id)
+        if self._streams.note_reset(stream_id):
             self._events.append(events.StreamReset(stream_id))
 
     def _on_settings(self, flags: int, stream_id: int, payload: Buffer) -> None:
@@ -344,7 +314,7 @@ class ServerConnection:
             raise ProtocolError("PRIORITY on stream 0")
         if len(payload) != 5:
             raise FrameDataMissingError(f"PRIORITY of {len(payload)} bytes, expected 5")
-        _check_dependency(stream_id, payload)
+        check_dependency(stream_id, payload)
         self._events.append(events.IgnoredFrame(PRIORITY))
 
     def _on_goaway(self, flags: int, stream_id: int, payload: Buffer) -> None:
@@ -357,215 +327,7 @@ class ServerConnection:
     def _on_misplaced(self, flags: int, stream_id: int, payload: Buffer) -> None:
         raise ProtocolError("PUSH_PROMISE by a client, or CONTINUATION of nothing")
 
-    # Streams.
-
     def _reset(self, stream_id: int, error: ErrorCodes) -> None:
         """Reset an open stream for an error of the client."""
         self.reset_stream(stream_id, error)
         self._events.append(events.StreamReset(stream_id))
-
-    def _remember_reset(self, stream_id: int) -> None:
-        self._resets[stream_id] = None
-        if len(self._resets) > _REMEMBERED_RESETS:
-            del self._resets[next(iter(self._resets))]
-
-    def _check_opened(self, stream_id: int) -> None:
-        """A frame for a closed stream may arrive late; one for a stream that was never opened is an error."""
-        if not stream_id & 1 or stream_id > self._highest_stream_id:
-            raise ProtocolError(f"Stream {stream_id} is idle")
-
-    def _check_gone(self, stream_id: int) -> None:
-        """After END_STREAM of the client no frame may follow; after a reset it may."""
-        self._check_opened(stream_id)
-        if stream_id not in self._resets:
-            raise StreamClosedError(stream_id)
-
-    def _open(self, stream_id: int) -> _Stream:
-        stream = self._streams.get(stream_id)
-        if stream is None or stream.is_answered:
-            raise StreamClosedError(stream_id)
-        return stream
-
-    # What leaves.
-
-    def data_to_send(self) -> list[Buffer]:
-        """The frames made since the last time."""
-        output, self.output = self.output, []
-        return output
-
-    def send_headers(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool = False) -> None:
-        """Raises StreamClosedError where the stream is not open any more, as all do that send on one."""
-        stream = self._open(stream_id)
-        self._send_block(stream, stream_id, self.response_headers.encode(headers), end_stream=end_stream)
-
-    def send_header_block(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
-        """As `send_headers`, of headers that are encoded."""
-        self._send_block(self._open(stream_id), stream_id, block, end_stream=end_stream)
-
-    def _send_block(self, stream: _Stream, stream_id: int, block: bytes, *, end_stream: bool) -> None:
-        flags = END_STREAM if end_stream else 0
-        limit = self.client_settings.max_frame_size
-        if len(block) <= limit:
-            self.output.append(frame(HEADERS, flags | END_HEADERS, stream_id, block))
-        else:
-            self.output.append(frame(HEADERS, flags, stream_id, block[:limit]))
-            for start in range(limit, len(block), limit):
-                is_last = start + limit >= len(block)
-                part = block[start : start + limit]
-                self.output.append(frame(CONTINUATION, END_HEADERS if is_last else 0, stream_id, part))
-        if end_stream:
-            self._note_answered(stream, stream_id)
-
-    def _note_answered(self, stream: _Stream, stream_id: int) -> None:
-        """Our direction of the stream is closed."""
-        stream.is_answered = True
-        if stream.has_ended:
-            del self._streams[stream_id]
-
-    def send_data(self, stream_id: int, parts: Sequence[Buffer], *, end_stream: bool = False) -> None:
-        """A frame of no more than `sendable` bytes, which are not copied."""
-        stream = self._open(stream_id)
-        size = sum(map(len, parts))
-        if size and size > min(stream.window, self._window):  # without data it fits a window that is shut
-            raise FlowControlError(f"Cannot send {size} bytes, flow control window is {stream.window}")
-        stream.window -= size
-        self._window -= size
-        self.output += (frame_header(size, DATA, END_STREAM if end_stream else 0, stream_id), *parts)
-        if end_stream:
-            self._note_answered(stream, stream_id)
-
-    def send_data_at_once(
-        self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], parts: Sequence[Buffer], size: int
-    ) -> bool:
-        """A frame of `size` bytes of data, behind headers if there are any. False where it is more than `sendable`, and
-        nothing is done."""
-        stream = self._streams.get(stream_id)
-        if stream is None or stream.is_answered:
-            raise StreamClosedError(stream_id)
-        if size > min(stream.window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE):
-            return False
-        if headers:
-            self.send_headers(stream_id, headers)
-        stream.window -= size
-        self._window -= size
-        self.output += (pack_header(size >> 16, size & 0xFFFF, DATA, 0, stream_id), *parts)
-        return True
-
-    def send_response(
-        self,
-        stream_id: int,
-        headers: ResponseBlock,
-        parts: Sequence[Buffer],
-        size: int,
-        trailers: ResponseBlock,
-    ) -> bool:
-        """A whole response: as if `send_headers`, `send_data` for parts of `size` bytes and `send_headers` were called,
-        with headers that fit into a frame. False where the data is more than `sendable`, and nothing is done. Small
-        parts are copied."""
-        stream = self._streams.get(stream_id)
-        if stream is None or stream.is_answered:
-            raise StreamClosedError(stream_id)
-        if size > min(stream.window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE):
-            return False
-        blocks = self.response_headers
-        first = blocks.kept.get(headers) or blocks.encode(headers)
-        last = blocks.kept.get(trailers) or blocks.encode(trailers)
-        frames = (
-            pack_header(0, len(first), HEADERS, END_HEADERS, stream_id),
-            first,
-            pack_header(size >> 16, size & 0xFFFF, DATA, 0, stream_id),
-            *parts,
-            pack_header(0, len(last), HEADERS, END_HEADERS | END_STREAM, stream_id),
-            last,
-        )
-        self._send_whole(stream_id, stream, frames, size)
-        return True
-
-    def send_plain_response(self, stream_id: int, block: bytes, parts: Sequence[Buffer], size: int) -> None:
-        """A whole response that ends with its data, of `size` bytes and no more than `sendable`; its headers are
-        encoded, and fit into a frame. Small parts are copied."""
-        frames = (
-            pack_header(0, len(block), HEADERS, END_HEADERS, stream_id),
-            block,
-            pack_header(size >> 16, size & 0xFFFF, DATA, END_STREAM, stream_id),
-            *parts,
-        )
-        self._send_whole(stream_id, self._streams[stream_id], frames, size)
-
-    def _send_whole(self, stream_id: int, stream: _Stream, frames: Sequence[Buffer], size: int) -> None:
-        """All frames of a response, with `size` bytes of data: the client's windows shrink, and our side has ended."""
-        stream.window -= size
-        self._window -= size
-        if size < _JOINED_SIZE:
-            self.output.append(b"".join(frames))
-        else:
-            self.output += frames
-        stream.is_answered = True
-        if stream.has_ended:
-            del self._streams[stream_id]
-
-    def sendable(self, stream_id: int) -> int:
-        """How many bytes a DATA frame may have now; 0, or less, where the client has to open a window first."""
-        return min(self._open(stream_id).window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE)
-
-    def acknowledge_received_data(self, size: int, stream_id: int) -> None:
-        """Return flow-control credit for received data, to the stream and the connection (WINDOW_UPDATE)."""
-        self.give_back(size)
-        self.give_back_to_stream(size, stream_id)
-
-    def give_back_to_stream(self, size: int, stream_id: int) -> None:
-        """As `acknowledge_received_data`, for the stream only."""
-        stream = self._streams.get(stream_id)
-        if stream is not None and not stream.has_ended and stream.receive_window is not None:
-            increment = stream.receive_window.give_back(size)
-            if increment:
-                self.output.append(frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big")))
-
-    def give_back(self, size: int) -> None:
-        """As `acknowledge_received_data`, for the connection only."""
-        increment = self._receive_window.give_back(size)
-        if increment:
-            self.output.append(frame(WINDOW_UPDATE, 0, 0, increment.to_bytes(4, "big")))
-
-    def reset_stream(self, stream_id: int, error: ErrorCodes) -> None:
-        """Reset a stream, also one that is answered and whose client still sends."""
-        if self._streams.pop(stream_id, None) is None:
-            raise StreamClosedError(stream_id)
-        self._remember_reset(stream_id)
-        self.output.append(frame(RST_STREAM, 0, stream_id, error.to_bytes(4, "big")))
-
-    def ping(self, data: bytes) -> None:
-        self.output.append(frame(PING, 0, 0, data))
-
-    def close_connection(
-        self,
-        error: ErrorCodes = ErrorCodes.NO_ERROR,
-        additional_data: bytes = b"",
-        last_stream_id: int | None = None,
-    ) -> None:
-        """Send GOAWAY; open streams go on."""
-        last = self._highest_stream_id if last_stream_id is None else last_stream_id
-        self.output.append(frame(GOAWAY, 0, 0, last.to_bytes(4, "big") + error.to_bytes(4, "big") + additional_data))
-
-
-def _without_padding(payload: Buffer) -> Buffer:
-    """Raises ProtocolError where there is more padding than payload."""
-    if not payload:
-        raise FrameDataMissingError("a padded frame without a length of its padding")
-    end = len(payload) - payload[0]
-    if end < 1:
-        raise ProtocolError("Received frame with invalid padding.")
-    return payload[1:end]
-
-
-def _check_dependency(stream_id: int, priority: Buffer) -> None:
-    if len(priority) < 5:
-        raise FrameDataMissingError(f"a priority of {len(priority)} bytes, expected 5")
-    if int.from_bytes(priority[:4], "big") & 0x7FFFFFFF == stream_id:
-        raise ProtocolError(f"Stream {stream_id} may not depend on itself")
-
-
-def _number(payload: Buffer) -> int:
-    if len(payload) != 4:
-        raise FrameDataMissingError(f"a frame of {len(payload)} bytes, expected 4")
-    return int.from_bytes(payload, "big")

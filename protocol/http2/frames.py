@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TypeAlias
 
-from h2.exceptions import FrameTooLargeError, ProtocolError
+from h2.exceptions import FrameDataMissingError, FrameTooLargeError, ProtocolError
 
 from protocol.messages import Buffer
 
@@ -24,6 +24,9 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_SIZE = 9
 # Of a peer that has said nothing else; nothing that we send in frames of our own choice has to be larger.
 DEFAULT_MAX_FRAME_SIZE = 16384
+
+# Of DATA, either way: fewer and larger frames cost less. Those of a large message are given in pieces as they come.
+MAX_FRAME_SIZE = 1 << 20
 
 # A frame that is held until it is whole; DATA may be larger.
 MAX_WHOLE_FRAME = 131072
@@ -44,6 +47,29 @@ def frame_header(size: int, kind: int, flags: int, stream_id: int) -> bytes:
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     return frame_header(len(payload), kind, flags, stream_id) + payload
+
+
+def without_padding(payload: Buffer) -> Buffer:
+    """Raises ProtocolError where there is more padding than payload."""
+    if not payload:
+        raise FrameDataMissingError("a padded frame without a length of its padding")
+    end = len(payload) - payload[0]
+    if end < 1:
+        raise ProtocolError("Received frame with invalid padding.")
+    return payload[1:end]
+
+
+def check_dependency(stream_id: int, priority: Buffer) -> None:
+    if len(priority) < 5:
+        raise FrameDataMissingError(f"a priority of {len(priority)} bytes, expected 5")
+    if int.from_bytes(priority[:4], "big") & 0x7FFFFFFF == stream_id:
+        raise ProtocolError(f"Stream {stream_id} may not depend on itself")
+
+
+def read_number(payload: Buffer) -> int:
+    if len(payload) != 4:
+        raise FrameDataMissingError(f"a frame of {len(payload)} bytes, expected 4")
+    return int.from_bytes(payload, "big")
 
 
 class FrameReader:

@@ -11,7 +11,8 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame
 
 from protocol.http2 import events, frames
-from protocol.http2.connection import MAX_FRAME_SIZE, ServerConnection
+from protocol.http2.connection import ServerConnection
+from protocol.http2.frames import MAX_FRAME_SIZE
 from protocol.http2.h2_connection import PatientConnection
 
 LIMITS: dict[str, Any] = {

@@ -14,8 +14,8 @@ from hyperframe.frame import GoAwayFrame, RstStreamFrame, WindowUpdateFrame
 
 from protocol.http2 import events, frames
 from protocol.http2.client_settings import pack_settings
-from protocol.http2.connection import MAX_FRAME_SIZE, ServerConnection
-from protocol.http2.frames import MAX_WHOLE_FRAME, frame
+from protocol.http2.connection import ServerConnection
+from protocol.http2.frames import MAX_FRAME_SIZE, MAX_WHOLE_FRAME, frame
 from tests.protocol.http2.reference import parsed
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "x")]
@@ -203,7 +203,7 @@ def test_resets_are_remembered_for_a_while() -> None:
         server.receive_data(frame(frames.HEADERS, frames.END_HEADERS, stream, BLOCK))
         server.receive_data(frame(frames.RST_STREAM, 0, stream, bytes(4)))
     assert server.receive_data(frame(frames.DATA, 0, 11_999, b"late")) == []
-    assert len(server._resets) == 4096
+    assert len(server._streams._resets) == 4096
     with pytest.raises(StreamClosedError):
         server.receive_data(frame(frames.DATA, 0, 1, b"much too late"))
 
