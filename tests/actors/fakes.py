@@ -10,8 +10,18 @@ import trio
 
 from actors.mail.messages import QueuedRequest, ShapeKey
 from actors.mail.reply_slot import Reply
-from backends.interface import Backend, BatchResult, BatchTiming, InstanceDied, InstanceSpec, ModelSource
+from backends.interface import (
+    STARTED,
+    Backend,
+    BatchResult,
+    BatchTiming,
+    InstanceDied,
+    InstanceSpec,
+    ModelSource,
+    Started,
+)
 from protocol.datatypes import DataType
+from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import (
     InstanceKind,
@@ -111,6 +121,37 @@ class FakeBackend(Backend):
         """As a worker process that ends by itself."""
         self.died.set()
         return InstanceDied("the worker has died")
+
+
+class FakeBackendOfTasks(FakeBackend):
+    """One that can run batches in tasks of its own, which end when it dies."""
+
+    def __init__(self, spec: InstanceSpec) -> None:
+        super().__init__(spec)
+        self.tasks: trio.Nursery | None = None
+
+    async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as self.tasks:
+            task_status.started()
+            await self.died.wait()
+            self.tasks.cancel_scope.cancel()
+
+    def begin_in_task(
+        self, requests: Sequence[InferenceRequest], done: Callable[[BatchResult | Exception], None]
+    ) -> Started:
+        """Begin a batch, for `begin`."""
+        assert self.tasks is not None
+        self.tasks.start_soon(self._end_later, requests, done)
+        return STARTED
+
+    async def _end_later(
+        self, requests: Sequence[InferenceRequest], done: Callable[[BatchResult | Exception], None]
+    ) -> None:
+        try:
+            result: BatchResult | Exception = await self.execute(requests)
+        except ServerError as error:
+            result = error
+        done(result)
 
 
 def fake_backend(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import OrderedDict
 
 import pytest
 
 from actors.cache.local import ENTRY_OVERHEAD_BYTES, LocalCache, LruEntries
+from tests.actors.random_schedules import schedule_count
 
-SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "200"))
+SCHEDULES = schedule_count(200)
 
 
 def entries(values: int, size: int = 100) -> LruEntries:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
 
 from actors.ensemble.budget import ByteBudget, Pass, PassKind, PassOwner
+from tests.actors.random_schedules import schedule_count
 
-SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "200"))
+SCHEDULES = schedule_count(200)
 
 
 class Budget(ByteBudget):

@@ -7,13 +7,12 @@ interpreter's, in order; at the end nothing may be held. `TRIOTON_RANDOM_SCHEDUL
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from actors.ensemble.graph import EnsembleGraph, Step
 from actors.ensemble.validation import check_composition
@@ -21,9 +20,9 @@ from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.model_config import ModelConfig
 from tests.actors.ensemble.ensembles import Arrays, Toy, ensemble, ensemble_config, numbers, request, step, toy, vector
+from tests.actors.random_schedules import run_schedules, schedule_count
 
-SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "150"))
-AT_ONCE = 50
+SCHEDULES = schedule_count(150)
 # How many random graphs are tried for one that is valid.
 TRIES = 400
 
@@ -180,23 +179,7 @@ def random_request(random_: random.Random, config: ModelConfig) -> InferenceRequ
 
 
 def test_every_answer_is_the_interpreters() -> None:
-    for first in range(0, SCHEDULES, AT_ONCE):
-        seeds = range(first, min(first + AT_ONCE, SCHEDULES))
-        trio.run(check_all, seeds, clock=MockClock(autojump_threshold=0))
-
-
-async def check_all(seeds: range) -> None:
-    """Side by side: that is cheaper than a run of Trio for each, and no schedule sees another."""
-    async with trio.open_nursery() as nursery:
-        for seed in seeds:
-            nursery.start_soon(named, seed)
-
-
-async def named(seed: int) -> None:
-    try:
-        await check(seed)
-    except Exception as error:
-        raise AssertionError(f"schedule {seed}") from error
+    run_schedules(SCHEDULES, check)
 
 
 async def check(seed: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -19,8 +18,9 @@ from actors.instance.rate_limit_policy import (
 )
 from protocol.errors import InvalidArgument
 from repository.model_config import ModelRateLimiter, RateLimiterResource
+from tests.actors.random_schedules import schedule_count
 
-SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "100"))
+SCHEDULES = schedule_count(100)
 R: Pool = ("R", 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -11,8 +10,9 @@ import pytest
 
 from actors.model.split_policy import SplitPolicy
 from repository.traffic_split import Shadow, Target, TrafficSplitConfig
+from tests.actors.random_schedules import schedule_count
 
-SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "100"))
+SCHEDULES = schedule_count(100)
 
 
 def policy(*weights: int, percents: Sequence[float] = ()) -> SplitPolicy:

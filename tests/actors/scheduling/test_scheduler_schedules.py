@@ -6,7 +6,6 @@ and dying backends, queue policies, batches ahead of time, order kept, resources
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,13 +13,12 @@ from dataclasses import dataclass
 
 import trio
 from msgspec.structs import replace
-from trio.testing import MockClock
 
 from actors.instance.rate_limit_policy import RateLimitResource
 from actors.instance.rate_limiter import ModelLimits, RateLimiter
 from actors.metrics.statistics import FailureReason
 from actors.model.model import Model
-from backends.interface import STARTED, Backend, BatchResult, InstanceSpec, Started
+from backends.interface import Backend, BatchResult, InstanceSpec, Started
 from protocol.errors import Internal, InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.model_config import (
@@ -31,11 +29,10 @@ from repository.model_config import (
     ModelRateLimiter,
     RateLimiterResource,
 )
-from tests.actors.fakes import CONFIG, TIMING, FakeBackend, request, spec
+from tests.actors.fakes import CONFIG, TIMING, FakeBackendOfTasks, request, spec
+from tests.actors.random_schedules import MOST_SECONDS, run_schedules, schedule_count
 
-SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "100"))
-AT_ONCE = 50
-MOST_SECONDS = 1000.0  # of virtual time; nothing takes so long unless somebody is forgotten
+SCHEDULES = schedule_count(100)
 
 
 @dataclass(slots=True)
@@ -87,7 +84,7 @@ class Schedule:
     def backend(self, *, ahead: bool) -> type[Backend]:
         schedule = self
 
-        class Troubled(FakeBackend):
+        class Troubled(FakeBackendOfTasks):
             """Takes one batch after the other, each for a while; some fail, and it may die in one."""
 
             can_run_ahead = ahead
@@ -96,13 +93,6 @@ class Schedule:
             def __init__(self, spec: InstanceSpec) -> None:
                 super().__init__(spec)
                 self.lock = trio.StrictFIFOLock()
-                self.running: trio.Nursery | None = None
-
-            async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-                async with trio.open_nursery() as self.running:
-                    task_status.started()
-                    await self.died.wait()
-                    self.running.cancel_scope.cancel()
 
             def begin(
                 self,
@@ -118,18 +108,7 @@ class Schedule:
                     raise KeyError("a defect")
                 if how < 0.6:
                     return self.compute(requests)
-                assert self.running is not None
-                self.running.start_soon(self.end_later, requests, done)
-                return STARTED
-
-            async def end_later(
-                self, requests: Sequence[InferenceRequest], done: Callable[[BatchResult | Exception], None]
-            ) -> None:
-                try:
-                    result: BatchResult | Exception = await self.execute(requests)
-                except ServerError as error:
-                    result = error
-                done(result)
+                return self.begin_in_task(requests, done)
 
             async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
                 async with self.lock:
@@ -204,22 +183,10 @@ class Schedule:
 
 
 def test_in_random_schedules_everybody_is_answered_once() -> None:
-    for first in range(0, SCHEDULES, AT_ONCE):
-        seeds = range(first, min(first + AT_ONCE, SCHEDULES))
-        trio.run(check_all, seeds, clock=MockClock(autojump_threshold=0))
-
-
-async def check_all(seeds: range) -> None:
-    """Side by side: that is cheaper than a run of Trio for each, and no schedule sees another."""
-    async with trio.open_nursery() as nursery:
-        for seed in seeds:
-            nursery.start_soon(check, seed)
+    run_schedules(SCHEDULES, check)
 
 
 async def check(seed: int) -> None:
     schedule = Schedule(seed)
-    try:
-        await schedule.run()
-        schedule.check()
-    except Exception as error:
-        raise AssertionError(f"schedule {seed}") from error
+    await schedule.run()
+    schedule.check()

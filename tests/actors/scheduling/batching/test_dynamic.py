@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -19,8 +18,9 @@ from actors.scheduling.batching.dynamic import DynamicBatchingPolicy
 from actors.scheduling.batching.policy import BatchingPolicy
 from repository.model_config import ModelDynamicBatching, ModelQueuePolicy, TimeoutAction
 from tests.actors.fakes import Caller
+from tests.actors.random_schedules import schedule_count
 
-SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "400"))
+SCHEDULES = schedule_count(400)
 
 FULL, PREFERRED, TIMEOUT, IDLE, SHAPE = FlushReason
 Formed: TypeAlias = tuple[list[int], FlushReason]

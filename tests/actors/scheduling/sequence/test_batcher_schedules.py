@@ -7,7 +7,6 @@ dying backends.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,17 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import trio
 from msgspec.structs import replace
-from trio.testing import MockClock
 
 from actors.model.model import Model
 from backends.interface import (
-    STARTED,
     Backend,
     BatchResult,
     BatchTiming,
     HeldTensor,
-    InstanceDied,
-    InstanceSpec,
     Rescheduled,
     Responder,
     Started,
@@ -35,12 +30,11 @@ from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import ModelTransactionPolicy, SequenceState, StrategyDirect, StrategyOldest
-from tests.actors.fakes import TIMING, FakeBackend, spec, tensor
+from tests.actors.fakes import TIMING, FakeBackendOfTasks, spec, tensor
+from tests.actors.random_schedules import MOST_SECONDS, run_schedules, schedule_count
 from tests.actors.scheduling.sequence.sequences import config
 
-SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "100"))
-AT_ONCE = 50
-MOST_SECONDS = 1000.0  # of virtual time; nothing takes so long unless somebody is forgotten
+SCHEDULES = schedule_count(100)
 SUM = SequenceState("SUM_IN", "SUM_OUT", DataType.FP32, (2,))
 ZERO = {"SUM_IN": Tensor.from_numpy("SUM_IN", np.zeros((1, 2), dtype=np.float32))}
 
@@ -102,21 +96,11 @@ class Schedule:
     def backend(self) -> type[Backend]:
         schedule = self
 
-        class Summing(FakeBackend):
+        class Summing(FakeBackendOfTasks):
             """Adds IN to the sum of its sequence as often as it answers."""
 
             made = []  # noqa: RUF012 (of this class alone)
             can_be_decoupled = True
-
-            def __init__(self, spec: InstanceSpec) -> None:
-                super().__init__(spec)
-                self.streams: trio.Nursery | None = None
-
-            async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-                async with trio.open_nursery() as self.streams:
-                    task_status.started()
-                    await self.died.wait()
-                    self.streams.cancel_scope.cancel()
 
             def begin(
                 self,
@@ -129,18 +113,7 @@ class Schedule:
                     return None
                 if schedule.rng.random() < 0.5:
                     return self.compute(requests)
-                assert self.streams is not None
-                self.streams.start_soon(self.end_later, requests, done)
-                return STARTED
-
-            async def end_later(
-                self, requests: Sequence[InferenceRequest], done: Callable[[BatchResult | Exception], None]
-            ) -> None:
-                try:
-                    result: BatchResult | Exception = await self.execute(requests)
-                except InstanceDied as died:
-                    result = died
-                done(result)
+                return self.begin_in_task(requests, done)
 
             async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
                 await trio.sleep(schedule.rng.choice([0.0, 0.1, 1.0]))
@@ -180,14 +153,14 @@ class Schedule:
             async def execute_decoupled(
                 self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
             ) -> BatchTiming:
-                assert self.streams is not None
+                assert self.tasks is not None
                 for request, responder in zip(requests, responders, strict=True):
                     if not request.id:
                         responder.close()
                     elif schedule.is_iterative:  # a round ends before its batch does
                         await self.stream(request, responder)
                     else:
-                        self.streams.start_soon(self.stream, request, responder)
+                        self.tasks.start_soon(self.stream, request, responder)
                 await trio.sleep(schedule.rng.choice([0.0, 0.1]))
                 if schedule.can_die and schedule.rng.random() < 0.05:
                     raise self.die()
@@ -323,21 +296,10 @@ def response(request: InferenceRequest, total: float) -> InferenceResponse:
 
 
 def test_in_random_schedules_every_sequence_keeps_its_state() -> None:
-    for first in range(0, SCHEDULES, AT_ONCE):
-        seeds = range(first, min(first + AT_ONCE, SCHEDULES))
-        trio.run(check_all, seeds, clock=MockClock(autojump_threshold=0))
-
-
-async def check_all(seeds: range) -> None:
-    async with trio.open_nursery() as nursery:
-        for seed in seeds:
-            nursery.start_soon(check, seed)
+    run_schedules(SCHEDULES, check)
 
 
 async def check(seed: int) -> None:
     schedule = Schedule(seed)
-    try:
-        await schedule.run()
-        schedule.check()
-    except Exception as error:
-        raise AssertionError(f"schedule {seed}") from error
+    await schedule.run()
+    schedule.check()

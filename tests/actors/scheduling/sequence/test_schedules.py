@@ -7,7 +7,6 @@ instances that come and go, in any order.
 from __future__ import annotations
 
 import math
-import os
 import random
 from dataclasses import dataclass, field
 
@@ -18,9 +17,10 @@ from actors.scheduling.sequence.policy import SequencePolicy
 from actors.scheduling.sequence.records import Instance, Slot, Step
 from protocol.errors import InvalidArgument
 from repository.model_config import ModelConfig, StrategyDirect, StrategyOldest
+from tests.actors.random_schedules import schedule_count
 from tests.actors.scheduling.sequence.sequences import IDLE_MICROSECONDS, Caller, config
 
-SCHEDULES = int(os.environ.get("TRIOTON_RANDOM_SCHEDULES", "400"))
+SCHEDULES = schedule_count(400)
 IDLE_SECONDS = IDLE_MICROSECONDS / 1e6
 
 
