@@ -15,9 +15,10 @@ from pathlib import Path
 
 from repository.stores.urls import StoreUrl
 from trioton.debug_delays import debug_delays
+from trioton.demo_flags import DemoSettings
 from trioton.flags import Flag, UsageError, read_arguments, read_environment, read_words, rows
 from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
-from trioton.settings import GROUPS, RUN, DemoSettings, Settings
+from trioton.settings import GROUPS, RUN, Settings
 from trioton.store_flags import repository_place
 from trioton.tools.layout_checks import place_findings
 

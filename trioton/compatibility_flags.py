@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trioton.flags import UsageError, at_least, boolean, flag, integer, of_device, repeatable, rows
+from trioton.flags import UsageError, at_least, boolean, flag, integer, of_device, port, repeatable, rows
 
 COMPATIBILITY = "Taken for Triton's sake, without effect"
-_PORT = integer(0, 65535)
 _REST = "the same calls are served by the REST API"
 
 
@@ -33,7 +32,7 @@ def port_range(text: str) -> tuple[int, int]:
     try:
         if not dash:
             raise ValueError
-        return _PORT(first), _PORT(last)
+        return port(first), port(last)
     except ValueError:
         raise ValueError("expected <first port>-<last port>") from None
 
@@ -47,7 +46,7 @@ def _count(default: int, help: str) -> int:
 
 
 def _port(help: str) -> int:
-    return flag(8080, _PORT, group=COMPATIBILITY, metavar="<integer>", help=help)
+    return flag(8080, port, group=COMPATIBILITY, metavar="<integer>", help=help)
 
 
 def _off(help: str) -> bool:

@@ -13,14 +13,22 @@ from pathlib import Path
 
 from protocol.access.forwarding import HeaderForwarding
 from protocol.access.restricted import Dialect, RestrictedApis, Restriction
-from trioton.flags import UsageError, boolean, filesystem_path, flag, integer, repeatable
+from trioton.flags import (
+    BOOLEAN,
+    INTEGER,
+    PATH,
+    STRING,
+    UsageError,
+    boolean,
+    filesystem_path,
+    flag,
+    integer,
+    port,
+    repeatable,
+)
 
-INTEGER = "<integer>"
-BOOLEAN = "<boolean>"
 MILLISECONDS = "<milliseconds>"
-PATH = "<path>"
 REGULAR_EXPRESSION = "<regular expression>"
-STRING = "<string>"
 
 ANYWHERE = "0.0.0.0"
 
@@ -38,7 +46,7 @@ class EdgeFlags:
         return flag(ANYWHERE, str, group=self.group, metavar=STRING, help="The address to listen on.")
 
     def port(self, default: int) -> int:
-        return flag(default, integer(0, 65535), group=self.group, metavar=INTEGER, help="The port to listen on.")
+        return flag(default, port, group=self.group, metavar=INTEGER, help="The port to listen on.")
 
     def reuse_port(self) -> bool:
         return self.on_off(False, "Let other processes listen on the same port; the system spreads the connections.")

@@ -21,6 +21,12 @@ ENVIRONMENT_PREFIX = "TRIOTON_"
 # Between the values of a repeatable flag in the environment: neither paths nor `name,key=value` contain it.
 ENVIRONMENT_SEPARATOR = ";"
 
+# What stands for a value in the help text.
+BOOLEAN = "<boolean>"
+INTEGER = "<integer>"
+PATH = "<path>"
+STRING = "<string>"
+
 BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
@@ -131,6 +137,9 @@ def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+port = integer(0, 65535)
 
 
 def at_least(minimum: int) -> Callable[[str], int]:

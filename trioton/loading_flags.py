@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trioton.flags import at_least, boolean, flag, integer, of_device, repeatable, seconds
-from trioton.host_policies import HostPolicySetting, host_policy_setting
+from trioton.flags import UsageError, at_least, boolean, flag, integer, of_device, repeatable, seconds
+from trioton.host_policies import HostPolicySetting, host_policy_setting, resolve_host_policies
 
 LOADING = "Loading and placement of models"
 
@@ -85,3 +86,10 @@ class LoadingFlags:
         "have the policy that their instance_group names, else cpu, gpu_<device> or model, after their kind. May be "
         "given several times.",
     )
+
+    def host_policies(self) -> Mapping[str, frozenset[int]]:
+        """The cores of each host policy. Raises UsageError where this machine does not have them."""
+        try:
+            return resolve_host_policies(self.host_policy)
+        except ValueError as error:
+            raise UsageError(f"--host-policy: {error}") from None

@@ -1,4 +1,4 @@
-"""The flag `--metrics-config`: metric groups, and the quantiles of summaries."""
+"""Flags of metrics: how they are served, and which groups and quantiles are shown. Part of `trioton.settings`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trioton.flags import boolean
+from trioton.flags import BOOLEAN, INTEGER, STRING, boolean, flag, integer, port, repeatable
 
+METRICS = "Metrics"
 # By group, whether it is shown where nothing is said of it. Triton's defaults, but for the histograms, which are on.
 GROUPS = {"counter_latencies": True, "histogram_latencies": True, "summary_latencies": False}
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -81,3 +82,51 @@ def _quantile(pair: str) -> float | None:
         return None
     value = float(numbers[0][0])
     return value if 0.0 <= value <= 1.0 else None
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have several such parts
+class MetricsFlags:
+    """The part of the settings that is about metrics."""
+
+    allow_metrics: bool = flag(True, boolean, group=METRICS, metavar=BOOLEAN, help="Serve metrics.")
+    metrics_address: str = flag(
+        "", str, group=METRICS, metavar=STRING, help="The address to listen on; where absent, that of HTTP."
+    )
+    metrics_port: int = flag(8002, port, group=METRICS, metavar=INTEGER, help="The port to listen on.")
+    metrics_use_ssl: bool = flag(
+        False,
+        boolean,
+        group=METRICS,
+        metavar=BOOLEAN,
+        help="Serve metrics over HTTPS, with the certificates of HTTP; needs --http-use-ssl=true.",
+    )
+    metrics_interval_ms: int = flag(
+        2000, integer(0), group=METRICS, metavar=INTEGER, help="How old the readings of the machine's load may be."
+    )
+    allow_cpu_metrics: bool = flag(
+        True,
+        boolean,
+        group=METRICS,
+        metavar=BOOLEAN,
+        help="Show how busy the processors are, and the machine's memory.",
+    )
+    allow_gpu_metrics: bool = flag(
+        True, boolean, group=METRICS, metavar=BOOLEAN, help="Show the same of NVIDIA's GPUs, where there are any."
+    )
+
+    metrics_config: tuple[MetricSetting, ...] = repeatable(
+        metric_setting,
+        group=METRICS,
+        metavar="<setting>=<value>",
+        help="counter_latencies, histogram_latencies (both on) and summary_latencies (off): whether these groups of "
+        "metrics are shown. summary_quantiles=<quantile>:<error>,… : those of the summaries, 0.5, 0.9, 0.95, 0.99 and "
+        "0.999 where absent. May be given several times.",
+    )
+
+    def shows_metrics(self, group: str) -> bool:
+        """Whether a group of metrics is shown."""
+        return shows_metrics(self.metrics_config, group)
+
+    def summary_quantiles(self) -> tuple[float, ...]:
+        """The quantiles of the latency summaries; none where there are no summaries."""
+        return summary_quantiles(self.metrics_config)

@@ -18,7 +18,8 @@ from repository.layout import CONFIG_FILE, ModelDirectory, find_models, first_ve
 from repository.pbtxt import parse_pbtxt
 from trioton.debug_delays import debug_delays
 from trioton.flags import Flag, UsageError, flag, read_environment, read_words, rows, switch
-from trioton.settings import RUN, BackendSetting, Settings
+from trioton.server_flags import BackendSetting
+from trioton.settings import RUN, Settings
 from trioton.store_flags import local_path
 
 # Flags of a server of whole repositories: here the model is the command's argument.

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actors.instance.rate_limit_policy import RateLimitResource
-from trioton.flags import UsageError, choice
+from trioton.flags import INTEGER, UsageError, choice, flag, integer, repeatable
+
+SCHEDULING = "Response cache and rate limiter"
 
 _LARGEST_COUNT = 2**32 - 1
 _rate_limit_modes = choice("off", "execution_count")
@@ -85,3 +87,38 @@ def rate_limit_resource(text: str) -> RateLimitResource:
             )
         numbers.append(int(part))
     return RateLimitResource(parts[0], *numbers)
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have several such parts
+class SchedulingFlags:
+    """The part of the settings that is about the response cache and the rate limiter."""
+
+    cache_config: tuple[CacheOption, ...] = repeatable(
+        cache_option,
+        group=SCHEDULING,
+        metavar="<cache>,<setting>=<value>",
+        help="Keep responses of models with response_cache { enable: true }. local,size=<bytes>: in memory. "
+        "redis,host=<name>: in a Redis server. May be given several times, for one cache.",
+        is_secret=True,
+    )
+    response_cache_byte_size: int = flag(
+        0, integer(0), group=SCHEDULING, metavar=INTEGER, help="Deprecated: --cache-config local,size=<integer>."
+    )
+    rate_limit: str = flag(
+        "off",
+        rate_limit_mode,
+        group=SCHEDULING,
+        metavar="{off,execution_count}",
+        help="execution_count: a model instance runs only while the resources of its rate_limiter are free.",
+    )
+    rate_limit_resource: tuple[RateLimitResource, ...] = repeatable(
+        rate_limit_resource,
+        group=SCHEDULING,
+        metavar="<resource>:<count>[:<device>]",
+        help="How many units of a resource there are; where absent, as many as the instance that needs most. May be "
+        "given several times.",
+    )
+
+    def cache(self) -> CacheChoice | None:
+        """The response cache, if there is to be one. Raises UsageError."""
+        return cache_choice(self.cache_config, self.response_cache_byte_size)

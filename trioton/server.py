@@ -74,7 +74,8 @@ from trioton.load_report import load_report
 from trioton.log import VERBATIM, ServerLog, logging_to
 from trioton.metrics import Metrics
 from trioton.reload import Reloader
-from trioton.settings import Address, BackendSetting, Settings, backend_settings
+from trioton.server_flags import BackendSetting, backend_settings
+from trioton.settings import Address, Settings
 from trioton.store_flags import repository_place
 from trioton.tables import model_table
 

@@ -1,4 +1,5 @@
-"""Flags of tracing: `--trace-config [<mode>,]<setting>=<value>`, and the deprecated flags that it replaces.
+"""Flags of tracing: `--trace-config [<mode>,]<setting>=<value>`, and the deprecated flags that it replaces. Part of
+`trioton.settings`.
 
 Source: Triton, "Command-line flags" and "Tracing".
 """
@@ -18,7 +19,9 @@ from actors.tracing.settings import (
     invalid_reason,
 )
 from protocol.server_settings import TraceSettings
-from trioton.flags import UsageError, integer
+from trioton.flags import INTEGER, PATH, UsageError, flag, integer, repeatable
+
+TRACING = "Tracing"
 
 FORMAT = "--trace-config option format is '<setting>=<value>' or '<mode>,<setting>=<value>'"
 
@@ -138,3 +141,54 @@ def tracer_settings(options: Iterable[TraceOption]) -> TracerSettings:
     if not start.is_off and invalid_reason(start):
         raise UsageError(f"the trace level is {','.join(start.level)}, but {invalid_reason(start)}; see --trace-config")
     return TracerSettings(start, export)
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have several such parts
+class TraceFlags:
+    """The part of the settings that is about tracing."""
+
+    trace_config: tuple[TraceOption, ...] = repeatable(
+        trace_option,
+        group=TRACING,
+        metavar="[<mode>,]<setting>=<value>",
+        help="A setting of tracing. May be given several times. For all modes: level (off, timestamps, tensors), rate, "
+        "count, mode (triton, opentelemetry). For triton: file, log-frequency. For opentelemetry: url, "
+        "resource=<key>=<value>, bsp_max_queue_size, bsp_schedule_delay, bsp_max_export_batch_size.",
+    )
+    trace_file: str = flag("", str, group=TRACING, metavar=PATH, help="Deprecated: --trace-config triton,file=<path>.")
+    trace_level: tuple[str, ...] = repeatable(
+        trace_level, group=TRACING, metavar="<level>", help="Deprecated: --trace-config level=<level>."
+    )
+    trace_rate: int | None = flag(
+        None, trace_rate, group=TRACING, metavar=INTEGER, help="Deprecated: --trace-config rate=<integer>."
+    )
+    trace_count: int | None = flag(
+        None, trace_count, group=TRACING, metavar=INTEGER, help="Deprecated: --trace-config count=<integer>."
+    )
+    trace_log_frequency: int | None = flag(
+        None,
+        trace_log_frequency,
+        group=TRACING,
+        metavar=INTEGER,
+        help="Deprecated: --trace-config triton,log-frequency=<integer>.",
+    )
+
+    def tracing(self) -> TracerSettings:
+        """What all the trace flags say together; `--trace-config` wins over the older ones.
+
+        Raises:
+            UsageError: tracing is asked for, but cannot be.
+        """
+        older = {
+            ("", "rate"): self.trace_rate,
+            ("", "count"): self.trace_count,
+            ("triton", "log-frequency"): self.trace_log_frequency,
+            ("triton", "file"): self.trace_file or None,
+        }
+        return tracer_settings(
+            [
+                *(TraceOption("", "level", level) for level in self.trace_level),
+                *(TraceOption(*key, value) for key, value in older.items() if value is not None),
+                *self.trace_config,
+            ]
+        )

@@ -12,7 +12,7 @@ import pytest
 
 from trioton.cli import COMMANDS, ESCAPE_VARIABLE, PIPE_CLOSED, main, settings_from
 from trioton.flags import UsageError
-from trioton.settings import BackendSetting
+from trioton.server_flags import BackendSetting
 from trioton.version import commit
 
 

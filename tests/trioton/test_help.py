@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from trioton.demo_flags import DEMO
 from trioton.flags import rows
 from trioton.help import WIDTH, command_help
-from trioton.settings import DEMO, GROUPS, RUN, TOOLS, Settings
+from trioton.settings import GROUPS, RUN, TOOLS, Settings
 
 
 def test_help_shows_every_flag_under_its_group() -> None:

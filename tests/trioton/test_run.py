@@ -10,7 +10,7 @@ from repository.layout import ModelDirectory
 from trioton.cli import main
 from trioton.flags import UsageError
 from trioton.run import find_run_model, run_settings
-from trioton.settings import BackendSetting
+from trioton.server_flags import BackendSetting
 
 CONFIG = 'name: "named" backend: "python"\n'
 

@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
+from trioton.demo_flags import DemoSettings
 from trioton.flags import UsageError, rows, seconds
-from trioton.settings import (
-    BackendSetting,
-    DemoSettings,
-    Settings,
-    backend_setting,
-    log_format,
-    verbosity,
-)
+from trioton.settings import Settings
 
 MODELS = (Path("/models"),)
 
@@ -77,25 +71,6 @@ def test_ports_that_do_not_clash(values: dict[str, Any]) -> None:
     assert "grpc" in settings.services()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("python,shm-default-byte-size=2", BackendSetting("python", "shm-default-byte-size", "2")),
-        ("default-max-batch-size=8", BackendSetting("", "default-max-batch-size", "8")),
-        ("python,a=b=c,d", BackendSetting("python", "a", "b=c,d")),
-        ("python,a=", BackendSetting("python", "a", "")),
-    ],
-)
-def test_backend_settings(text: str, expected: BackendSetting) -> None:
-    assert backend_setting(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "python", "python,a", "=1", "python,=1", ",a=1"])
-def test_wrong_backend_settings(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^--backend-config option format is '<backend name>,<setting>=<value>'$"):
-        backend_setting(text)
-
-
 @pytest.mark.parametrize(("text", "value"), [("0", 0.0), ("15", 15.0), ("0.25", 0.25), ("-1", 0.0)])
 def test_seconds(text: str, value: float) -> None:
     assert seconds(text) == value
@@ -105,18 +80,6 @@ def test_seconds(text: str, value: float) -> None:
 def test_wrong_seconds(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number of seconds"):
         seconds(text)
-
-
-def test_verbosity_takes_levels_and_booleans() -> None:
-    assert [verbosity(text) for text in ("0", "3", "true", "OFF", "-1")] == [0, 3, 1, 0, 0]
-    with pytest.raises(ValueError, match="expected a whole number"):
-        verbosity("x")
-
-
-def test_log_format_is_one_of_two() -> None:
-    assert [log_format(text) for text in ("ISO8601", "iso8601", "Default")] == ["ISO8601", "ISO8601", "default"]
-    with pytest.raises(ValueError, match="expected default or ISO8601"):
-        log_format("iso")
 
 
 @pytest.mark.parametrize("holder", [Settings, DemoSettings])

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trioton.flags import Flag, FlagHolder, read_environment, read_words, rows, switch
-from trioton.settings import TOOLS, BackendSetting, Settings
+from trioton.server_flags import BackendSetting
+from trioton.settings import TOOLS, Settings
 
 # Of a server's flags.
 _SHARED = ("backend-config", "backend-directory", "disable-auto-complete-config", "model-config-name")
