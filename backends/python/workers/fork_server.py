@@ -101,34 +101,20 @@ class ForkServer:
         await self.process.close()
 
 
-class ForkedWorker:
+class ForkedWorker(ForkedProcess):
     """A worker process whose parent is a fork server."""
 
     noun = "worker process"
     killed_text = "was killed by the server"
 
     def __init__(self, fork_server: ForkServer, pid: int, descriptor: int, output: Output) -> None:
+        super().__init__(pid, descriptor, fork_server.reap)
         self._fork_server = fork_server
-        self._process = ForkedProcess(pid, descriptor, fork_server.reap)
         self._output = output
-        self._is_closed = False
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def tail(self) -> list[str]:
         return self._output.tail
-
-    def resident_bytes(self) -> int | None:
-        return self._process.resident_bytes()
-
-    def exit_text(self) -> str | None:
-        return self._process.exit_text()
-
-    async def wait_exit(self) -> None:
-        await self._process.wait_exit()
 
     async def forward_output(self) -> None:
         await self._output.forward()
@@ -136,15 +122,11 @@ class ForkedWorker:
     def log_last_output(self) -> None:
         self._output.log_last()
 
-    def kill(self) -> None:
-        self._process.kill()
-
     async def close(self) -> None:
-        if self._is_closed:
+        if self._is_closing:
             return
-        self._is_closed = True
         with trio.CancelScope(shield=True):
-            await self._process.close()
+            await super().close()
         self._output.close()
         self._fork_server.workers -= 1
 

@@ -154,9 +154,7 @@ class _HostedInstance:
     noun = "worker process"
     killed_text = "was killed by the server"
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._is_closed = False
+    _host: Host
 
     @property
     def tail(self) -> list[str]:
@@ -173,8 +171,9 @@ class HostedThread(_HostedInstance):
     """An instance in a thread of the host: whatever ends the process ends all, and so does killing one."""
 
     def __init__(self, host: Host, ended: int) -> None:
-        super().__init__(host)
+        self._host = host
         self._ended = ended
+        self._is_closed = False
         self._has_ended = False  # the thread alone
         self._is_closing = False
 
@@ -222,35 +221,18 @@ class HostedThread(_HostedInstance):
                 self._has_ended = bool(os.read(self._ended, 1))
 
 
-class HostedFork(_HostedInstance):
+class HostedFork(ForkedProcess, _HostedInstance):
     """An instance in a child process of the host."""
 
     def __init__(self, host: Host, pid: int, descriptor: int) -> None:
-        super().__init__(host)
-        self._process = ForkedProcess(pid, descriptor, host.reap)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def resident_bytes(self) -> int | None:
-        return self._process.resident_bytes()
-
-    def exit_text(self) -> str | None:
-        return self._process.exit_text()
-
-    async def wait_exit(self) -> None:
-        await self._process.wait_exit()
-
-    def kill(self) -> None:
-        self._process.kill()
+        super().__init__(pid, descriptor, host.reap)
+        self._host = host
 
     async def close(self) -> None:
-        if self._is_closed:
+        if self._is_closing:
             return
-        self._is_closed = True
         with trio.CancelScope(shield=True):
-            await self._process.close()
+            await super().close()
             await self._host.leave()
 
 
