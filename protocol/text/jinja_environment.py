@@ -1,0 +1,100 @@
+"""Jinja environment of chat templates: the sandbox, and the filters and functions that such templates expect.
+
+Imported only where a chat template is compiled, for it needs Jinja.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any, ClassVar
+
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+# Of a repeated string or list, and of the exponent of a power.
+_MAX_REPEATED = 1 << 20
+_MAX_EXPONENT = 64
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what the model itself says, for training; here it is only shown."""
+
+    tags: ClassVar[set[str]] = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+class _ChatEnvironment(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and not (isinstance(right, int | float) and abs(right) <= _MAX_EXPONENT):
+            raise SecurityError(f"expected an exponent of at most {_MAX_EXPONENT}")
+        if operator == "*" and _repeated(left, right) > _MAX_REPEATED:
+            raise SecurityError(f"expected a repetition of at most {_MAX_REPEATED} elements")
+        return super().call_binop(context, operator, left, right)
+
+
+def _repeated(left: Any, right: Any) -> int:
+    """How many elements a repetition makes; 0 where it is none."""
+    for sized, count in ((left, right), (right, left)):
+        if isinstance(sized, str | bytes | list | tuple) and isinstance(count, int):
+            return len(sized) * count
+    return 0
+
+
+class _Namespace(Namespace):
+    """Without names of the interpreter's own, which would be a way out of the sandbox."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            raise SecurityError(f"a namespace takes no name that begins with an underscore: '{name}'")
+        super().__setitem__(name, value)
+
+
+def _raise_exception(message: Any) -> None:
+    raise TemplateError(str(message))
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it stands in a prompt: unlike Jinja's own filter, without escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "raise_exception": _raise_exception,
+    "strftime_now": _strftime_now,
+    "namespace": _Namespace,
+}
+
+
+@cache
+def chat_environment() -> ImmutableSandboxedEnvironment:
+    """The one environment of all chat templates; it is not changed once it is made."""
+    environment = _ChatEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols], cache_size=0
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals.update(_FUNCTIONS)
+    return environment

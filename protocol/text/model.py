@@ -1,0 +1,59 @@
+"""Text model: what an edge has to know of a model with text in and text out, and how its tensors are named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from protocol.text.chat_template import ChatTemplate
+    from protocol.text.tokenizer import Tokenizer
+
+
+class TensorNames(msgspec.Struct, frozen=True):
+    """The model's names for the tensors of a text model; the defaults are those of Triton's vLLM backend.
+
+    A name says nothing of whether the model has that tensor: an edge sends only inputs that it has.
+    """
+
+    text_input: str = "text_input"
+    stream: str = "stream"
+    sampling_parameters: str = "sampling_parameters"
+    exclude_input_in_output: str = "exclude_input_in_output"
+    return_finish_reason: str = "return_finish_reason"
+    return_cumulative_logprob: str = "return_cumulative_logprob"
+    return_logprobs: str = "return_logprobs"
+    return_num_input_tokens: str = "return_num_input_tokens"
+    return_num_output_tokens: str = "return_num_output_tokens"
+    image: str = "image"
+    text_output: str = "text_output"
+    finish_reason: str = "finish_reason"
+    cumulative_logprob: str = "cumulative_logprob"
+    logprobs: str = "logprobs"
+    num_input_tokens: str = "num_input_tokens"
+    num_output_tokens: str = "num_output_tokens"
+
+
+class TextModel(msgspec.Struct, frozen=True):
+    """One version of a model with text in and text out. Made when the version loads, and never changed.
+
+    Attributes:
+        context_length: in tokens, prompt and output together; None where it is not known.
+        tool_parser: a name of `protocol.text.output_parser.TOOL_PARSERS`, or empty.
+        reasoning_parser: a name of `protocol.text.output_parser.REASONING_PARSERS`, or empty.
+        adapters: the paths of its adapters by their names.
+        loaded_at: Unix time in seconds.
+    """
+
+    name: str
+    version: int
+    tokenizer: Tokenizer | None = None
+    chat_template: ChatTemplate | None = None
+    context_length: int | None = None
+    tool_parser: str = ""
+    reasoning_parser: str = ""
+    adapters: Mapping[str, str] = msgspec.field(default_factory=dict)
+    names: TensorNames = TensorNames()
+    loaded_at: int = 0

@@ -1,0 +1,116 @@
+"""Tokenizer of a language model, from the text of its `tokenizer.json`: text to token ids and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from protocol.errors import InvalidArgument, text_of
+from protocol.text.detokenizer import Detokenizer, PieceDetokenizer, WindowDetokenizer
+from protocol.text.extra import missing_package
+from protocol.text.special_tokens import SpecialTokens
+from protocol.text.token_pieces import token_pieces
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class Tokenizer:
+    """Wraps a `tokenizers.Tokenizer`. Its methods are called from any thread; long texts belong into a thread.
+
+    Attributes:
+        special: what the model's folder says of special tokens.
+        vocabulary_size: the number of ids, those of added tokens among them.
+    """
+
+    def __init__(self, wrapped: tokenizers.Tokenizer, decoder: Any = None, special: SpecialTokens | None = None) -> None:
+        """`decoder` is the decoder's JSON in `tokenizer.json`. `from_json` is the way to make one."""
+        self.special = SpecialTokens() if special is None else special
+        self.vocabulary_size: int = wrapped.get_vocab_size(with_added_tokens=True)
+        self._wrapped = wrapped
+        self._pieces = token_pieces(decoder, self._token_of)
+        added = wrapped.get_added_tokens_decoder()
+        self._special_ids = {token_id: token.content for token_id, token in added.items() if token.special}
+
+    @classmethod
+    def from_json(cls, text: str, special: SpecialTokens | None = None) -> Tokenizer:
+        """Blocks: a large vocabulary takes a second.
+
+        Raises:
+            InvalidArgument: the text is no `tokenizer.json`.
+            Unsupported: the package `tokenizers` is not installed.
+        """
+        try:
+            import tokenizers
+        except ImportError:
+            raise missing_package("tokenizers", "a tokenizer") from None
+        try:
+            wrapped = tokenizers.Tokenizer.from_str(text)
+            decoder = json.loads(text).get("decoder")
+        except Exception as error:
+            raise InvalidArgument(f"not a tokenizer.json: {text_of(error)}") from None
+        # Some files hold what they were trained with; a prompt would be cut or filled up.
+        wrapped.no_truncation()
+        wrapped.no_padding()
+        return cls(wrapped, decoder, special)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self.special.eos_token_ids
+
+    @property
+    def bos_token(self) -> str | None:
+        return self.special.texts.get("bos_token")
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The token ids. Special tokens that the text spells out become those tokens, as chat templates need it.
+
+        A chat template writes the special tokens itself: its prompts are encoded without adding them.
+        """
+        try:
+            ids: list[int] = self._wrapped.encode(text, add_special_tokens=add_special_tokens).ids
+        except Exception as error:
+            raise InvalidArgument(f"the tokenizer refuses the text: {text_of(error)}") from None
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of all ids. Raises InvalidArgument for an id that no token can have."""
+        for token_id in ids:
+            if not 0 <= token_id < 1 << 32:
+                raise InvalidArgument(f"token id {token_id} is out of range: the vocabulary has {self.vocabulary_size}")
+        return str(self._wrapped.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its spelling in the vocabulary; None where there is no such token."""
+        found: int | None = self._wrapped.token_to_id(token)
+        return found
+
+    def token_text(self, token_id: int) -> str:
+        """The text that the token adds inside of a text; U+FFFD for parts of characters. Empty for an unknown id."""
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that the token adds inside of a text, which may be parts of characters. Empty for an unknown id."""
+        if self._pieces is not None:
+            return self._pieces.piece(token_id)
+        return b"" if self._token_of(token_id) is None else self._decode_all([token_id]).encode()
+
+    def detokenizer(self, *, skip_special_tokens: bool = True, keep: Collection[str] = ()) -> Detokenizer:
+        """A new detokenizer, for one stream of ids. Of special tokens, those in `keep` are shown all the same: the
+        markers of an output parser (`protocol.text.output_parser.marker_tokens`)."""
+        skipped: frozenset[int] = frozenset()
+        if skip_special_tokens:
+            skipped = frozenset(token_id for token_id, text in self._special_ids.items() if text not in keep)
+        if self._pieces is not None:
+            return PieceDetokenizer(self._pieces, skipped)
+        return WindowDetokenizer(self._decode_all, skipped)
+
+    def _decode_all(self, ids: Sequence[int]) -> str:
+        return self.decode(ids, skip_special_tokens=False)
+
+    def _token_of(self, token_id: int) -> str | None:
+        if not 0 <= token_id < 1 << 32:
+            return None
+        token: str | None = self._wrapped.id_to_token(token_id)
+        return token
