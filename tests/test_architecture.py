@@ -47,6 +47,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "proto": "",
         "server_settings": "datatypes",
         "shapes": "datatypes errors",
+        "text": "errors",
         "limits": "errors sync",
         "messages": "datatypes errors limits server_settings",
         "zipped": "errors messages",

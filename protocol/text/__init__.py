@@ -1,1 +1,1 @@
-"""Text of language models: tokenizers, chat templates, detokenizers, stop strings, tool-call and reasoning parsers. Pure."""
+"""Text of language models: tokenizers, chat templates, detokenizers, stop strings, parsers of tool calls. Pure."""

@@ -1,9 +1,9 @@
-"""Chat template: renders the messages of a chat into a model's prompt, by sandboxed Jinja as Hugging Face's templates want it.
+"""Chat template: renders the messages of a chat into a model's prompt, by Jinja in a sandbox, as Hugging Face does.
 
-Templates find here what transformers gives them: `trim_blocks`, `lstrip_blocks`, `break` and `continue`, `tojson` without
-escapes for HTML, `raise_exception`, `strftime_now`, and `{% generation %}` blocks. The sandbox keeps a template from the
-server's own objects. It does not keep it from taking long: loops over ranges, repeated strings and the length of the
-result are bounded, nested loops are not. So callers render in a thread.
+Templates find here what transformers gives them: `trim_blocks`, `lstrip_blocks`, `break` and `continue`, `tojson`
+without escapes for HTML, `raise_exception`, `strftime_now`, and `{% generation %}` blocks. The sandbox keeps a template
+from the server's own objects. It does not keep it from taking long: ranges, repeated strings and the length of the
+result are bounded, loops within loops are not. So callers render in a thread.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _END_MARK = "\ue000end of the final message\ue001"
 class ChatTemplate:
     """A compiled template. Has no state of its own that renders change, so several threads may render at once."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
-        """`special_tokens` are variables of the template: `bos_token`, `eos_token`, …
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str] | None = None, *, with_tools: str | None = None
+    ) -> None:
+        """`special_tokens` are variables of the template: `bos_token`, `eos_token`, … `with_tools` is the text of
+        another template, for chats that have tools.
 
         Raises:
             InvalidArgument: the template does not compile.
@@ -37,6 +40,7 @@ class ChatTemplate:
         self.source = source
         self._special_tokens = dict(special_tokens or {})
         self._template = _compile(source)
+        self._with_tools = self._template if with_tools is None else _compile(with_tools)
 
     def render(
         self,
@@ -68,16 +72,17 @@ class ChatTemplate:
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
         }
-        prompt = self._render(known)
+        prompt = _rendered(self._template if tools is None else self._with_tools, known)
         return _cut(prompt) if continue_final_message else prompt
 
-    def _render(self, variables: Mapping[str, Any]) -> str:
-        try:
-            return _joined(self._template.generate(variables))
-        except InvalidArgument:
-            raise
-        except Exception as error:
-            raise InvalidArgument(f"chat template: {_words_of(error)}") from None
+
+def _rendered(template: Template, variables: Mapping[str, Any]) -> str:
+    try:
+        return _joined(template.generate(variables))
+    except InvalidArgument:
+        raise
+    except Exception as error:
+        raise InvalidArgument(f"chat template: {_words_of(error)}") from None
 
 
 def _compile(source: str) -> Template:

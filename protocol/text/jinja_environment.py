@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
@@ -27,7 +27,7 @@ _MAX_EXPONENT = 64
 class _GenerationBlock(Extension):
     """`{% generation %}…{% endgeneration %}` marks what the model itself says, for training; here it is only shown."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

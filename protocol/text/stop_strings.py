@@ -1,8 +1,8 @@
 """Stop strings: ends a stream of text at the first of some strings, wherever the text was cut. Pure.
 
 An Aho-Corasick automaton reads every character once. What may be the begin of a stop string is held back, so at most
-one character less than the longest of them. The match that ends first counts, as in vLLM, where text is checked token by
-token; of several that end there, the longest, so that nothing of any of them is shown.
+one character less than the longest of them. The match that ends first counts, as in vLLM, where text is checked token
+by token; of several that end there, the longest, so that nothing of any of them is shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Token pieces: the bytes that each token adds to a text, read off the decoder of a `tokenizer.json`.
 
 Most decoders treat a token alone, and the first one of a text a little differently: byte-level BPE, SentencePiece's
-(Metaspace, or Replace with byte fallback), WordPiece. Their pieces are looked up once for each token and kept, so a text
+(Metaspace, or Replace with byte fallback), WordPiece. Their pieces are made once for each token and kept, so a text
 costs one look-up a token. For any other decoder there are no pieces (`protocol.text.detokenizer.WindowDetokenizer`).
 """
 

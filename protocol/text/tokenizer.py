@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from protocol.errors import InvalidArgument, text_of
@@ -24,7 +25,9 @@ class Tokenizer:
         vocabulary_size: the number of ids, those of added tokens among them.
     """
 
-    def __init__(self, wrapped: tokenizers.Tokenizer, decoder: Any = None, special: SpecialTokens | None = None) -> None:
+    def __init__(
+        self, wrapped: tokenizers.Tokenizer, decoder: Any = None, special: SpecialTokens | None = None
+    ) -> None:
         """`decoder` is the decoder's JSON in `tokenizer.json`. `from_json` is the way to make one."""
         self.special = SpecialTokens() if special is None else special
         self.vocabulary_size: int = wrapped.get_vocab_size(with_added_tokens=True)
@@ -54,6 +57,12 @@ class Tokenizer:
         wrapped.no_truncation()
         wrapped.no_padding()
         return cls(wrapped, decoder, special)
+
+    def with_special(self, special: SpecialTokens) -> Tokenizer:
+        """The same tokenizer with other special tokens."""
+        found = copy(self)
+        found.special = special
+        return found
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Tool calls as DeepSeek V3, R1 and V3.1 write them, between markers such as `<｜tool▁call▁begin｜>`."""
+"""Tool calls as DeepSeek V3, R1 and V3.1 write them, between markers of their own kind of bars and blanks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Harmony, the format of gpt-oss: messages on channels, `<|channel|>analysis<|message|>…<|end|>`, for all that it writes."""
+"""Harmony, the format of all that gpt-oss writes: messages on channels, `<|channel|>analysis<|message|>…<|end|>`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FUNCTIONS = "functions."
 
 
 class HarmonyParser(TextMachine):
-    """`analysis` is reasoning, as is what goes to the model's built-in tools; `final` and `commentary` are content; what
-    goes to a tool, `to=functions.name`, is a call whose message is its arguments. The header of a message that the text
-    ends in is dropped, as are the markers themselves."""
+    """`analysis` is reasoning, as is what goes to the model's built-in tools; `final` and `commentary` are content;
+    what goes to a tool, `to=functions.name`, is a call whose message is its arguments. The markers are dropped, and with
+    them the header of a message that the text ends in."""
 
     def __init__(self, id_maker: Callable[[], str] = call_id, *, has_tools: bool = True) -> None:
         """Without `has_tools` what goes to a tool is content."""

@@ -1,4 +1,4 @@
-"""Tool calls as Llama 3 writes them: `<|python_tag|>{"name": …, "parameters": …}`, or an answer that begins with `{`."""
+"""Tool calls as Llama 3 writes them: `<|python_tag|>{"name": …, "parameters": …}`, or such an object alone."""
 
 from __future__ import annotations
 

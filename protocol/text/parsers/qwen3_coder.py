@@ -24,7 +24,7 @@ _NAME_END = re.compile(">")
 
 
 class Qwen3CoderParser(TextMachine):
-    """Arguments become JSON: strings as they come, values of other types, by the schema of the tool, when they are whole.
+    """Arguments become JSON: strings as they come, values of other types, by the tool's schema, when they are whole.
 
     A parameter without a schema is a string. `<tool_call>` may be missing, as may the end tag of a value. What stands
     between parameters is dropped. Beyond `MAX_HELD` characters a value of another type becomes a string.

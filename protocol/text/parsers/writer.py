@@ -36,7 +36,11 @@ class DeltaWriter:
                 self._blanks = text
                 return
             self._blanks = None
-        self._deltas.append(ContentDelta(text))
+        last = self._deltas[-1] if self._deltas else None
+        if isinstance(last, ContentDelta):
+            self._deltas[-1] = ContentDelta(last.text + text)
+        else:
+            self._deltas.append(ContentDelta(text))
 
     def reasoning(self, text: str) -> None:
         if text:
