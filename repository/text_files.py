@@ -1,4 +1,4 @@
-"""Text files of a language model: tokenizer, chat template, special tokens and context length from a Hugging Face folder.
+"""Text files of a language model: tokenizer, chat template and special tokens, from a folder as of Hugging Face.
 
 Flow: a folder with `tokenizer.json`, `tokenizer_config.json`, `config.json`, … -> [text files] -> what a text model
 (`protocol.text.model.TextModel`) is made of. Blocks: called in a thread, when a version loads.
@@ -163,19 +163,14 @@ def _templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> tuple[Path,
 
 
 def _by_name(path: Path, named: Any) -> Mapping[str, str]:
-    pairs = (
-        [(each.get("name"), each.get("template")) for each in named] if _is_list_of_objects(named) else [(None, None)]
-    )
-    if not all(isinstance(name, str) and isinstance(template, str) for name, template in pairs):
+    is_list = isinstance(named, list) and all(isinstance(each, dict) for each in named)
+    pairs = [(each.get("name"), each.get("template")) for each in named] if is_list else []
+    if not pairs or not all(isinstance(part, str) for pair in pairs for part in pair):
         raise InvalidArgument(
             f"'{path}': chat_template: expected a text, or a list of objects with 'name' and 'template', "
             f"got {named!r:.100}"
         )
     return dict(pairs)
-
-
-def _is_list_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-# Of a repeated string or list, and of the exponent of a power.
+# Elements of a repeated string or list, and bits of a product or power.
 _MAX_REPEATED = 1 << 20
-_MAX_EXPONENT = 64
+_MAX_BITS = 4096
 
 
 class _GenerationBlock(Extension):
@@ -39,28 +39,33 @@ class _ChatEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and not (isinstance(right, int | float) and abs(right) <= _MAX_EXPONENT):
-            raise SecurityError(f"expected an exponent of at most {_MAX_EXPONENT}")
-        if operator == "*" and _repeated(left, right) > _MAX_REPEATED:
-            raise SecurityError(f"expected a repetition of at most {_MAX_REPEATED} elements")
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+            if bits > _MAX_BITS:
+                raise SecurityError(f"expected a number of at most {_MAX_BITS} bits")
+        for sized, count in ((left, right), (right, left)):
+            if isinstance(sized, str | list | tuple) and isinstance(count, int) and len(sized) * count > _MAX_REPEATED:
+                raise SecurityError(f"expected a repetition of at most {_MAX_REPEATED} elements")
         return super().call_binop(context, operator, left, right)
-
-
-def _repeated(left: Any, right: Any) -> int:
-    """How many elements a repetition makes; 0 where it is none."""
-    for sized, count in ((left, right), (right, left)):
-        if isinstance(sized, str | bytes | list | tuple) and isinstance(count, int):
-            return len(sized) * count
-    return 0
 
 
 class _Namespace(Namespace):
     """Without names of the interpreter's own, which would be a way out of the sandbox."""
 
+    def __init__(*args: Any, **names: Any) -> None:  # without a name for `self`, which a template may give
+        given = dict(*args[1:], **names)
+        for name in given:
+            _check_name(name)
+        Namespace.__init__(args[0], given)
+
     def __setitem__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            raise SecurityError(f"a namespace takes no name that begins with an underscore: '{name}'")
+        _check_name(name)
         super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace takes no name that begins with an underscore: '{name}'")
 
 
 def _raise_exception(message: Any) -> None:

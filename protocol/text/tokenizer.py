@@ -25,9 +25,7 @@ class Tokenizer:
         vocabulary_size: the number of ids, those of added tokens among them.
     """
 
-    def __init__(
-        self, wrapped: tokenizers.Tokenizer, decoder: Any = None, special: SpecialTokens | None = None
-    ) -> None:
+    def __init__(self, wrapped: tokenizers.Tokenizer, decoder: Any, special: SpecialTokens | None) -> None:
         """`decoder` is the decoder's JSON in `tokenizer.json`. `from_json` is the way to make one."""
         self.special = SpecialTokens() if special is None else special
         self.vocabulary_size: int = wrapped.get_vocab_size(with_added_tokens=True)

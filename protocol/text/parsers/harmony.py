@@ -23,8 +23,8 @@ _FUNCTIONS = "functions."
 
 class HarmonyParser(TextMachine):
     """`analysis` is reasoning, as is what goes to the model's built-in tools; `final` and `commentary` are content;
-    what goes to a tool, `to=functions.name`, is a call whose message is its arguments. The markers are dropped, and with
-    them the header of a message that the text ends in."""
+    what goes to a tool, `to=functions.name`, is a call whose message is its arguments. The markers are dropped,
+    and with them the header of a message that the text ends in."""
 
     def __init__(self, id_maker: Callable[[], str] = call_id, *, has_tools: bool = True) -> None:
         """Without `has_tools` what goes to a tool is content."""
