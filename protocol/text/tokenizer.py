@@ -32,7 +32,7 @@ class Tokenizer:
         self._wrapped = wrapped
         self._pieces = token_pieces(decoder, self._token_of)
         added = wrapped.get_added_tokens_decoder()
-        self._special_ids = {token_id: token.content for token_id, token in added.items() if token.special}
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
 
     @classmethod
     def from_json(cls, text: str, special: SpecialTokens | None = None) -> Tokenizer:
@@ -84,7 +84,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of all ids. Raises InvalidArgument for an id that no token can have."""
         for token_id in ids:
-            if not 0 <= token_id < 1 << 32:
+            if not _is_id(token_id):
                 raise InvalidArgument(f"token id {token_id} is out of range: the vocabulary has {self.vocabulary_size}")
         return str(self._wrapped.decode(ids, skip_special_tokens=skip_special_tokens))
 
@@ -106,18 +106,23 @@ class Tokenizer:
     def detokenizer(self, *, skip_special_tokens: bool = True, keep: Collection[str] = ()) -> Detokenizer:
         """A new detokenizer, for one stream of ids. Of special tokens, those in `keep` are shown all the same: the
         markers of an output parser (`protocol.text.output_parser.marker_tokens`)."""
-        skipped: frozenset[int] = frozenset()
-        if skip_special_tokens:
-            skipped = frozenset(token_id for token_id, text in self._special_ids.items() if text not in keep)
+        skipped = self._special_ids if skip_special_tokens else frozenset()
+        if skipped and keep:
+            skipped = skipped.difference(map(self.token_id, keep))
         if self._pieces is not None:
             return PieceDetokenizer(self._pieces, skipped)
         return WindowDetokenizer(self._decode_all, skipped)
 
     def _decode_all(self, ids: Sequence[int]) -> str:
-        return self.decode(ids, skip_special_tokens=False)
+        return self.decode([each for each in ids if _is_id(each)], skip_special_tokens=False)
 
     def _token_of(self, token_id: int) -> str | None:
-        if not 0 <= token_id < 1 << 32:
+        if not _is_id(token_id):
             return None
         token: str | None = self._wrapped.id_to_token(token_id)
         return token
+
+
+def _is_id(token_id: int) -> bool:
+    """Whether the library takes it at all."""
+    return 0 <= token_id < 1 << 32

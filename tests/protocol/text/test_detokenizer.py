@@ -112,7 +112,7 @@ def test_ids_without_a_token_add_nothing(kind: str) -> None:
     known = tokenizer(kind)
     ids = known.encode("the model")
     machine = known.detokenizer()
-    strange = [known.vocabulary_size + 5, 2**32 - 1]
+    strange = [known.vocabulary_size + 5, 2**32 - 1, 2**40, -1]
     pieces = [machine.push(token_id) for token_id in (*strange, *ids, *strange)]
     assert "".join(pieces) + machine.finish() == known.decode(ids)
 
