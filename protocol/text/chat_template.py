@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 # Characters of a template, and of what one gives.
 MAX_TEMPLATE_CHARACTERS = 1 << 20
 MAX_PROMPT_CHARACTERS = 1 << 26
+# Names that are not free for a template's own variables (`ChatTemplate.render`).
+RESERVED_VARIABLES = frozenset(
+    {"self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+)
+# What templates call the reasoning of an earlier answer.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+# Of what a template says when it refuses messages.
+_LONGEST_ERROR = 4096
 # Stands at the end of a message that is to be continued, to find its end in the prompt.
 _END_MARK = "\ue000end of the final message\ue001"
 
@@ -55,7 +63,7 @@ class ChatTemplate:
         """The prompt. Blocks, for as long as the template likes.
 
         `continue_final_message` ends it with the last message's text, for the model to go on with. `variables` are the
-        template's own switches, such as `enable_thinking`.
+        template's own switches, such as `enable_thinking`; none of them is one of `RESERVED_VARIABLES`.
 
         Raises:
             InvalidArgument: the template refuses the messages, by its own words, or fails on them.
@@ -67,7 +75,7 @@ class ChatTemplate:
         known = {
             **self._special_tokens,
             **variables,
-            "messages": messages,
+            "messages": [_with_reasoning(message) for message in messages],
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
@@ -103,10 +111,10 @@ def _compile(source: str) -> Template:
 def _words_of(error: Exception) -> str:
     """The text alone of what a template raises, with the line of a syntax error; a foreign exception with its type."""
     if type(error).__module__.partition(".")[0] != "jinja2":
-        return text_of(error)
+        return text_of(error)[:_LONGEST_ERROR]
     line = getattr(error, "lineno", None)
     text = str(getattr(error, "message", None) or error)
-    return text if line is None else f"line {line}: {text}"
+    return (text if line is None else f"line {line}: {text}")[:_LONGEST_ERROR]
 
 
 def _joined(pieces: Iterable[str]) -> str:
@@ -118,6 +126,12 @@ def _joined(pieces: Iterable[str]) -> str:
             raise InvalidArgument(f"chat template: the prompt has more than {MAX_PROMPT_CHARACTERS} characters")
         parts.append(piece)
     return "".join(parts)
+
+
+def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with its reasoning under both names that templates read, as transformers does."""
+    found = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    return message if found is None else {"thinking": found, **message, "reasoning_content": found}
 
 
 def _marked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -89,7 +89,7 @@ class CallObject:
     def _read_key_string(self, text: str, place: int, end: int) -> int:
         place = self._collect(text, place, end)
         if self._value.is_done:
-            self._key = self._collected()
+            self._key = "" if self.is_started else self._collected()
             self._state = self._read_colon
         return place
 
@@ -181,7 +181,8 @@ class CallObject:
 
     def _collect(self, text: str, place: int, end: int) -> int:
         read = self._value.feed(text, place, end)
-        self._raw.append(text[place:read])
+        if not self.is_started:  # then no more keys are of interest, however long they are
+            self._raw.append(text[place:read])
         return read
 
     def _collected(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from protocol.text.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
+_Kind = type[ContentDelta] | type[ReasoningDelta] | type[ToolCallArguments]
 # White space that is held back until it is known whether it stands between tool calls.
 MAX_BLANKS = 1024
 
@@ -18,12 +19,16 @@ class DeltaWriter:
     def __init__(self, id_maker: Callable[[], str]) -> None:
         self._make_id = id_maker
         self._deltas: list[Delta] = []
+        # What is being written: pieces of one kind are one delta.
+        self._kind: _Kind = ContentDelta
+        self._pieces: list[str] = []
         self._index = -1
         # None: there was content since the begin or the last call.
         self._blanks: str | None = ""
 
     def take(self) -> list[Delta]:
         """What was written since the last time."""
+        self._flush()
         deltas, self._deltas = self._deltas, []
         return deltas
 
@@ -36,37 +41,42 @@ class DeltaWriter:
                 self._blanks = text
                 return
             self._blanks = None
-        last = self._deltas[-1] if self._deltas else None
-        if isinstance(last, ContentDelta):
-            self._deltas[-1] = ContentDelta(last.text + text)
-        else:
-            self._deltas.append(ContentDelta(text))
+        self._write(ContentDelta, text)
 
     def reasoning(self, text: str) -> None:
-        if text:
-            self._deltas.append(ReasoningDelta(text))
+        self._write(ReasoningDelta, text)
 
     def start(self, name: str, call_id: str = "") -> None:
         """A tool call begins."""
+        self._flush()
         self._blanks = ""
         self._index += 1
         self._deltas.append(ToolCallStart(self._index, call_id or self._make_id(), name))
 
     def arguments(self, text: str) -> None:
         """More of the arguments of the call that has begun last."""
-        if not text:
-            return
-        last = self._deltas[-1] if self._deltas else None
-        if isinstance(last, ToolCallArguments):
-            self._deltas[-1] = ToolCallArguments(self._index, last.text + text)
-        else:
-            self._deltas.append(ToolCallArguments(self._index, text))
+        self._write(ToolCallArguments, text)
 
     def finish(self) -> None:
         """The answer ends: blanks are content after all, if there was no call."""
         if self._blanks and self._index < 0:
-            self._deltas.append(ContentDelta(self._blanks))
+            self._write(ContentDelta, self._blanks)
         self._blanks = None
+
+    def _write(self, kind: _Kind, text: str) -> None:
+        if kind is not self._kind:
+            self._flush()
+            self._kind = kind
+        if text:
+            self._pieces.append(text)
+
+    def _flush(self) -> None:
+        if self._pieces:
+            text = "".join(self._pieces)
+            self._pieces.clear()
+            kind = self._kind
+            made = ToolCallArguments(self._index, text) if issubclass(kind, ToolCallArguments) else kind(text)
+            self._deltas.append(made)
 
 
 def call_id() -> str:

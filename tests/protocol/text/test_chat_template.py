@@ -194,6 +194,18 @@ def test_as_transformers_has_it(case: str) -> None:
     assert rendered == [expected]
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "thinking"])
+def test_reasoning_has_the_names_that_templates_read(name: str) -> None:
+    template = ChatTemplate("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}")
+    assert template.render([{"role": "assistant", "content": "a", name: "hm"}]) == "hmhm"
+
+
+def test_a_long_refusal_is_cut() -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        ChatTemplate("{{ raise_exception('a' * 100000) }}").render([])
+    assert len(raised.value.message) < 5000
+
+
 def test_another_template_with_tools() -> None:
     template = ChatTemplate("without", with_tools="with {{ tools | length }}")
     assert template.render([]) == "without"

@@ -23,7 +23,8 @@ from protocol.text.output_parser import (
     output_parser,
 )
 from protocol.text.parsers import call_object
-from protocol.text.parsers.writer import MAX_BLANKS
+from protocol.text.parsers.call_object import CallObject
+from protocol.text.parsers.writer import MAX_BLANKS, DeltaWriter
 from tests.protocol.text.cutting import CUTS, cut, parsed
 
 TOOLS = [
@@ -450,3 +451,14 @@ def test_a_long_value_of_qwen3_coder_becomes_a_string(size: int, monkeypatch: py
     text = XML.format(f"<parameter=number>{'1' * 200}</parameter>")
     pieces = [text[place : place + size] for place in range(0, len(text), size)]
     assert parsed(parser("qwen3_coder"), pieces) == calls(("f", json.dumps({"number": "1" * 200})))
+
+
+def test_long_keys_after_the_arguments_are_not_kept() -> None:
+    machine = CallObject(DeltaWriter(lambda: "id"), is_certain=True)
+    text = '{"name": "f", "arguments": {}, "'
+    machine.feed(text, 0)
+    for _ in range(100):
+        machine.feed("a" * 1000, 0)
+    assert not any("aaa" in str(getattr(machine, name, "")) for name in vars(machine))
+    machine.feed('": 1}', 0)
+    assert machine.is_done
