@@ -187,7 +187,7 @@ def test_well_known_shapes(case: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", EXPECTED)
 def test_as_transformers_has_it(case: str) -> None:
-    utils = pytest.importorskip("transformers.utils.chat_template_utils", exc_type=ImportError)
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
     source, messages, arguments, expected = EXPECTED[case]
     arguments = {"add_generation_prompt": True, **arguments, **SPECIAL}
     rendered, _ = utils.render_jinja_template([messages], chat_template=source, **arguments)
