@@ -16,6 +16,8 @@ from protocol.text.token_pieces import TokenPieces
 REPLACEMENT = "\ufffd"
 # Tokens of which a window detokenizer decodes the text at once; one more, and it shows what there is.
 MAX_WINDOW = 64
+# The end of a prompt that such a detokenizer looks at.
+_PROMPT_TOKENS = 8
 
 
 class Detokenizer(Protocol):
@@ -34,12 +36,12 @@ class Detokenizer(Protocol):
 class PieceDetokenizer:
     """A detokenizer that looks up each token's bytes."""
 
-    def __init__(self, pieces: TokenPieces, skipped: Collection[int] = frozenset()) -> None:
+    def __init__(self, pieces: TokenPieces, skipped: Collection[int] = frozenset(), prompt: Sequence[int] = ()) -> None:
         self._pieces = pieces
         self._skipped = skipped
         self._decode = codecs.getincrementaldecoder("utf-8")(_BYTES_ALONE if pieces.bytes_alone else "replace").decode
-        self._is_first = True
-        self._to_strip = pieces.stripped
+        self._is_first = all(token_id in skipped for token_id in prompt)
+        self._to_strip = pieces.stripped if self._is_first else 0
 
     def push(self, token_id: int) -> str:
         if token_id in self._skipped:
@@ -76,10 +78,15 @@ class WindowDetokenizer:
     `MAX_WINDOW` tokens wait for that.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], skipped: Collection[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        skipped: Collection[int] = frozenset(),
+        prompt: Sequence[int] = (),
+    ) -> None:
         self._decode = decode
         self._skipped = skipped
-        self._context: list[int] = []
+        self._context = [token_id for token_id in prompt[-_PROMPT_TOKENS:] if token_id not in skipped]
         self._new: list[int] = []
 
     def push(self, token_id: int) -> str:

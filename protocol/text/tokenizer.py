@@ -103,15 +103,24 @@ class Tokenizer:
             return self._pieces.piece(token_id)
         return b"" if self._token_of(token_id) is None else self._decode_all([token_id]).encode()
 
-    def detokenizer(self, *, skip_special_tokens: bool = True, keep: Collection[str] = ()) -> Detokenizer:
-        """A new detokenizer, for one stream of ids. Of special tokens, those in `keep` are shown all the same: the
-        markers of an output parser (`protocol.text.output_parser.marker_tokens`)."""
+    def detokenizer(
+        self, *, skip_special_tokens: bool = True, keep: Collection[str] = (), prompt: Sequence[int] = ()
+    ) -> Detokenizer:
+        """A new detokenizer, for one stream of ids.
+
+        Args:
+            skip_special_tokens: they add nothing to the text.
+            keep: special tokens that are shown all the same: the markers of an output parser
+                (`protocol.text.output_parser.marker_tokens`).
+            prompt: the ids that the stream goes on from. Many tokenizers drop a blank at the begin of a text; one
+                between the prompt and what a model makes of it has to stay.
+        """
         skipped = self._special_ids if skip_special_tokens else frozenset()
         if skipped and keep:
             skipped = skipped.difference(map(self.token_id, keep))
         if self._pieces is not None:
-            return PieceDetokenizer(self._pieces, skipped)
-        return WindowDetokenizer(self._decode_all, skipped)
+            return PieceDetokenizer(self._pieces, skipped, prompt)
+        return WindowDetokenizer(self._decode_all, skipped, prompt)
 
     def _decode_all(self, ids: Sequence[int]) -> str:
         return self.decode([each for each in ids if _is_id(each)], skip_special_tokens=False)

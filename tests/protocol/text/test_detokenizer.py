@@ -117,6 +117,30 @@ def test_ids_without_a_token_add_nothing(kind: str) -> None:
     assert "".join(pieces) + machine.finish() == known.decode(ids)
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+@given(
+    words=st.lists(st.sampled_from(["the", "model", "server's", "two", "a"]), min_size=2, max_size=8), data=st.data()
+)
+def test_what_goes_on_from_a_prompt_keeps_its_blank(kind: str, words: list[str], data: st.DataObject) -> None:
+    known = tokenizer(kind)
+    ids = known.encode(" ".join(words))
+    place = data.draw(st.integers(1, len(ids)))
+    machine = known.detokenizer(prompt=ids[:place])
+    text = "".join(map(machine.push, ids[place:])) + machine.finish()
+    # Where the last token of a text is decoded otherwise, its blank comes with what follows.
+    assert known.decode(ids[:place]) + text == known.decode(ids)
+
+
+def test_a_prompt_that_is_no_text_is_none() -> None:
+    """Of the token alone that begins every text."""
+    known = tokenizer("sentence piece")
+    ids = known.encode("the model")
+    machine = known.detokenizer(prompt=[known.token_id("<s>") or 0])
+    assert "".join(map(machine.push, ids)) + machine.finish() == "the model"
+    machine = known.detokenizer(prompt=[known.token_id("<s>") or 0, *ids])
+    assert machine.push(ids[0]).startswith(" ")
+
+
 def test_what_kinds_of_detokenizers_there_are() -> None:
     for kind in MAKERS:
         expected = PieceDetokenizer if kind in ALONE else WindowDetokenizer
