@@ -70,7 +70,7 @@ class HarmonyParser(TextMachine):
 
     def _read_text(self) -> bool:
         found = self._take_to_marker(_AFTER_TEXT, self._write)
-        if found and self._is_empty_call:
+        if self._is_empty_call and (found or self._has_ended):  # engines keep the last marker to themselves
             self._writer.arguments("{}")
         self._is_empty_call = self._is_empty_call and not found
         if found in (_START, _CHANNEL):

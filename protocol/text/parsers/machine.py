@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 from protocol.text.deltas import Delta
 from protocol.text.markers import Markers
-from protocol.text.parsers.writer import MAX_BLANKS, DeltaWriter
+from protocol.text.parsers.writer import DeltaWriter
 
+# Characters that are taken, blanks among them, before it is certain what they are.
+MAX_OPENING = 2048
 _NO_BLANK = re.compile(r"\S")
 
 
@@ -68,18 +70,18 @@ class TextMachine:
 
     def _wait(self) -> bool:
         """Only blanks have come, where something is expected: waits for it, but not for ever."""
-        return self._has_waited() and self._give_back()
+        return (self._has_ended or self._has_waited()) and self._give_back()
 
     def _has_waited(self) -> bool:
-        return self._has_ended or len(self._opening) > MAX_BLANKS
+        return len(self._opening) > MAX_OPENING
 
     def _skip_blanks(self) -> str:
-        """Takes blanks. The character that comes next; "" where none has come."""
+        """Takes blanks. The character that comes next; "" where none has come, or too many blanks."""
         found = _NO_BLANK.search(self._text, self._place)
         end = len(self._text) if found is None else found.start()
         self._opening += self._text[self._place : end]
         self._place = end
-        return "" if found is None else found[0]
+        return "" if found is None or self._has_waited() else found[0]
 
     def _take(self, *expected: str) -> str | None:
         """Takes the one of these that comes next, "" for none of them; None where not enough has come to tell."""

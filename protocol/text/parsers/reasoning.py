@@ -26,7 +26,7 @@ class ReasoningParser(TextMachine):
 
     def _read_start(self) -> bool:
         if not self._skip_blanks():
-            return self._has_waited() and self._begin_reasoning(False)
+            return (self._has_ended or self._has_waited()) and self._begin_reasoning(False)
         taken = self._take(self._tag)
         if taken is None:
             return False

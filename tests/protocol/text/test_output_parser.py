@@ -22,8 +22,9 @@ from protocol.text.output_parser import (
     marker_tokens,
     output_parser,
 )
-from protocol.text.parsers import call_object
+from protocol.text.parsers import call_object, deepseek, harmony, machine, mistral, qwen3_coder, writer
 from protocol.text.parsers.call_object import CallObject
+from protocol.text.parsers.machine import MAX_OPENING
 from protocol.text.parsers.writer import MAX_BLANKS, DeltaWriter
 from tests.protocol.text.cutting import CUTS, cut, parsed
 
@@ -211,6 +212,7 @@ CASES: Mapping[str, Sequence[tuple[str, list[Delta]]]] = {
         ("<|channel|>final<|message|>yes<|end|><|start|>assist", [C("yes")]),
         ("<|channel|>" + "a" * 1100, [C("<|channel|>" + "a" * 1100)]),
         ('<|channel|>commentary to=functions.f<|message|>{"a', calls(("f", '{"a'))),
+        ("<|channel|>commentary to=functions.f<|message|>", calls(("f", "{}"))),
     ],
 }
 CASES = {**CASES, "qwen": CASES["hermes"]}
@@ -245,6 +247,32 @@ def test_any_cutting_gives_the_same(name: str, data: st.DataObject) -> None:
     whole = parsed(parser(name, reasoning), [text])
     assert parsed(parser(name, reasoning), cut(text, data.draw(CUTS))) == whole
     assert parsed(parser(name, reasoning), list(text)) == whole
+
+
+LONG = [" " * 5, "a" * 5, "a" * 15, "\n" * 4, "1" * 8]
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(data=st.data())
+def test_any_cutting_gives_the_same_where_limits_are_reached(name: str, data: st.DataObject) -> None:
+    fragments = st.sampled_from(sorted({*FRAGMENTS[name], *REASONING})) | st.sampled_from(LONG)
+    text = "".join(data.draw(st.lists(fragments, max_size=12)))
+    cuts = data.draw(CUTS)
+    with pytest.MonkeyPatch.context() as patch:
+        for module, limit, value in (
+            (machine, "MAX_OPENING", 25),
+            (writer, "MAX_BLANKS", 6),
+            (call_object, "MAX_HELD", 40),
+            (qwen3_coder, "MAX_HELD", 10),
+            (qwen3_coder, "_LONGEST_NAME", 12),
+            (deepseek, "_LONGEST_NAME", 12),
+            (mistral, "_LONGEST_NAME", 12),
+            (harmony, "_LONGEST_HEADER", 40),
+        ):
+            patch.setattr(module, limit, value)
+        whole = parsed(parser(name), [text])
+        assert parsed(parser(name), cut(text, cuts)) == whole
+        assert parsed(parser(name), list(text)) == whole
 
 
 @pytest.mark.parametrize("name", TOOL_PARSERS)
@@ -445,8 +473,6 @@ def test_blanks_are_not_held_for_ever(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1000, 7])
 def test_a_long_value_of_qwen3_coder_becomes_a_string(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from protocol.text.parsers import qwen3_coder
-
     monkeypatch.setattr(qwen3_coder, "MAX_HELD", 100)
     text = XML.format(f"<parameter=number>{'1' * 200}</parameter>")
     pieces = [text[place : place + size] for place in range(0, len(text), size)]
@@ -454,11 +480,26 @@ def test_a_long_value_of_qwen3_coder_becomes_a_string(size: int, monkeypatch: py
 
 
 def test_long_keys_after_the_arguments_are_not_kept() -> None:
-    machine = CallObject(DeltaWriter(lambda: "id"), is_certain=True)
+    known = CallObject(DeltaWriter(lambda: "id"), is_certain=True)
     text = '{"name": "f", "arguments": {}, "'
-    machine.feed(text, 0)
+    known.feed(text, 0)
     for _ in range(100):
-        machine.feed("a" * 1000, 0)
-    assert not any("aaa" in str(getattr(machine, name, "")) for name in vars(machine))
-    machine.feed('": 1}', 0)
-    assert machine.is_done
+        known.feed("a" * 1000, 0)
+    assert not any("aaa" in str(getattr(known, name, "")) for name in vars(known))
+    known.feed('": 1}', 0)
+    assert known.is_done
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "rest"),
+    [
+        ("mistral", "[TOOL_CALLS]", "f[ARGS]{}"),
+        ("llama3", "", '{"name": "f", "parameters": {}}'),
+        ("deepseek", ALL_BEGIN, f"no{BEGIN}"),
+        ("qwen3_coder", "<tool_call>", "no"),
+    ],
+)
+def test_blanks_where_something_is_expected_are_not_held_for_ever(name: str, begin: str, rest: str) -> None:
+    text = begin + " " * 2 * MAX_OPENING + rest
+    assert parsed(parser(name), [text]) == [C(text)]
+    assert parsed(parser(name), list(text)) == [C(text)]
