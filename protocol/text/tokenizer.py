@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from protocol.errors import InvalidArgument, text_of
 from protocol.text.detokenizer import Detokenizer, PieceDetokenizer, WindowDetokenizer
@@ -15,6 +16,12 @@ from protocol.text.token_pieces import token_pieces
 
 if TYPE_CHECKING:
     import tokenizers
+
+
+class _TokenizerFile(msgspec.Struct):
+    """The part of a `tokenizer.json` that is of interest here; the rest is large."""
+
+    decoder: dict[str, Any] | None = None
 
 
 class Tokenizer:
@@ -48,7 +55,7 @@ class Tokenizer:
             raise missing_package("tokenizers", "a tokenizer") from None
         try:
             wrapped = tokenizers.Tokenizer.from_str(text)
-            decoder = json.loads(text).get("decoder")
+            decoder = msgspec.json.decode(text, type=_TokenizerFile).decoder
         except Exception as error:
             raise InvalidArgument(f"not a tokenizer.json: {text_of(error)}") from None
         # Some files hold what they were trained with; a prompt would be cut or filled up.
