@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from protocol.errors import ServerError
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from protocol.text.model import TextModel
 
 Respond: TypeAlias = Callable[[InferenceResponse], Awaitable[None]]
 """Takes one response of a stream; awaited before the next one is given, so a slow reader slows its model down."""
@@ -237,6 +238,18 @@ class InferenceCore(Protocol):
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         """The labels of an output's classes by index; empty where the configuration gives no label file."""
+
+    def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
+        """A model with text in and text out, or with text in and vectors out.
+
+        Raises:
+            Unsupported: the model is there, and has no text.
+        """
+        ...
+
+    def text_models(self) -> Sequence[TextModel]:
+        """Those that are ready, each in its latest version, by name."""
+        ...
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Submit a request and wait for its answer. Raises the ServerError that it is answered with; cancelled, the

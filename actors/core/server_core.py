@@ -38,9 +38,10 @@ from protocol.core import (
     Respond,
     ServerMetadata,
 )
-from protocol.errors import Internal, NotFound, ServerError, Unavailable
+from protocol.errors import Internal, NotFound, ServerError, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from protocol.text.model import TextModel
 from repository.agents.registry import AgentRegistry
 from repository.json_form import to_json_form
 
@@ -322,6 +323,23 @@ class ServerCore:
 
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         return self._find(name, version).labels.get(output, ())
+
+    def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
+        text = self._find(name, version).text
+        if text is None:
+            raise Unsupported(
+                f"model '{name}' has no text: expected a STRING input 'text_input' and a STRING output 'text_output', or "
+                f"the configuration's parameters 'openai_text_input' and 'openai_text_output' (for embeddings: "
+                f"'openai_embedding_input' and 'openai_embedding_output')"
+            )
+        return text
+
+    def text_models(self) -> Sequence[TextModel]:
+        latest: dict[str, TextModel] = {}
+        for model in sorted(self._running().find_all(), key=lambda model: (model.name, model.version)):
+            if (text := model.text) is not None:
+                latest[text.name] = text
+        return list(latest.values())
 
     def _find(self, name: str, version: int) -> Servable:
         """A model that serves; while the server stops, that is the reason given and not that the model is gone."""

@@ -27,6 +27,7 @@ from protocol.core import ReplyChannel, Respond
 from protocol.errors import Cancelled, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.text.model import TextModel
 
 
 class Ensemble(RunningVersion):
@@ -42,6 +43,7 @@ class Ensemble(RunningVersion):
         summary_quantiles: Sequence[float] = (),
         cache: VersionCache | None = None,
         failures: CallbackFailures | None = None,
+        text: TextModel | None = None,
     ) -> None:
         super().__init__(
             composition.config,
@@ -51,6 +53,7 @@ class Ensemble(RunningVersion):
             summary_quantiles=summary_quantiles,
             cache=cache,
             failures=failures,
+            text=text,
         )
         self.composition = composition
         self.limits = EnsembleLimits(composition.config)

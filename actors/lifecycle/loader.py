@@ -37,6 +37,7 @@ from backends.services import BackendServices
 from protocol.core import LoadParameters
 from protocol.errors import ServerError, Unsupported
 from protocol.messages import Tensor
+from protocol.text.model import TextModel
 from repository.agents.registry import AgentRegistry
 from repository.backend_fields import PYTHON_RUNTIME
 from repository.changes import LoadedFrom
@@ -48,6 +49,7 @@ from repository.layout import ModelDirectory, select_versions, version_directori
 from repository.loader import read_config
 from repository.model_config import ModelConfig
 from repository.shape_rules import read_shape_rules
+from repository.text_models import read_text_model, text_tensors
 from repository.traffic_split import is_split
 from repository.unsupported import refuse_unbuilt
 from repository.validation import InstancePlacement, normalise, resolve_instances, validate, validate_backend
@@ -142,11 +144,13 @@ class ModelLoader:
         labels = await in_thread(read_labels, directory, config)
         warmup = await in_thread(warmup_samples, config, directory.path)
         states = await in_thread(read_initial_states, directory.path, config)
+        texts = await _text_models(directory, config, versions)
         generation: bytes | None = None
         if self.cache is not None and config.response_cache is not None and config.response_cache.enable:
             generation = await in_thread(self.cache.generation, directory, config)
         return tuple(
-            self._model(directory, config, version, backend, labels, warmup, states, generation) for version in versions
+            self._model(directory, config, version, backend, labels, warmup, states, generation, texts.get(version))
+            for version in versions
         )
 
     def find_backend(self, directory: ModelDirectory, config: ModelConfig) -> type[Backend]:
@@ -166,9 +170,12 @@ class ModelLoader:
         available = await trio.to_thread.run_sync(version_directories, directory)
         versions = select_versions(config.version_policy, available, model=directory.name)
         labels = await trio.to_thread.run_sync(read_labels, directory, config)
-        return tuple(self._ensemble(Composition(config, find, labels), version) for version in versions)
+        texts = await _text_models(directory, config, versions)
+        return tuple(
+            self._ensemble(Composition(config, find, labels), version, texts.get(version)) for version in versions
+        )
 
-    def _ensemble(self, composition: Composition, version: int) -> Ensemble:
+    def _ensemble(self, composition: Composition, version: int, text: TextModel | None) -> Ensemble:
         config = composition.config
         cache: VersionCache | None = None
         if self.cache is not None and config.response_cache is not None and config.response_cache.enable:
@@ -182,6 +189,7 @@ class ModelLoader:
             summary_quantiles=self.summary_quantiles,
             cache=cache,
             failures=None if self.services is None else self.services.failures,
+            text=text,
         )
 
     def _read(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelConfig:
@@ -240,6 +248,7 @@ class ModelLoader:
         warmup: Sequence[WarmupSample],
         initial_states: Mapping[str, Tensor],
         cache_generation: bytes | None,
+        text: TextModel | None,
     ) -> Model:
         source = self.source(directory, config, version, backend)
         placements = resolve_instances(config)
@@ -275,7 +284,20 @@ class ModelLoader:
             limits=ModelLimits(self.rate_limiter, needs) if self.rate_limiter is not None and needs else None,
             restart_wait=self.restart_wait_seconds,
             hold=self.scheduler_hold,
+            text=text,
         )
+
+
+async def _text_models(
+    directory: ModelDirectory, config: ModelConfig, versions: Sequence[int]
+) -> Mapping[int, TextModel]:
+    """By version; none for a model without text, which pays nothing."""
+    if text_tensors(config) is None:
+        return {}
+    read = {
+        version: await trio.to_thread.run_sync(read_text_model, directory, config, version) for version in versions
+    }
+    return {version: text for version, text in read.items() if text is not None}
 
 
 def _refuse_decoupled(config: ModelConfig, backend: type[Backend]) -> None:

@@ -34,6 +34,7 @@ from protocol.core import MemoryUsage, ReplyChannel, Respond
 from protocol.errors import ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.text.model import TextModel
 from repository.model_config import InstanceKind, ModelConfig
 from repository.warmup_data import WarmupSample
 
@@ -58,6 +59,7 @@ class Model(RunningVersion):
         restart_wait: float = 0.0,
         hold: SchedulerHold = NO_HOLD,
         failures: CallbackFailures | None = None,
+        text: TextModel | None = None,
     ) -> None:
         super().__init__(
             config,
@@ -67,6 +69,7 @@ class Model(RunningVersion):
             summary_quantiles=summary_quantiles,
             cache=cache,
             failures=failures,
+            text=text,
         )
         failures = self._failures
         self._instances = ModelInstances(

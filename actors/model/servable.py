@@ -17,6 +17,7 @@ from actors.model.submission import Submission
 from protocol.core import MemoryUsage, ReplyChannel, Respond
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.text.model import TextModel
 from repository.model_config import ModelConfig
 
 
@@ -83,6 +84,10 @@ class Servable(ComposingModel, Protocol):
     @property
     def is_decoupled(self) -> bool:
         """Whether it answers a request with any number of responses, so that only `infer_stream` serves it."""
+
+    @property
+    def text(self) -> TextModel | None:
+        """What edges have to know of a model with text; None for any other."""
 
     @property
     def takes_shared_tensors(self) -> bool:

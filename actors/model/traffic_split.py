@@ -24,6 +24,7 @@ from actors.model.version import ModelVersion
 from protocol.core import ReplyChannel, Respond
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.text.model import TextModel
 from repository.model_config import ModelConfig
 from repository.traffic_split import Shadow, Target, TrafficSplitConfig, completed_split, read_split
 
@@ -84,6 +85,15 @@ class TrafficSplit(ModelVersion):
     def _targets(self) -> list[Servable]:
         """Those that get requests. Raises ServerError where one does not serve."""
         return [self._find(each.model, each.version) for each in self._split.targets if each.weight]
+
+    @property
+    def text(self) -> TextModel | None:
+        """That of the first target, whose tokenizer and template all are taken to have."""
+        try:
+            text = self._targets()[0].text
+        except ServerError:
+            return None
+        return None if text is None else replace(text, name=self.config.name, version=self.version)
 
     def routed(self) -> Sequence[tuple[str, str, str, int]]:
         return [(name, str(version), role, count) for (name, version, role), count in sorted(self._routed.items())]

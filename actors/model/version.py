@@ -24,6 +24,7 @@ from protocol.errors import Decoupled, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.tensors.device_tensor import bring_to_host
+from protocol.text.model import TextModel
 from repository.model_config import ModelConfig
 
 
@@ -39,10 +40,12 @@ class ModelVersion(abc.ABC):
         *,
         has_histograms: bool = True,
         summary_quantiles: Sequence[float] = (),
+        text: TextModel | None = None,
     ) -> None:
         self.config = config
         self.version = version
         self.labels = labels
+        self._text = text
         self.is_decoupled = config.is_decoupled
         self.takes_shared_tensors = False
         self.statistics = VersionStatistics(
@@ -58,6 +61,10 @@ class ModelVersion(abc.ABC):
     @property
     def name(self) -> str:
         return self.config.name
+
+    @property
+    def text(self) -> TextModel | None:
+        return self._text
 
     @property
     @abc.abstractmethod
@@ -168,8 +175,11 @@ class RunningVersion(ModelVersion):
         summary_quantiles: Sequence[float],
         cache: VersionCache | None,
         failures: CallbackFailures | None,
+        text: TextModel | None,
     ) -> None:
-        super().__init__(config, version, labels, has_histograms=has_histograms, summary_quantiles=summary_quantiles)
+        super().__init__(
+            config, version, labels, has_histograms=has_histograms, summary_quantiles=summary_quantiles, text=text
+        )
         self._cache = cache
         self.statistics.has_cache = cache is not None
         self._failures = failures or CallbackFailures()

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 class TensorNames(msgspec.Struct, frozen=True):
     """The model's names for the tensors of a text model; the defaults are those of Triton's vLLM backend.
 
-    A name says nothing of whether the model has that tensor: an edge sends only inputs that it has.
+    A name says nothing of whether the model has that tensor: an edge sends only inputs that it has. The exceptions are
+    what makes it a text model: `text_input` and `text_output` are empty where the model generates no text, and the names
+    of embeddings where it embeds none.
     """
 
     text_input: str = "text_input"
@@ -34,6 +36,11 @@ class TensorNames(msgspec.Struct, frozen=True):
     logprobs: str = "logprobs"
     num_input_tokens: str = "num_input_tokens"
     num_output_tokens: str = "num_output_tokens"
+    # A JSON object in, a JSON array in `text_output`, as Triton's vLLM backend embeds.
+    embedding_request: str = ""
+    # A text in, a vector out.
+    embedding_input: str = ""
+    embedding_output: str = ""
 
 
 class TextModel(msgspec.Struct, frozen=True):

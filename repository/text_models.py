@@ -1,0 +1,192 @@
+"""Text models: from a model's final configuration and its files to what an edge has to know of a model with text.
+
+Flow: model directory and final configuration -> [text_models] -> `protocol.text.model.TextModel`, or None for a model
+without text. A model is one if it has a STRING input `text_input` and a STRING output `text_output`, an input
+`embedding_request`, or if its `parameters` name its tensors (`openai_text_input`, `openai_embedding_output`, …).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from protocol.datatypes import DataType
+from protocol.errors import InvalidArgument, ServerError
+from protocol.text.chat_template import ChatTemplate
+from protocol.text.model import TensorNames, TextModel
+from protocol.text.output_parser import output_parser
+from protocol.text.special_tokens import SpecialTokens
+from repository.layout import ModelDirectory
+from repository.model_config import ModelConfig, ModelInput, ModelOutput
+from repository.text_files import TOKENIZER, TextFiles, read_text_files
+
+TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
+EMBEDDING_REQUEST = "embedding_request"
+# What they are called in `parameters`, if they have other names.
+TEXT_INPUT_KEY, TEXT_OUTPUT_KEY = "openai_text_input", "openai_text_output"
+EMBEDDING_INPUT_KEY, EMBEDDING_OUTPUT_KEY = "openai_embedding_input", "openai_embedding_output"
+_ADAPTERS_FILE = "multi_lora.json"
+_ENGINE_FILE = "model.json"
+
+
+def text_tensors(config: ModelConfig) -> TensorNames | None:
+    """The names of a text model's tensors; None for a model without text.
+
+    Raises:
+        InvalidArgument: a parameter names a tensor that the model has not, or of another datatype.
+    """
+    inputs = {each.name: each for each in config.input}
+    outputs = {each.name: each for each in config.output}
+    texts = _pair(config, TEXT_INPUT_KEY, TEXT_OUTPUT_KEY, inputs, outputs, DataType.BYTES)
+    if texts is None:
+        found = _is_text(inputs.get(TEXT_INPUT)) and _is_text(outputs.get(TEXT_OUTPUT))
+        texts = (TEXT_INPUT, TEXT_OUTPUT) if found else ("", "")
+    vectors = _pair(config, EMBEDDING_INPUT_KEY, EMBEDDING_OUTPUT_KEY, inputs, outputs, DataType.FP32) or ("", "")
+    has_request = _is_text(inputs.get(EMBEDDING_REQUEST)) and _is_text(outputs.get(TEXT_OUTPUT))
+    if not (texts[0] or vectors[0] or has_request):
+        return None
+    return TensorNames(
+        text_input=texts[0],
+        text_output=texts[1] or (TEXT_OUTPUT if has_request else ""),
+        embedding_request=EMBEDDING_REQUEST if has_request else "",
+        embedding_input=vectors[0],
+        embedding_output=vectors[1],
+    )
+
+
+def read_text_model(directory: ModelDirectory, config: ModelConfig, version: int) -> TextModel | None:
+    """What an edge has to know of one version. Blocks: a large vocabulary takes a second.
+
+    Raises:
+        InvalidArgument: a parameter or a file is wrong; the sentence names it.
+        Unsupported: a package is missing that the files need.
+    """
+    names = text_tensors(config)
+    if names is None:
+        return None
+    tool_parser, reasoning_parser = config.parameter("tool_call_parser"), config.parameter("reasoning_parser")
+    try:
+        output_parser(tool_parser, reasoning_parser)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"model '{config.name}', parameters: {error.message}") from None
+    folder = directory.path if directory.is_flat else directory.path / str(version)
+    try:
+        files = _files(
+            _tokenizer_folder(directory.path, folder, config),
+            _template(directory.path, config.parameter("chat_template")),
+        )
+    except ServerError as error:
+        raise type(error)(f"model '{config.name}': {error.message}") from None
+    return TextModel(
+        name=config.name,
+        version=version,
+        tokenizer=files.tokenizer,
+        chat_template=files.chat_template,
+        context_length=_context_length(config) or files.context_length,
+        tool_parser=tool_parser,
+        reasoning_parser=reasoning_parser,
+        adapters=_adapters(config.name, folder),
+        names=names,
+        loaded_at=int(time.time()),
+    )
+
+
+def _is_text(tensor: ModelInput | ModelOutput | None) -> bool:
+    return tensor is not None and tensor.data_type is DataType.BYTES
+
+
+def _pair(
+    config: ModelConfig,
+    input_key: str,
+    output_key: str,
+    inputs: Mapping[str, ModelInput],
+    outputs: Mapping[str, ModelOutput],
+    output_type: DataType,
+) -> tuple[str, str] | None:
+    """The input and the output that two parameters name; None where neither is there."""
+    input_name, output_name = config.parameter(input_key), config.parameter(output_key)
+    if not (input_name or output_name):
+        return None
+    for key, name, there, datatype in (
+        (input_key, input_name, inputs.get(input_name), DataType.BYTES),
+        (output_key, output_name, outputs.get(output_name), output_type),
+    ):
+        if there is None or there.data_type is not datatype:
+            kind = "input" if key == input_key else "output"
+            found = "there is none of that name" if there is None else f"it is of {there.data_type.value}"
+            raise InvalidArgument(
+                f"model '{config.name}', parameters['{key}']: expected the name of an {kind} of {datatype.value}, got "
+                f"'{name}': {found}"
+            )
+    return input_name, output_name
+
+
+def _files(folder: Path | None, chat_template: str | None) -> TextFiles:
+    if folder is not None:
+        return read_text_files(folder, chat_template=chat_template)
+    template = None if chat_template is None else ChatTemplate(chat_template)
+    return TextFiles(None, template, SpecialTokens(), None)
+
+
+def _tokenizer_folder(model: Path, version: Path, config: ModelConfig) -> Path | None:
+    """The folder with the tokenizer's files: as `tokenizer` says, else that of the version, of the model, or the one
+    that the engine's own file names."""
+    if given := config.parameter("tokenizer"):
+        folder = version / given
+        if not folder.is_dir():
+            raise InvalidArgument(
+                f"model '{config.name}', parameters['tokenizer']: expected a folder, relative to '{version}', got "
+                f"'{given}'"
+            )
+        return folder
+    engine = _read_json(config.name, version / _ENGINE_FILE)
+    places = [version, model, *(version / str(engine[key]) for key in ("tokenizer", "model") if engine.get(key))]
+    return next((place for place in places if (place / TOKENIZER).is_file()), None)
+
+
+def _template(model: Path, given: str) -> str | None:
+    """The text of `chat_template`, which may be the name of a file in the model's folder."""
+    if not given:
+        return None
+    file = model / given if len(given) < 256 and "\n" not in given and "{" not in given else None
+    if file is None:
+        return given
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"parameters['chat_template']: file '{file}' cannot be read: {error}") from None
+
+
+def _context_length(config: ModelConfig) -> int | None:
+    given = config.parameter("max_model_len")
+    if not given:
+        return None
+    if not given.isdecimal() or not int(given):
+        raise InvalidArgument(
+            f"model '{config.name}', parameters['max_model_len']: expected a number of tokens, got '{given}'"
+        )
+    return int(given)
+
+
+def _adapters(name: str, version: Path) -> Mapping[str, str]:
+    """The adapters in `multi_lora.json`, unless the engine's own file does not enable them."""
+    adapters = _read_json(name, version / _ADAPTERS_FILE)
+    engine = _read_json(name, version / _ENGINE_FILE)
+    if engine and str(engine.get("enable_lora", "")).lower() != "true":
+        return {}
+    return {key: str(path) for key, path in adapters.items()}
+
+
+def _read_json(name: str, file: Path) -> dict[str, Any]:
+    """The members of a file; none where there is no such file."""
+    if not file.is_file():
+        return {}
+    try:
+        members: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"model '{name}': file '{file}' is not a JSON object: {error}") from None
+    return members
