@@ -328,8 +328,8 @@ class ServerCore:
         text = self._find(name, version).text
         if text is None:
             raise Unsupported(
-                f"model '{name}' has no text: expected a STRING input 'text_input' and a STRING output 'text_output', or "
-                f"the configuration's parameters 'openai_text_input' and 'openai_text_output' (for embeddings: "
+                f"model '{name}' has no text: expected a STRING input 'text_input' and a STRING output 'text_output', "
+                f"or the configuration's parameters 'openai_text_input' and 'openai_text_output' (for embeddings: "
                 f"'openai_embedding_input' and 'openai_embedding_output')"
             )
         return text

@@ -294,9 +294,7 @@ async def _text_models(
     """By version; none for a model without text, which pays nothing."""
     if text_tensors(config) is None:
         return {}
-    read = {
-        version: await trio.to_thread.run_sync(read_text_model, directory, config, version) for version in versions
-    }
+    read = {version: await trio.to_thread.run_sync(read_text_model, directory, config, version) for version in versions}
     return {version: text for version, text in read.items() if text is not None}
 
 

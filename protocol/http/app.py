@@ -61,7 +61,7 @@ class HttpApp:
         try:
             try:
                 route, parameters = self.find(exchange.method, exchange.raw_path, headers)
-                if route.is_inference and self.services.trace.is_sampling:
+                if route.is_inference and self.services.trace.is_sampling and "model_name" in parameters:
                     trace = self._sample(parameters, headers)
                 encoding = IDENTITY
                 if b"content-encoding" in headers:
@@ -89,7 +89,7 @@ class HttpApp:
             except ClientGone:
                 return
             except ServerError as exc:
-                reply = self._error_reply(exc)
+                reply = self._error_reply(exc, exchange)
                 self._note_failure(exchange, route, request, exc, reply.status, arrival_ns)
                 if request is None:
                     await self._refuse(reply, exchange)
@@ -99,8 +99,10 @@ class HttpApp:
                     "%s %s failed", exchange.method, "the search for a path" if route is None else route.path
                 )
                 # Where a part of the answer has been sent, its body ends without its end: all that can still be said.
-                reply = None if exchange.has_started else internal_reply(exc)
+                reply = None if exchange.has_started else self.routes.error_form(exchange.raw_path)(_internal(exc))
                 self._note_failure(exchange, route, request, exc, 500, arrival_ns)
+            if trace is None and request is not None:
+                trace = request.trace  # of a model that only the body names
             if reply is not None:
                 if trace is not None:
                     trace.stamp("HTTP_SEND_START")
@@ -108,12 +110,13 @@ class HttpApp:
                     await exchange.reply(reply)
                 except Overloaded as exc:
                     self._note_failure(exchange, route, request, exc, 503, arrival_ns)
-                    reply = error_reply(exc)
+                    reply = self.routes.error_form(exchange.raw_path)(exc)
                     await exchange.reply(reply)
                 if trace is not None:
                     trace.stamp("HTTP_SEND_END")
         finally:
             if request is not None:
+                trace = request.trace
                 request.end()
             share.end()
             if trace is not None:
@@ -184,14 +187,18 @@ class HttpApp:
             call = f"HTTP {route.path.rpartition('/')[2]}"
             self.services.failure_log.note(call, status, error, partial(describe, request, parameters, arrival_ns))
 
-    def _error_reply(self, error: ServerError) -> Reply:
+    def _error_reply(self, error: ServerError, exchange: Exchange) -> Reply:
         if isinstance(error, LimitError):
             self.services.limits.count("http", error.limit)
-        return error_reply(error)
+        return self.routes.error_form(exchange.raw_path)(error)
 
 
 def internal_reply(error: Exception) -> Reply:
-    return error_reply(Internal(f"internal error: {text_of(error)}"))
+    return error_reply(_internal(error))
+
+
+def _internal(error: Exception) -> Internal:
+    return Internal(f"internal error: {text_of(error)}")
 
 
 def _body_too_large(size: int, limit: int) -> BodyTooLarge:

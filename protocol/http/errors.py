@@ -6,7 +6,8 @@ Where Triton answers a client's malformed JSON with 500, this edge answers 400 w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -24,6 +25,9 @@ from protocol.errors import (
     told,
 )
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+
+ErrorForm: TypeAlias = Callable[[ServerError], Reply]
+"""How errors are written: `error_reply`, or that of another interface."""
 
 
 class MethodNotAllowed(InvalidArgument):

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from protocol.access.categories import Category
 from protocol.errors import NotFound
-from protocol.http.errors import MethodNotAllowed
+from protocol.http.errors import ErrorForm, MethodNotAllowed, error_reply
 from protocol.http.exchange import Handler
 from protocol.http.handlers import metadata as handlers
 from protocol.http.handlers import repository as repository_handlers
@@ -22,6 +22,8 @@ from protocol.http.handlers.generate import generate, generate_stream
 from protocol.http.handlers.infer import infer
 from protocol.http.handlers.overview import overview
 from protocol.http.handlers.requests import cancel_request
+from protocol.http.openai.errors import openai_error_reply
+from protocol.http.openai.handlers.chat import chat_completions
 from protocol.http.openapi import handlers as openapi_handlers
 
 
@@ -36,6 +38,7 @@ class Route:
         is_inference: whether it runs a model: it may be traced, and is cancelled when the client leaves.
         has_binary_tail: whether a body may hold binary tensors behind its JSON, and so exceed `max_input_size`.
         takes_codings: whether a body may be compressed.
+        error_form: how errors are written; one for each path.
     """
 
     method: str
@@ -46,6 +49,7 @@ class Route:
     is_inference: bool = False
     has_binary_tail: bool = False
     takes_codings: bool = True
+    error_form: ErrorForm = error_reply
 
 
 def _routes() -> Iterator[Route]:
@@ -66,6 +70,7 @@ def _routes() -> Iterator[Route]:
     yield from _settings()
     yield from _shared_memory()
     yield from _documentation()
+    yield from _openai()
 
 
 def _inference(model: str) -> Iterator[Route]:
@@ -127,6 +132,20 @@ def _documentation() -> Iterator[Route]:
     yield Route("GET", "/v2/docs/{asset_name}", category, openapi_handlers.asset, "Files of the page")
 
 
+# Under it errors are OpenAI's, also where there is no route.
+OPENAI_PREFIX = b"/v1/"
+
+
+def _openai() -> Iterator[Route]:
+    def route(method: str, path: str, category: Category, handler: Handler, summary: str, **more: bool) -> Route:
+        return Route(method, path, category, handler, summary, error_form=openai_error_reply, **more)
+
+    inference = Category.INFERENCE
+    yield route(
+        "POST", "/v1/chat/completions", inference, chat_completions, "The next message of a chat", is_inference=True
+    )
+
+
 ROUTES: tuple[Route, ...] = tuple(_routes())
 
 
@@ -141,6 +160,7 @@ class Endpoint:
 
     category: Category
     routes: Mapping[str, Route]
+    error_form: ErrorForm = error_reply
 
     def route(self, method: str) -> Route:
         """HEAD goes where GET goes.
@@ -177,7 +197,7 @@ class RouteTable:
                 children = node.named if part.startswith("{") else node.literal
                 node = children.setdefault(part.strip("{}"), _Node())
             (category,) = {route.category for route in methods.values()}
-            node.endpoint = Endpoint(category, methods)
+            node.endpoint = Endpoint(category, methods, next(iter(methods.values())).error_form)
         self._found: dict[bytes, tuple[Endpoint, Mapping[str, str]]] = {}
 
     def find(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
@@ -194,6 +214,13 @@ class RouteTable:
                     self._found.clear()
                 self._found[raw_path] = found
         return found
+
+    def error_form(self, raw_path: bytes) -> ErrorForm:
+        """How errors are written at a path, whether there is an endpoint or not."""
+        try:
+            return self.find(raw_path)[0].error_form
+        except NotFound:
+            return openai_error_reply if raw_path.startswith(OPENAI_PREFIX) else error_reply
 
     def _search(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         if not raw_path.startswith(b"/"):

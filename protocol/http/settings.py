@@ -51,6 +51,25 @@ class ConnectionLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenAISettings:
+    """The OpenAI interface.
+
+    Attributes:
+        strict: unknown fields are refused, with Triton's status and texts.
+        default_max_tokens: the tokens of an answer whose request says nothing; None for all that the context has room
+            for.
+        lora_separator: what stands between the names of a model and of its adapter; empty where an adapter is named
+            alone.
+        keep_alive: seconds without an event of a stream after which a comment is sent.
+    """
+
+    strict: bool = False
+    default_max_tokens: int | None = None
+    lora_separator: str = ""
+    keep_alive: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
 class HttpSettings:
     """The main HTTP service.
 
@@ -70,6 +89,7 @@ class HttpSettings:
         reuse_port: let other processes listen on the same port.
         has_fast_path: plain inference is served from callbacks, without a task. False gives each request a task; the
             answers are the same.
+        openai: the OpenAI interface, which is a part of it.
     """
 
     host: str = "0.0.0.0"
@@ -82,6 +102,7 @@ class HttpSettings:
     tls: ssl.SSLContext | None = None
     reuse_port: bool = False
     has_fast_path: bool = True
+    openai: OpenAISettings = field(default_factory=OpenAISettings)
 
 
 @dataclass(frozen=True, slots=True)

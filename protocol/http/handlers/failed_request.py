@@ -34,7 +34,10 @@ def describe(request: HttpRequest | None, parameters: Mapping[str, str], arrival
     else:
         request_id = _id_in(request)
     seconds = (time.monotonic_ns() - arrival_ns) / 1e9
-    return FailedRequest(parameters["model_name"], parameters.get("model_version", ""), request_id, seconds)
+    name = parameters.get("model_name", "")
+    if not name and request is not None and request.inference is not None:  # one that only the body names
+        name = request.inference.model_name
+    return FailedRequest(name, parameters.get("model_version", ""), request_id, seconds)
 
 
 def _id_in(request: HttpRequest) -> str:

@@ -1,0 +1,136 @@
+"""What the handlers of chat, completions and embeddings have in common: ids, traces, headers, errors in streams."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from protocol.errors import Internal, ServerError, text_of
+from protocol.http.exchange import HttpRequest, header_text
+from protocol.http.handlers.failed_request import describe
+from protocol.http.handlers.generate import EVENT_STREAM
+from protocol.http.handlers.load_report import load_report_headers
+from protocol.http.openai.codec.chunks import DONE
+from protocol.http.openai.codec.reading import BodyReader
+from protocol.http.openai.codec.requests import SamplingFields
+from protocol.http.openai.errors import FieldError, error_event, openai_status
+from protocol.http.openai.event_stream import EventStream
+from protocol.http.openai.targets import Target, find_target
+from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.messages import InferenceRequest, ParameterValue
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+REQUEST_ID = b"x-request-id"
+# A body of more bytes is read in a thread; a prompt of more characters is tokenized in one.
+READ_IN_THREAD_ABOVE = 1 << 18
+TOKENIZE_IN_THREAD_ABOVE = 1 << 11
+_USUAL_ID = re.compile(r"[!-~]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a client: `id` is that of the answer, and of each inference, by which it may be cancelled."""
+
+    request: HttpRequest
+    target: Target
+    id: str
+    request_id: str
+    created: int
+
+    @property
+    def headers(self) -> Headers:
+        request = self.request
+        report = load_report_headers(request.headers, request.services.load_report)
+        return ((REQUEST_ID, self.request_id.encode()), *report)
+
+    def reply(self, value: object) -> Reply:
+        return Reply(200, (*JSON_CONTENT, *self.headers), msgspec.json.encode(value))
+
+    def begin(self, inferences: Sequence[InferenceRequest]) -> None:
+        """What will run: the first one is traced, if it is a traced one's turn, and named where the call fails."""
+        request = self.request
+        request.inference = inferences[0]
+        control = request.services.trace
+        if control.is_sampling:
+            parent, state = (header_text(request.headers, name) or "" for name in ("traceparent", "tracestate"))
+            context = {"traceparent": parent, "tracestate": state} if control.follows_context else {}
+            trace = request.trace = inferences[0].trace = control.sample(self.target.text.name, **context)
+            if trace is not None:
+                trace.stamp("HTTP_RECV_START", request.arrival_ns)
+                trace.stamp("HTTP_RECV_END")
+
+    async def stream(self, run: Callable[[EventStream], Awaitable[bytes]]) -> None:
+        """Send the events of `run`, which returns what stands before the end of the stream. What it raises after the
+        first event is the last event, without `[DONE]`: official clients raise it, and others see no end.
+
+        Raises:
+            ServerError, Exception: what `run` raises before its first event.
+        """
+        request = self.request
+        events = EventStream(request.writer, (*EVENT_STREAM, *self.headers))
+        failure: Exception | None = None
+        last = b""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(events.keep_alive, request.settings.openai.keep_alive)
+            try:
+                last = await run(events) + DONE
+            except Exception as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            if not events.has_started:
+                raise failure
+            last = self._told(failure)
+        await events.send(last)
+        await events.end()
+
+    def _told(self, error: Exception) -> bytes:
+        request = self.request
+        if not isinstance(error, ServerError):
+            logger.error("a stream of model '%s' failed", self.target.text.name, exc_info=error)
+            error = Internal(f"internal error: {text_of(error)}")
+        failed = partial(describe, request, request.path_parameters, request.arrival_ns)
+        request.services.failure_log.note("OpenAI stream", openai_status(error), error, failed)
+        return error_event(error)
+
+
+async def read_body(request: HttpRequest, reader: BodyReader[T]) -> T:
+    read = partial(reader.read, request.body, strict=request.settings.openai.strict)
+    return await trio.to_thread.run_sync(read) if len(request.body) > READ_IN_THREAD_ABOVE else read()
+
+
+def open_call(request: HttpRequest, model: str | None, given_id: str | None, prefix: str) -> Call:
+    """Raises ServerError: there is no such model."""
+    target = find_target(request.core, model, request.settings.openai.lora_separator)
+    request_id = _id(given_id or header_text(request.headers, "x-request-id"))
+    return Call(request, target, f"{prefix}-{request_id}", request_id, int(time.time()))
+
+
+def request_fields(body: SamplingFields, *, adds_special_tokens: bool) -> dict[str, ParameterValue]:
+    """The parameters of each inference request, which no tensor carries."""
+    given = body.add_special_tokens
+    return {"add_special_tokens": adds_special_tokens if given is None else given}
+
+
+def queue_priority(priority: int | None) -> int:
+    """As Triton counts it: 1 goes first, 0 is the model's default."""
+    if priority is not None and priority < 0:
+        raise FieldError(f"'priority': expected 0 for the default, or a level from 1 on, got {priority}", "priority")
+    return priority or 0
+
+
+def _id(given: str | None) -> str:
+    """The client's own, if it is one that a header can carry."""
+    return given if given is not None and _USUAL_ID.fullmatch(given) else secrets.token_hex(16)

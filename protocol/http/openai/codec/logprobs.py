@@ -1,0 +1,62 @@
+"""Log probabilities: from the model's JSON, one object by token id for each token, to those of chat and completions.
+
+The token that was taken stands first in its object, whatever its rank, as vLLM writes it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Entries = Sequence[Mapping[str, Mapping[str, Any]]]
+# The bytes of a token by its id; None where there is no tokenizer to ask.
+TokenBytes = Callable[[int], bytes] | None
+
+
+def chat_logprobs(entries: Entries, top: int, token_bytes: TokenBytes = None) -> dict[str, Any]:
+    """The member `logprobs` of a chat's choice or chunk, with the `top` likeliest alternatives of each token."""
+    content = []
+    for entry in entries:
+        tokens = [_token(token_id, found, token_bytes) for token_id, found in entry.items()]
+        if tokens:
+            best = [_token(*found, token_bytes) for found in _likeliest(entry, top)]
+            content.append({**tokens[0], "top_logprobs": best})
+    return {"content": content, "refusal": None}
+
+
+class CompletionLogprobs:
+    """Makes the member `logprobs` of a completion's choices and chunks; text offsets go on from one to the next."""
+
+    def __init__(self, top: int, offset: int = 0) -> None:
+        self._top = top
+        self._offset = offset
+
+    def take(self, entries: Entries) -> dict[str, Any]:
+        tokens: list[str] = []
+        logprobs: list[float] = []
+        offsets: list[int] = []
+        tops: list[dict[str, Any] | None] = []
+        for entry in entries:
+            for found in entry.values():
+                text = str(found.get("decoded_token") or "")
+                tokens.append(text)
+                logprobs.append(found.get("logprob", 0.0))
+                offsets.append(self._offset)
+                self._offset += len(text)
+                break
+            else:
+                continue
+            best = _likeliest(entry, self._top)
+            tops.append({str(each.get("decoded_token") or ""): each.get("logprob") for _, each in best} or None)
+        return {"text_offset": offsets, "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": tops}
+
+
+def _likeliest(entry: Mapping[str, Mapping[str, Any]], top: int) -> list[tuple[str, Mapping[str, Any]]]:
+    ranked = sorted(entry.items(), key=lambda item: item[1].get("rank") or 1 << 30)
+    return ranked[:top]
+
+
+def _token(token_id: str, found: Mapping[str, Any], token_bytes: TokenBytes) -> dict[str, Any]:
+    text = str(found.get("decoded_token") or "")
+    data = token_bytes(int(token_id)) if token_bytes is not None and token_id.isdigit() else b""
+    return {"token": text, "logprob": found.get("logprob"), "bytes": list(data or text.encode("utf-8", "replace"))}

@@ -1,0 +1,203 @@
+"""Bodies of the OpenAI interface: every field of the official client's types, and vLLM's extras.
+
+A field is honoured, refused by name (`refusals`), or taken without a meaning; `docs/openai.md` says which. What may be
+of several forms is `Any` here and checked where it is read. Null is as good as absent everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+
+MAX_CHOICES = 128
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """What chat and completions have in common."""
+
+    model: str | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
+    max_tokens: Count | None = None
+    min_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Fraction | None = None
+    top_k: int | None = None
+    min_p: Fraction | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    length_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
+    logit_bias: dict[str, float] | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    response_format: dict[str, Any] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    add_special_tokens: bool | None = None
+    priority: int | None = None
+    request_id: str | None = None
+    # Taken without a meaning.
+    user: str | None = None
+    # Refused.
+    prompt_logprobs: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+    cache_salt: Any = None
+    kv_transfer_params: Any = None
+    logits_processors: Any = None
+    vllm_xargs: Any = None
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    # Taken without a meaning.
+    metadata: Any = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: Any = None
+    prediction: Any = None
+    verbosity: str | None = None
+    # Refused.
+    modalities: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    moderation: Any = None
+    functions: Any = None
+    function_call: Any = None
+    chat_template: Any = None
+    echo: Any = None
+    mm_processor_kwargs: Any = None
+    media_io_kwargs: Any = None
+    thinking_token_budget: Any = None
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    prompt: Any
+    echo: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    # Refused.
+    suffix: Any = None
+    prompt_embeds: Any = None
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True):
+    input: Any
+    model: str | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    encoding_format: str | None = None
+    user: str | None = None
+    add_special_tokens: bool | None = None
+    priority: int | None = None
+    request_id: str | None = None
+    # Refused.
+    messages: Any = None
+    truncate_prompt_tokens: Any = None
+    normalize: Any = None
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    # Refused.
+    chat_template: Any = None
+    mm_processor_kwargs: Any = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    tokens: list[int]
+    model: str | None = None
+
+
+# Fields that may only have these values, beside null, and what to do about it.
+_REFUSED_EVERYWHERE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "prompt_logprobs": ((), "logprobs of the prompt are not supported"),
+    "return_token_ids": ((False,), "token ids are not part of answers; /tokenize gives those of a text"),
+    "return_tokens_as_token_ids": ((False,), "token ids are not part of answers; /tokenize gives those of a text"),
+    "truncate_prompt_tokens": ((), "prompts are not cut"),
+    "use_beam_search": ((False,), "beam search is not supported"),
+    "cache_salt": ((), "prefix caches are shared by all clients here"),
+    "kv_transfer_params": ((), "caches are not transferred"),
+    "logits_processors": (([],), "logits processors are not supported"),
+    "vllm_xargs": (({},), "extra arguments are not passed on"),
+}
+_REFUSED_IN_CHAT: dict[str, tuple[tuple[Any, ...], str]] = {
+    "modalities": ((["text"], []), 'models answer with text: expected ["text"]'),
+    "audio": ((), "models answer with text"),
+    "web_search_options": ((), "there is no web search"),
+    "moderation": ((), "answers are not moderated"),
+    "functions": ((), "deprecated; use 'tools'"),
+    "function_call": (("none",), "deprecated; use 'tool_choice'"),
+    "chat_template": ((), "the template is the model's own; 'chat_template_kwargs' has its switches"),
+    "echo": ((False,), "chats are not echoed"),
+    "mm_processor_kwargs": (({},), "only text is supported"),
+    "media_io_kwargs": (({},), "only text is supported"),
+    "thinking_token_budget": ((), "reasoning has no budget of its own"),
+}
+_REFUSED_IN_COMPLETIONS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "suffix": (("",), "suffix is not currently supported"),
+    "prompt_embeds": ((), "prompts are text or token ids"),
+}
+_REFUSED_IN_EMBEDDINGS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "messages": ((), "chats are not embedded; use 'input'"),
+    "truncate_prompt_tokens": ((), "inputs are not cut"),
+    "normalize": ((), "vectors are as the model gives them"),
+}
+_REFUSED_IN_TOKENIZE = {key: _REFUSED_IN_CHAT[key] for key in ("chat_template", "mm_processor_kwargs")}
+
+REFUSED: dict[type, dict[str, tuple[tuple[Any, ...], str]]] = {
+    ChatRequest: {**_REFUSED_EVERYWHERE, **_REFUSED_IN_CHAT},
+    CompletionRequest: {**_REFUSED_EVERYWHERE, **_REFUSED_IN_COMPLETIONS},
+    EmbeddingRequest: _REFUSED_IN_EMBEDDINGS,
+    TokenizeRequest: _REFUSED_IN_TOKENIZE,
+    DetokenizeRequest: {},
+}

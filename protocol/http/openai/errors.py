@@ -1,0 +1,101 @@
+"""Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}, "detail": …}`, as a reply or as an event.
+
+`detail` is what clients of Triton's frontend read. Clients try again what is answered 408, 409, 429 or 5xx: what will
+fail again is 4xx here, also where the server's own routes say 501.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from protocol.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    PayloadTooLarge,
+    ServerError,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+    told,
+)
+from protocol.http.errors import error_reply, status_of
+from protocol.http.reply import Reply
+
+RETRY_AFTER_SECONDS = 1
+
+
+class FieldError(InvalidArgument):
+    """A field of the body is wrong or cannot be honoured; `param` is its path, and `code` a word for programs."""
+
+    def __init__(self, message: str, param: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class SchemaError(FieldError):
+    """As `--openai-strict` answers a body that does not fit: 422, with `details` as Triton's frontend has them."""
+
+    def __init__(self, message: str, param: str, details: list[dict[str, Any]]) -> None:
+        super().__init__(message, param)
+        self.details = details
+
+
+class ModelNotFound(NotFound):
+    """No text model of this name."""
+
+    param = "model"
+    code = "model_not_found"
+
+
+# By the nearest class: the error's type and code. A class without an entry is a mistake of the client.
+_WORDS: Mapping[type[ServerError], tuple[str, str | None]] = {
+    ServerError: ("invalid_request_error", None),
+    NotFound: ("invalid_request_error", "not_found"),
+    PayloadTooLarge: ("invalid_request_error", "content_too_large"),
+    Unauthenticated: ("authentication_error", "invalid_api_key"),
+    Forbidden: ("authentication_error", "invalid_auth"),
+    Unavailable: ("server_error", "unavailable"),
+    DeadlineExceeded: ("server_error", "timeout"),
+    Internal: ("server_error", "internal_error"),
+}
+
+
+def openai_error_reply(error: ServerError) -> Reply:
+    """The error reply. The error loses its traceback (`protocol.errors.told`)."""
+    reply = error_reply(error)
+    status = openai_status(error)
+    headers = reply.headers
+    if status in (429, 503):
+        headers = (*headers, (b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
+    described = error_object(error)
+    detail = error.details if isinstance(error, SchemaError) else described["message"]
+    return Reply(status, headers, msgspec.json.encode({"error": described, "detail": detail}))
+
+
+def openai_status(error: ServerError) -> int:
+    if isinstance(error, SchemaError):
+        return 422
+    return 400 if isinstance(error, Unsupported) else status_of(error)
+
+
+def error_event(error: ServerError) -> bytes:
+    """The last event of a stream that fails. Official clients raise it as an APIError."""
+    told(error)
+    return b"data: %b\n\n" % msgspec.json.encode({"error": error_object(error)})
+
+
+def error_object(error: ServerError) -> dict[str, Any]:
+    kind, code = next(_WORDS[cls] for cls in type(error).__mro__ if cls in _WORDS)
+    return {
+        "message": error.message.encode("utf-8", "replace").decode(),
+        "type": kind,
+        "param": getattr(error, "param", None),
+        "code": getattr(error, "code", None) or code,
+    }

@@ -1,0 +1,1 @@
+"""Handlers of the OpenAI interface's routes, one module for each kind."""

@@ -1,0 +1,93 @@
+"""The inferences of one call of chat or completions: one for each choice, those of one prompt after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from protocol.http.openai.call import TOKENIZE_IN_THREAD_ABOVE, Call, queue_priority, request_fields
+from protocol.http.openai.choice import ChoiceText
+from protocol.http.openai.codec.chunks import Usage
+from protocol.http.openai.codec.requests import SamplingFields
+from protocol.http.openai.codec.sampling import stop_strings, wanted_logprobs
+from protocol.http.openai.codec.tensors import PromptEncoder
+from protocol.http.openai.errors import FieldError
+from protocol.http.openai.prompts import Prompt
+from protocol.http.openai.usage import total_usage
+from protocol.messages import InferenceRequest
+from protocol.text.model import TextModel
+from protocol.text.stop_strings import StopStrings
+
+# Of one call: each is a request that runs at once, or waits in the model's queue.
+MAX_INFERENCES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Inferences:
+    """`choices` hold what comes of `requests`, in their order."""
+
+    prompts: Sequence[Prompt]
+    requests: Sequence[InferenceRequest]
+    choices: Sequence[ChoiceText]
+
+    async def usage(self, text: TextModel) -> Usage | None:
+        """Once all have ended."""
+        texts = sum(len(choice.kept) for choice in self.choices)
+        if texts > TOKENIZE_IN_THREAD_ABOVE or any(len(each.text) > TOKENIZE_IN_THREAD_ABOVE for each in self.prompts):
+            return await trio.to_thread.run_sync(total_usage, text, self.prompts, self.choices)
+        return total_usage(text, self.prompts, self.choices)
+
+
+def plan_inferences(
+    call: Call, body: SamplingFields, prompts: Sequence[Prompt], sampling: Mapping[str, Any]
+) -> Inferences:
+    """Raises:
+    FieldError: the model cannot do what a field asks for, or there are too many inferences.
+    """
+    core, target = call.request.core, call.target
+    text = target.text
+    if not text.names.text_input:
+        raise FieldError(f"model '{text.name}' generates no text", "model")
+    number = body.n or 1
+    if number * len(prompts) > MAX_INFERENCES:
+        raise FieldError(
+            f"'prompt': expected at most {MAX_INFERENCES} choices of all prompts, got {number * len(prompts)}", "prompt"
+        )
+    metadata = core.model_metadata(text.name)
+    inputs = {each.name for each in metadata.inputs}
+    is_counted = text.names.num_output_tokens in {each.name for each in metadata.outputs}
+    finds_stops = bool({text.names.sampling_parameters, "stop", "stop_words"} & inputs)
+    stops = [] if finds_stops else stop_strings(body)
+    priority = queue_priority(body.priority)
+    requests: list[InferenceRequest] = []
+    choices: list[ChoiceText] = []
+    for prompt in prompts:
+        encoder = PromptEncoder(
+            text,
+            metadata,
+            _completed(sampling, prompt, target.adapter),
+            stream=bool(body.stream),
+            return_logprobs=wanted_logprobs(body) is not None,
+            parameters=request_fields(body, adds_special_tokens=prompt.adds_special_tokens),
+            request_id=call.id,
+        )
+        for place in range(number):
+            seed = None if body.seed is None or not place else body.seed + place
+            request = encoder.request(prompt.text, seed)
+            request.priority = priority
+            requests.append(request)
+            watcher = StopStrings(stops, include=bool(body.include_stop_str_in_output)) if stops else None
+            choices.append(ChoiceText(watcher, prompt.max_tokens, keeps=not is_counted and text.tokenizer is not None))
+    return Inferences(prompts, requests, choices)
+
+
+def _completed(sampling: Mapping[str, Any], prompt: Prompt, adapter: str) -> dict[str, Any]:
+    completed = dict(sampling)
+    if prompt.max_tokens is not None:
+        completed["max_tokens"] = prompt.max_tokens
+    if adapter:
+        completed["lora_name"] = adapter
+    return completed

@@ -1,0 +1,194 @@
+"""Prompts: from the messages of a chat, or the `prompt` of a completion, to the text that a model gets. Blocks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.errors import InvalidArgument, Unsupported
+from protocol.http.openai.errors import FieldError
+from protocol.text.model import TextModel
+from protocol.text.tokenizer import Tokenizer
+
+_ROLES = ("developer", "system", "user", "assistant", "tool", "function")
+_TEXT_PARTS = {"text": "text", "input_text": "text", "refusal": "refusal"}
+# Templates that go through the parts of a message, and do not ask whether it is a text.
+_READS_PARTS = re.compile(r"for\s+\w+\s+in\s+\w+(\.content|\[['\"]content['\"]\])")
+_READS_TEXT = re.compile(r"content('\]|\"\])?\s+is\s+(not\s+)?string")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`max_tokens` is None where the model's default holds, `tokens` the prompt's length where it was counted."""
+
+    text: str
+    adds_special_tokens: bool = True
+    max_tokens: int | None = None
+    tokens: int | None = None
+
+
+def chat_prompt(
+    text: TextModel,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    add_generation_prompt: bool | None = None,
+    continue_final_message: bool | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> str:
+    """What the model's template makes of a chat. Takes as long as the template likes.
+
+    Raises:
+        Unsupported: the model has no template.
+        InvalidArgument: a message is not as it must be, or the template refuses the chat.
+    """
+    template = text.chat_template
+    if template is None:
+        raise Unsupported(
+            f"model '{text.name}' has no chat template: expected one beside its tokenizer (tokenizer_config.json or "
+            f"chat_template.jinja), or the configuration's parameter 'chat_template'"
+        )
+    wants_parts = bool(_READS_PARTS.search(template.source)) and not _READS_TEXT.search(template.source)
+    knows_developer = "developer" in template.source
+    read = [_message(message, place, wants_parts, knows_developer) for place, message in enumerate(messages)]
+    taken = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+    if given := taken & (variables or {}).keys():
+        raise FieldError(f"'chat_template_kwargs': '{min(given)}' is a field of its own", "chat_template_kwargs")
+    return template.render(
+        read,
+        list(tools) or None,
+        add_generation_prompt=not continue_final_message if add_generation_prompt is None else add_generation_prompt,
+        continue_final_message=bool(continue_final_message),
+        documents=documents,
+        **(variables or {}),
+    )
+
+
+def completion_prompts(prompt: Any, tokenizer: Tokenizer | None, model: str) -> list[tuple[str, bool]]:
+    """The texts of a completion's prompts, each with whether the model is to add special tokens to it. Token ids are
+    spelt out, special tokens among them.
+
+    Raises:
+        FieldError: neither a text, nor a list of texts, nor token ids, nor lists of them; or there is no tokenizer.
+    """
+    if isinstance(prompt, str):
+        return [(prompt, True)]
+    if isinstance(prompt, list) and prompt:
+        if all(isinstance(each, str) for each in prompt):
+            return [(each, True) for each in prompt]
+        if all(type(each) is int for each in prompt):
+            return [(_spelt(prompt, tokenizer, model), False)]
+        if all(isinstance(ids, list) and ids and all(type(each) is int for each in ids) for ids in prompt):
+            return [(_spelt(ids, tokenizer, model), False) for ids in prompt]
+    if prompt in ("", []):
+        raise FieldError("prompt must be non-empty", "prompt")
+    raise FieldError("'prompt': expected a text, a list of texts, a list of token ids, or a list of those", "prompt")
+
+
+def measured(
+    text: TextModel, prompt: str, *, adds_special_tokens: bool, max_tokens: int | None, default: int | None
+) -> Prompt:
+    """The prompt, with the number of tokens that may follow: as asked for, by `default`, or all that the context has
+    room for, if that is known.
+
+    Raises:
+        FieldError: the prompt leaves no room.
+    """
+    if max_tokens is None:
+        max_tokens = default
+    tokenizer, context = text.tokenizer, text.context_length
+    if max_tokens is not None or tokenizer is None or context is None:
+        return Prompt(prompt, adds_special_tokens, max_tokens)
+    tokens = len(tokenizer.encode(prompt, add_special_tokens=adds_special_tokens))
+    if tokens >= context:
+        raise FieldError(
+            f"This model's maximum context length is {context} tokens. However, the prompt has {tokens}, which leaves "
+            f"no room for an answer",
+            "messages" if not adds_special_tokens else "prompt",
+            "context_length_exceeded",
+        )
+    return Prompt(prompt, adds_special_tokens, context - tokens, tokens)
+
+
+def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> str:
+    if tokenizer is None:
+        raise FieldError(f"'prompt': model '{model}' has no tokenizer, so it takes no token ids", "prompt")
+    try:
+        return tokenizer.decode(ids, skip_special_tokens=False)
+    except InvalidArgument as error:
+        raise FieldError(f"'prompt': {error.message}", "prompt") from None
+
+
+def _message(message: Mapping[str, Any], place: int, wants_parts: bool, knows_developer: bool) -> dict[str, Any]:
+    """A message as templates know them: its content one text, the arguments of its calls objects."""
+    role = message.get("role")
+    if role not in _ROLES:
+        raise FieldError(
+            f"'messages[{place}].role': expected one of {', '.join(_ROLES)}, got {role!r:.40}",
+            f"messages[{place}].role",
+        )
+    read = dict(message)
+    if role == "developer" and not knows_developer:
+        read["role"] = "system"
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [_part(part, place) for part in content]
+        read["content"] = [{"type": "text", "text": each} for each in parts] if wants_parts else "\n".join(parts)
+    elif isinstance(content, str):
+        read["content"] = [{"type": "text", "text": content}] if wants_parts else content
+    elif content is None:
+        read["content"] = [] if wants_parts else ""
+    else:
+        raise FieldError(
+            f"'messages[{place}].content': expected a text or a list of parts, got {content!r:.40}",
+            f"messages[{place}].content",
+        )
+    if (calls := message.get("tool_calls")) is not None:
+        read["tool_calls"] = _calls(calls, place)
+        if not read["tool_calls"]:
+            del read["tool_calls"]
+    if "reasoning" in read and "reasoning_content" not in read:
+        read["reasoning_content"] = read["reasoning"]
+    return read
+
+
+def _part(part: Any, place: int) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, dict) else None
+    field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    text = part.get(field) if field is not None else None
+    if field is None:
+        raise FieldError(f"only text message is supported, but got {kind}", f"messages[{place}].content")
+    if not isinstance(text, str):
+        raise FieldError(
+            f"'messages[{place}].content': a part of type '{kind}' has no text '{field}'", f"messages[{place}].content"
+        )
+    return text
+
+
+def _calls(calls: Any, place: int) -> list[dict[str, Any]]:
+    param = f"messages[{place}].tool_calls"
+    if not isinstance(calls, list):
+        raise FieldError(f"'{param}': expected a list", param)
+    read = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise FieldError(f"'{param}': expected calls with a function and its name", param)
+        read.append({**call, "function": {**function, "arguments": _arguments(function.get("arguments"), param)}})
+    return read
+
+
+def _arguments(arguments: Any, param: str) -> Any:
+    """Templates write the arguments as JSON themselves."""
+    if not isinstance(arguments, str):
+        return arguments if arguments is not None else {}
+    try:
+        return json.loads(arguments) if arguments.strip() else {}
+    except (ValueError, RecursionError):
+        raise FieldError(f"'{param}': the arguments of a call are not JSON: {arguments!r:.80}", param) from None

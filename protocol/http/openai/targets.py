@@ -1,0 +1,89 @@
+"""Targets: the model that a request names, by its own name or by that of one of its adapters.
+
+An adapter is named alone, as vLLM's server has it, or as `<model><separator><adapter>`, as Triton's frontend has it
+where a separator is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.core import InferenceCore
+from protocol.errors import NotFound, Unsupported
+from protocol.http.openai.errors import FieldError, ModelNotFound
+from protocol.text.model import TextModel
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`name` is what the client calls it."""
+
+    name: str
+    text: TextModel
+    adapter: str = ""
+
+
+def find_target(core: InferenceCore, name: str | None, separator: str = "") -> Target:
+    """Without a name, the only text model that there is.
+
+    Raises:
+        ModelNotFound: there is no such model or adapter.
+        FieldError: no model is named, and there is not just one; or it has no text.
+        ServerError: the model is not ready.
+    """
+    if name is None:
+        return _only(core)
+    try:
+        return Target(name, core.text_model(name))
+    except NotFound:
+        target = _adapter(core, name, separator)
+    except Unsupported as error:
+        raise FieldError(error.message, "model") from None
+    if target is None:
+        raise ModelNotFound(f"Unknown model: {name:.256}")
+    return target
+
+
+def list_targets(core: InferenceCore, separator: str = "") -> Iterator[Target]:
+    """All models and adapters, by the names that they are listed under."""
+    for text in core.text_models():
+        yield Target(text.name, text)
+        for adapter in text.adapters:
+            yield Target(f"{text.name}{separator}{adapter}" if separator else adapter, text, adapter)
+
+
+def target_members(target: Target, owner: str) -> dict[str, Any]:
+    """An entry of `/v1/models`."""
+    text, adapter = target.text, target.adapter
+    return {
+        "id": target.name,
+        "object": "model",
+        "created": text.loaded_at,
+        "owned_by": owner,
+        "root": text.adapters[adapter] if adapter else text.name,
+        "parent": text.name if adapter else None,
+        "max_model_len": text.context_length,
+        "permission": [],
+    }
+
+
+def _only(core: InferenceCore) -> Target:
+    texts = core.text_models()
+    if len(texts) == 1:
+        return Target(texts[0].name, texts[0])
+    raise FieldError("'model': Field required", "model", "missing_required_parameter")
+
+
+def _adapter(core: InferenceCore, name: str, separator: str) -> Target | None:
+    found = [target for target in list_targets(core, separator) if target.adapter and target.name == name]
+    found = found or [target for target in list_targets(core) if target.adapter == name]
+    if len(found) > 1:
+        models = ", ".join(f"'{target.text.name}'" for target in found)
+        raise FieldError(f"adapter '{name:.256}' is one of several models: {models}", "model")
+    if not found and separator and len(parts := name.split(separator)) == 2:
+        base, adapter = parts
+        if any(text.name == base for text in core.text_models()):
+            raise ModelNotFound(f"Unknown LoRA: {adapter:.256}; for model: {name:.256}")
+    return found[0] if found else None
