@@ -99,7 +99,8 @@ def _grpc(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCont
 
 def _http(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
     services = _services(shared, settings.http_restricted_api, HTTP_API, settings.http_header_forward_pattern)
-    return partial(serve_http, services, replace(settings.http_edge(), tls=tls), leaving=shared.leaving)
+    edge = replace(settings.http_edge(), tls=tls, openai=settings.openai())
+    return partial(serve_http, services, edge, leaving=shared.leaving)
 
 
 def _metrics(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:

@@ -21,6 +21,7 @@ from trioton.http_flags import HTTP, HttpFlags
 from trioton.loading_flags import LOADING, LoadingFlags
 from trioton.logging_flags import LOGGING, LoggingFlags
 from trioton.metrics_flags import METRICS, MetricsFlags, skipped_quantiles
+from trioton.openai_flags import OPENAI, OpenAIFlags
 from trioton.scheduling_flags import SCHEDULING, SchedulingFlags
 from trioton.server_flags import SERVER, ServerFlags
 from trioton.store_flags import STORES, StoreFlags
@@ -42,6 +43,7 @@ GROUPS = {
     LOADING: "loading",
     DEVICES: "gpus",
     HTTP: "http",
+    OPENAI: "openai",
     GRPC: "grpc",
     METRICS: "metrics",
     SCHEDULING: "scheduling",
@@ -64,6 +66,7 @@ class Settings(
     DeviceFlags,
     StoreFlags,
     HttpFlags,
+    OpenAIFlags,
     GrpcFlags,
 ):
     """A server's settings: a keyword argument for each flag of `trioton serve`, with its name, default and unit.

@@ -23,7 +23,12 @@ from protocol.http.handlers.infer import infer
 from protocol.http.handlers.overview import overview
 from protocol.http.handlers.requests import cancel_request
 from protocol.http.openai.errors import openai_error_reply
+from protocol.http.openai.handlers import health as openai_health
+from protocol.http.openai.handlers import models as openai_models
 from protocol.http.openai.handlers.chat import chat_completions
+from protocol.http.openai.handlers.completions import completions
+from protocol.http.openai.handlers.embeddings import embeddings
+from protocol.http.openai.handlers.tokens import detokenize, tokenize
 from protocol.http.openapi import handlers as openapi_handlers
 
 
@@ -140,10 +145,25 @@ def _openai() -> Iterator[Route]:
     def route(method: str, path: str, category: Category, handler: Handler, summary: str, **more: bool) -> Route:
         return Route(method, path, category, handler, summary, error_form=openai_error_reply, **more)
 
-    inference = Category.INFERENCE
-    yield route(
-        "POST", "/v1/chat/completions", inference, chat_completions, "The next message of a chat", is_inference=True
-    )
+    for path, handler, summary in (
+        ("/v1/chat/completions", chat_completions, "The next message of a chat"),
+        ("/v1/completions", completions, "What may follow a prompt"),
+        ("/v1/embeddings", embeddings, "Vectors of texts"),
+    ):
+        yield route("POST", path, Category.INFERENCE, handler, summary, is_inference=True)
+    metadata = Category.METADATA
+    yield route("GET", "/v1/models", metadata, openai_models.list_models, "Text models and their adapters")
+    yield route("GET", "/v1/models/{model_name}", metadata, openai_models.retrieve_model, "A text model or adapter")
+    for word, handler in (("load", openai_models.load), ("unload", openai_models.unload)):
+        path = f"/v1/models/{{model_name}}/{word}"
+        yield route("POST", path, Category.MODEL_REPOSITORY, handler, f"{word.capitalize()} a model")
+    yield route("POST", "/tokenize", Category.INFERENCE, tokenize, "The token ids of a text or chat")
+    yield route("POST", "/detokenize", Category.INFERENCE, detokenize, "The text of token ids")
+    for path in ("/health", "/ping"):
+        yield route("GET", path, Category.HEALTH, openai_health.health, "Whether the server takes requests")
+    yield route("POST", "/ping", Category.HEALTH, openai_health.health, "Whether the server takes requests")
+    yield route("GET", "/health/ready", Category.HEALTH, openai_health.ready, "Whether the server takes requests")
+    yield route("GET", "/version", metadata, openai_health.version, "The server's version")
 
 
 ROUTES: tuple[Route, ...] = tuple(_routes())

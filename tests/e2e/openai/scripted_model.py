@@ -30,7 +30,8 @@ class TritonPythonModel:
         if "forever" in prompt:
             self.run_forever(request, sender)
             return
-        tokens = next((answer for key, answer in self.script.items() if key in prompt), None)
+        keys = [key for key in self.script if key in prompt]
+        tokens = self.script[max(keys, key=prompt.rfind)] if keys else None
         if tokens is None:
             tokens = [json.dumps(self.described(request, given, sampling))]
         reason = "stop"

@@ -1,0 +1,66 @@
+"""Handlers of `/tokenize` and `/detokenize`, as vLLM's server has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from protocol.http.exchange import HttpRequest
+from protocol.http.openai.call import read_body
+from protocol.http.openai.codec.reading import BodyReader
+from protocol.http.openai.codec.requests import DetokenizeRequest, TokenizeRequest
+from protocol.http.openai.errors import FieldError
+from protocol.http.openai.prompts import chat_prompt
+from protocol.http.openai.targets import find_target
+from protocol.http.reply import Reply, json_reply
+from protocol.text.model import TextModel
+from protocol.text.tokenizer import Tokenizer
+
+_TOKENIZE = BodyReader(TokenizeRequest)
+_DETOKENIZE = BodyReader(DetokenizeRequest)
+
+
+async def tokenize(request: HttpRequest) -> Reply:
+    """The token ids of a text, or of a chat in the model's template."""
+    body = await read_body(request, _TOKENIZE)
+    text = find_target(request.core, body.model, request.settings.openai.lora_separator).text
+    return json_reply(await trio.to_thread.run_sync(_tokenized, body, text, _tokenizer(text)))
+
+
+async def detokenize(request: HttpRequest) -> Reply:
+    body = await read_body(request, _DETOKENIZE)
+    text = find_target(request.core, body.model, request.settings.openai.lora_separator).text
+    tokenizer = _tokenizer(text)
+    prompt = await trio.to_thread.run_sync(lambda: tokenizer.decode(body.tokens, skip_special_tokens=False))
+    return json_reply({"prompt": prompt})
+
+
+def _tokenizer(text: TextModel) -> Tokenizer:
+    if text.tokenizer is None:
+        raise FieldError(f"model '{text.name}' has no tokenizer", "model")
+    return text.tokenizer
+
+
+def _tokenized(body: TokenizeRequest, text: TextModel, tokenizer: Tokenizer) -> dict[str, Any]:
+    if (body.prompt is None) == (body.messages is None):
+        raise FieldError("expected either 'prompt' or 'messages'", "prompt")
+    if body.messages is not None:
+        prompt = chat_prompt(
+            text,
+            body.messages,
+            body.tools or (),
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            documents=body.documents,
+            variables=body.chat_template_kwargs,
+        )
+        ids = tokenizer.encode(prompt, add_special_tokens=bool(body.add_special_tokens))
+    else:
+        ids = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
+    return {
+        "count": len(ids),
+        "max_model_len": text.context_length,
+        "tokens": ids,
+        "token_strs": [tokenizer.token_text(each) for each in ids] if body.return_token_strs else None,
+    }
