@@ -47,12 +47,12 @@ ROOMS: dict[str, dict[str, str]] = {
         "proto": "",
         "server_settings": "datatypes",
         "shapes": "datatypes errors",
-        "text": "errors",
         "limits": "errors sync",
         "messages": "datatypes errors limits server_settings",
         "zipped": "errors messages",
         "failure_log": "errors limits messages",
-        "core": "errors messages",
+        "text": "errors",
+        "core": "errors messages text",
         "access": "errors failures messages",
         "tensors": "datatypes errors messages",
         "reactor": "core errors failure_log failures messages sync",
@@ -65,7 +65,7 @@ ROOMS: dict[str, dict[str, str]] = {
         ),
         "http": (
             "access core datatypes errors failure_log failures http2 limits messages reactor "
-            "server_settings services shapes shared_memory sync zipped"
+            "server_settings services shapes shared_memory sync text zipped"
         ),
     },
     "protocol.http": {
@@ -78,8 +78,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "codec": "errors reply",
         "exchange": "body codec reply settings",
         "handlers": "codec errors exchange reply",
-        "openapi": "codec exchange reply",
-        "routes": "errors exchange handlers openapi",
+        "openai": "errors exchange handlers reply",
+        "openapi": "codec exchange openai reply",
+        "routes": "errors exchange handlers openai openapi",
         "app": "body codec errors exchange handlers reply routes settings",
         "direct_infer": "app codec errors exchange handlers head reply",
         "http2": "body date direct_infer errors exchange head reply settings",

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class TensorNames(msgspec.Struct, frozen=True):
     """The model's names for the tensors of a text model; the defaults are those of Triton's vLLM backend.
 
-    A name says nothing of whether the model has that tensor: an edge sends only inputs that it has. But `text_input` and
-    `text_output` are empty where the model generates no text, and the names of embeddings where it embeds none.
+    A name says nothing of whether the model has that tensor: an edge sends only inputs that it has. But `text_input`
+    and `text_output` are empty where the model generates no text, and those of embeddings where it embeds none.
     """
 
     text_input: str = "text_input"

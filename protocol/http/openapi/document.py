@@ -207,6 +207,8 @@ def _success(route: DescribedRoute, entry: Operation, response: JsonObject | Non
         if route.has_binary_tail:
             success["content"][BINARY] = {}
             success["headers"] = {_HEADER_LENGTH["name"]: _ANSWER_HEADER_LENGTH}
+        if entry.streams:
+            success["content"][EVENT_STREAM] = {"schema": event_of(reference(entry.streams), entry.error)}
         return success
     if entry.media_type != JSON:
         return {"description": "Done.", "content": {entry.media_type: {"schema": {"type": "string"}}}}
@@ -218,17 +220,24 @@ def _failures(route: DescribedRoute, entry: Operation) -> JsonObject:
     if "{" in route.path:
         statuses |= {400, 404}
     if route.method == "POST":
-        statuses |= {400, 501}  # a body that is no JSON, a coding that is not known
+        # A body that is no JSON, a coding that is not known.
+        statuses |= {400, 501} if entry.error == "Error" else {400}
+    if entry.error != "Error":
+        return _other_failures(statuses, {JSON: {"schema": reference(entry.error)}})
     if entry.media_type == EVENT_STREAM:  # an error of the model comes as an event, with its status
-        texts = {str(status): _FAILURES[status][1] for status in sorted(statuses)}
-        content = {JSON: {"schema": reference("Error")}, EVENT_STREAM: {}}
-        return {
-            name: {"description": text, "content": content} for name, text in (*texts.items(), ("4XX", _OTHER_REFUSALS))
-        }
+        return _other_failures(statuses, {JSON: {"schema": reference("Error")}, EVENT_STREAM: {}})
     failures = {str(status): _response(_FAILURES[status][0]) for status in sorted(statuses)}
     if entry.is_probe:
         failures["400"] = {"description": "No.", "content": {JSON: {"schema": reference(entry.gives)}}}
     return {**failures, "4XX": _response("Refused")}
+
+
+def _other_failures(statuses: set[int], content: JsonObject) -> JsonObject:
+    """Those of an operation whose errors have another content than most."""
+    texts = {str(status): _FAILURES[status][1] for status in sorted(statuses)}
+    return {
+        name: {"description": text, "content": content} for name, text in (*texts.items(), ("4XX", _OTHER_REFUSALS))
+    }
 
 
 def _response(name: str) -> JsonObject:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 EVENT_STREAM = "text/event-stream"
 
@@ -25,6 +26,8 @@ class Operation:
         media_type: of the answer.
         is_probe: whether status 400 means no, with the same members.
         failures: statuses that it may answer with, beside what all do.
+        streams: the schema of what each event holds, where the answer is a stream of them if the client wants that.
+        error: the schema of its errors.
     """
 
     description: str = ""
@@ -34,6 +37,8 @@ class Operation:
     media_type: str = "application/json"
     is_probe: bool = False
     failures: tuple[int, ...] = ()
+    streams: str = ""
+    error: str = "Error"
 
 
 def operation_of(method: str, path: str) -> Operation:
@@ -52,6 +57,58 @@ _MODEL = "/v2/models/{model_name}"
 _NOT_LOADED = "Without a version in the path, of the latest version that is ready."
 _ALL_REGIONS = "Without a region in the path, of all."
 _DISABLED = "Only where the server was started with `--allow-client-shm=true`."
+
+
+def _openai(description: str = "", **members: Any) -> Operation:
+    return Operation(description, error="OpenAIError", **members)
+
+
+_RUNS: Mapping[str, Any] = {"needs_body": True, "failures": (404, 500, 503, 504)}
+_READY = "The status is the answer, and there is no body."
+
+_OPENAI: Mapping[str, Operation] = {
+    "POST /v1/chat/completions": _openai(
+        "OpenAI's chat, for any model with text in and text out, and a chat template.",
+        takes="ChatRequest",
+        gives="ChatCompletion",
+        streams="ChatCompletionChunk",
+        **_RUNS,
+    ),
+    "POST /v1/completions": _openai(
+        "OpenAI's completions, for any model with text in and text out.",
+        takes="CompletionRequest",
+        gives="Completion",
+        streams="CompletionChunk",
+        **_RUNS,
+    ),
+    "POST /v1/embeddings": _openai(
+        "OpenAI's embeddings, for models with text in and a vector out.",
+        takes="EmbeddingRequest",
+        gives="Embeddings",
+        **_RUNS,
+    ),
+    "GET /v1/models": _openai("Those with text.", gives="TextModels", failures=(503,)),
+    "GET /v1/models/{model_name}": _openai("One of those with text.", gives="TextModel", failures=(503,)),
+    "POST /v1/models/{model_name}/load": _openai(
+        "Replies when the load has ended.", gives="ModelControlDone", failures=(500, 503)
+    ),
+    "POST /v1/models/{model_name}/unload": _openai(
+        "Replies when the unload has begun.", gives="ModelControlDone", failures=(500, 503)
+    ),
+    "POST /tokenize": _openai(
+        "Of a text, or of a chat in the model's template.",
+        takes="TokenizeRequest",
+        needs_body=True,
+        gives="Tokens",
+        failures=(404, 503),
+    ),
+    "POST /detokenize": _openai(takes="DetokenizeRequest", needs_body=True, gives="Text", failures=(404, 503)),
+    "GET /health": _openai(_READY, failures=(503,)),
+    "GET /ping": _openai(_READY, failures=(503,)),
+    "POST /ping": _openai(_READY, failures=(503,)),
+    "GET /health/ready": _openai(_READY, failures=(400,)),
+    "GET /version": _openai(gives="Version"),
+}
 
 OPERATIONS: Mapping[str, Operation] = {
     "GET /": Operation("A page for clients that take HTML.", gives="Overview"),
@@ -154,6 +211,7 @@ OPERATIONS: Mapping[str, Operation] = {
         gives="LogSettings",
         failures=(503,),
     ),
+    **_OPENAI,
     "GET /v2/docs": Operation("This page.", media_type="text/html"),
     "GET /v2/docs/openapi.json": Operation("This document.", gives="OpenApi", failures=(503,)),
     "GET /v2/docs/{asset_name}": Operation("What the page is made of.", media_type="*/*"),

@@ -14,6 +14,7 @@ import msgspec
 from protocol.core import ModelMetadata, ModelStatistics, ServerMetadata
 from protocol.datatypes import BY_PROTOCOL_NAME
 from protocol.http.codec.infer import InferBody, ResponseBody
+from protocol.http.openapi.openai_schemas import openai_schemas
 from protocol.server_settings import LogSettings
 from protocol.shared_memory.regions import CudaRegion, SystemRegion
 
@@ -42,9 +43,9 @@ def reference(name: str) -> Schema:
     return {"$ref": _PREFIX + name}
 
 
-def event_of(schema: Schema) -> Schema:
-    """A server-sent event whose data is such a value as JSON, or an error."""
-    data = {**_STRING, "contentMediaType": "application/json", "contentSchema": {"anyOf": [schema, reference("Error")]}}
+def event_of(schema: Schema, error: str = "Error") -> Schema:
+    """A server-sent event whose data is such a value as JSON, or an error of this schema."""
+    data = {**_STRING, "contentMediaType": "application/json", "contentSchema": {"anyOf": [schema, reference(error)]}}
     return _object({"data": data}, "data", description="One event; what is in `data` is JSON.")
 
 
@@ -56,7 +57,8 @@ def component_schemas() -> dict[str, Schema]:
         schemas[name]["properties"].update(members)
     # Both are left out where there is nothing to say.
     schemas["InferResponse"]["required"] = ["model_name", "model_version", "outputs"]
-    return {**schemas, **_written()}
+    openai = {name: _tidy(schema) for name, schema in openai_schemas(_PREFIX).items()}
+    return {**schemas, **_written(), **openai}
 
 
 def _tidy(value: Any) -> Any:
@@ -68,8 +70,9 @@ def _tidy(value: Any) -> Any:
     schema = {key: _tidy(item) for key, item in value.items() if key != "default"}
     choices = schema.get("anyOf")
     if isinstance(choices, list) and {"type": "null"} in choices:
-        (schema_without_null,) = [choice for choice in choices if choice != {"type": "null"}]
-        return {**{key: item for key, item in schema.items() if key != "anyOf"}, **schema_without_null}
+        rest = [choice for choice in choices if choice != {"type": "null"}]
+        without_null = rest[0] if len(rest) == 1 else {"anyOf": rest}
+        return {**{key: item for key, item in schema.items() if key != "anyOf"}, **without_null}
     if isinstance(target := schema.get("$ref"), str):
         name = target.removeprefix(_PREFIX)
         schema["$ref"] = _PREFIX + _NAMES.get(name, name)

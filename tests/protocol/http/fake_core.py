@@ -21,8 +21,9 @@ from protocol.core import (
     Submitted,
     TensorMetadata,
 )
-from protocol.errors import Decoupled, NotFound, ServerError, Unavailable
+from protocol.errors import Decoupled, NotFound, ServerError, Unavailable, Unsupported
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
+from protocol.text.model import TextModel
 from tests.protocol.submitted import FakeSubmitted
 
 DEFAULT_PARAMETERS = LoadParameters()
@@ -51,6 +52,7 @@ class FakeCore:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     sent: int = 0
     tasks: trio.Nursery | None = None
+    texts: Sequence[TextModel] = ()
     submitted: list[FakeSubmitted] = field(default_factory=list)
     counted: dict[str, Any] = field(default_factory=lambda: {"inference_count": 3})  # members of ModelStatistics
 
@@ -128,6 +130,16 @@ class FakeCore:
         if self.fails_late:
             raise self.failure
         return True
+
+    def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
+        for text in self.texts:
+            if text.name == name:
+                return text
+        self._check(name, version)
+        raise Unsupported(f"model '{name}' has no text")
+
+    def text_models(self) -> Sequence[TextModel]:
+        return self.texts
 
     def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
         return False

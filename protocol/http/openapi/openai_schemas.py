@@ -1,0 +1,99 @@
+"""OpenAPI component schemas of the OpenAI interface: requests from the structures that read them, answers written here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from protocol.http.openai.codec.requests import (
+    REFUSED,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
+
+_REQUESTS: tuple[type[msgspec.Struct], ...] = (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
+_STRING = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+_IDS = {"type": "array", "items": _COUNT, "minItems": 1}
+_TEXTS_OR_IDS = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": _STRING, "minItems": 1},
+        _IDS,
+        {"type": "array", "items": _IDS, "minItems": 1},
+    ]
+}
+_OBJECTS = {"type": "array", "items": {"type": "object"}}
+
+
+def openai_schemas(prefix: str) -> dict[str, dict[str, Any]]:
+    """By name; `prefix` is that of references. Fields that are always refused are left out."""
+    _, made = msgspec.json.schema_components(_REQUESTS, ref_template=prefix + "{name}")
+    for kind in _REQUESTS:
+        for name, (allowed, _) in REFUSED[kind].items():
+            if not allowed:
+                del made[kind.__name__]["properties"][name]
+    made["CompletionRequest"]["properties"]["prompt"] = _TEXTS_OR_IDS
+    made["EmbeddingRequest"]["properties"]["input"] = _TEXTS_OR_IDS
+    return {**made, **_answers(prefix)}
+
+
+def _answers(prefix: str) -> dict[str, dict[str, Any]]:
+    usage = {"anyOf": [{"$ref": prefix + "Usage"}, {"type": "null"}]}
+    model = {"$ref": prefix + "TextModel"}
+    error = {
+        "message": _STRING,
+        "type": _STRING,
+        "param": {"type": ["string", "null"]},
+        "code": {"type": ["string", "null"]},
+    }
+    return {
+        "OpenAIError": _object(
+            {"error": _object(error), "detail": {"description": "The sentence, as Triton's frontend has it."}},
+            required=["error"],
+        ),
+        "Usage": _object({"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT}),
+        "ChatCompletion": _answer({"usage": usage, "system_fingerprint": {"type": "null"}}),
+        "ChatCompletionChunk": _answer({"usage": usage}),
+        "Completion": _answer({"usage": usage, "system_fingerprint": {"type": "null"}}),
+        "CompletionChunk": _answer({"usage": usage}),
+        "Embeddings": _object({"object": _STRING, "data": _OBJECTS, "model": _STRING, "usage": {"type": "object"}}),
+        "TextModel": _object(
+            {"id": _STRING, "object": _STRING, "created": _COUNT, "owned_by": _STRING, "root": _STRING},
+            properties={"parent": {"type": ["string", "null"]}, "max_model_len": {"type": ["integer", "null"]}},
+        ),
+        "TextModels": _object({"object": _STRING, "data": {"type": "array", "items": model}}),
+        "ModelControlDone": _object({"status": _STRING, "model": _STRING}),
+        "Tokens": _object(
+            {"count": _COUNT, "tokens": {"type": "array", "items": _COUNT}},
+            properties={"max_model_len": {"type": ["integer", "null"]}, "token_strs": {"type": ["array", "null"]}},
+        ),
+        "Text": _object({"prompt": _STRING}),
+        "Version": _object({"version": _STRING}),
+    }
+
+
+def _object(
+    members: dict[str, Any], *, required: list[str] | None = None, properties: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """All `members` are there, unless only some are `required`; `properties` are more of them."""
+    return {
+        "type": "object",
+        "properties": {**members, **(properties or {})},
+        "required": [*members] if required is None else required,
+    }
+
+
+def _answer(more: dict[str, Any]) -> dict[str, Any]:
+    members = {"id": _STRING, "object": _STRING, "created": _COUNT, "model": _STRING, "choices": _OBJECTS}
+    return _object(members, properties=more)
