@@ -88,7 +88,7 @@ class Call:
                 last = await run(events) + DONE
             except Exception as error:
                 failure = error
-            nursery.cancel_scope.cancel()
+            events.stop()
         if failure is not None:
             if not events.has_started:
                 raise failure

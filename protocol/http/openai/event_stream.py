@@ -15,9 +15,12 @@ from protocol.sync.wakeup import WaitingTasks
 
 
 class EventStream:
-    """Cancelled while it sends, it leaves an event that is not whole: nothing may be sent any more."""
+    """Attributes:
+    is_cut: cancelled while it was sent, an event is not whole. Nothing is sent any more, and the client sees that its
+        stream was cut off.
+    """
 
-    __slots__ = ("_headers", "_is_sending", "_sent", "_waiting", "_writer")
+    __slots__ = ("_headers", "_is_over", "_is_sending", "_sent", "_silence", "_waiting", "_writer", "is_cut")
 
     def __init__(self, writer: BodyWriter, headers: Headers) -> None:
         self._writer = writer
@@ -25,6 +28,9 @@ class EventStream:
         self._is_sending = False
         self._waiting = WaitingTasks()
         self._sent = 0
+        self._silence = trio.CancelScope()
+        self._is_over = False
+        self.is_cut = False
 
     @property
     def has_started(self) -> bool:
@@ -34,23 +40,35 @@ class EventStream:
         """Send events, and wait while the client reads slowly, or another task sends."""
         while self._is_sending:
             await self._waiting.wait()
+        if self.is_cut:
+            return
         self._is_sending = True
         self._sent += 1
         try:
             if not self._writer.has_started:
                 await self._writer.start(200, self._headers)
             await self._writer.send(data)
+        except trio.Cancelled:
+            self.is_cut = True
+            raise
         finally:
             self._is_sending = False
             self._waiting.wake_one()
 
     async def keep_alive(self, seconds: float) -> None:
-        """Send a comment whenever no event was sent for so long, for ever: proxies cut silent connections."""
-        while True:
+        """Send a comment whenever no event was sent for so long, until `stop`: proxies cut silent connections."""
+        while not self._is_over:
             before = self._sent
-            await trio.sleep(seconds)
-            if self._sent == before and not self._is_sending:
+            with trio.CancelScope() as self._silence:
+                await trio.sleep(seconds)
+            if self._sent == before and not (self._is_sending or self._is_over):
                 await self.send(KEEP_ALIVE)
 
+    def stop(self) -> None:
+        """No more comments; one that is being sent still goes out."""
+        self._is_over = True
+        self._silence.cancel()
+
     async def end(self) -> None:
-        await self._writer.end()
+        if not self.is_cut:
+            await self._writer.end()

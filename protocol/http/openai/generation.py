@@ -28,36 +28,64 @@ class Receiver(Protocol):
         """The model has ended."""
 
 
-async def generate(core: InferenceCore, request: InferenceRequest, names: TensorNames, receiver: Receiver) -> None:
-    """Run one inference to its end, or until its receiver wants no more."""
-    with trio.CancelScope() as running:
+class _Inference:
+    """One inference, from its request to its receiver. Given up, it cancels the model, but no receiver that is sending:
+    half an event would spoil all that follows."""
 
-        async def respond(response: InferenceResponse) -> None:
-            if not await receiver.take(decode_text_response(response, names)):
-                running.cancel()
+    def __init__(self, core: InferenceCore, request: InferenceRequest, names: TensorNames, receiver: Receiver) -> None:
+        self._core = core
+        self._request = request
+        self._names = names
+        self._receiver = receiver
+        self._scope = trio.CancelScope()
+        self._is_taking = False
+        self._is_given_up = False
 
-        await core.infer_stream(request, respond)
-    await receiver.end()
+    async def run(self) -> None:
+        """Returns at the end of the model, or when no more is wanted."""
+        with self._scope:
+            await self._core.infer_stream(self._request, self._respond)
+        if not self._is_given_up:
+            await self._receiver.end()
+
+    async def _respond(self, response: InferenceResponse) -> None:
+        part = decode_text_response(response, self._names)
+        self._is_taking = True
+        try:
+            wants_more = await self._receiver.take(part)
+        finally:
+            self._is_taking = False
+        if self._is_given_up or not wants_more:
+            self._scope.cancel()
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        if not self._is_taking:
+            self._scope.cancel()
 
 
 async def generate_all(
     core: InferenceCore, requests: Sequence[InferenceRequest], names: TensorNames, receivers: Sequence[Receiver]
 ) -> None:
     """Raises what the first that fails raises."""
-    if len(requests) == 1:
-        await generate(core, requests[0], names, receivers[0])
+    inferences = [
+        _Inference(core, request, names, receiver) for request, receiver in zip(requests, receivers, strict=True)
+    ]
+    if len(inferences) == 1:
+        await inferences[0].run()
         return
     failures: list[Exception] = []
 
-    async def run(request: InferenceRequest, receiver: Receiver) -> None:
+    async def run(inference: _Inference) -> None:
         try:
-            await generate(core, request, names, receiver)
+            await inference.run()
         except Exception as error:
             failures.append(error)
-            nursery.cancel_scope.cancel()
+            for each in inferences:
+                each.give_up()
 
     async with trio.open_nursery() as nursery:
-        for request, receiver in zip(requests, receivers, strict=True):
-            nursery.start_soon(run, request, receiver)
+        for inference in inferences:
+            nursery.start_soon(run, inference)
     if failures:
         raise failures[0]

@@ -75,17 +75,17 @@ def completion_prompts(prompt: Any, tokenizer: Tokenizer | None, model: str) -> 
     Raises:
         FieldError: neither a text, nor a list of texts, nor token ids, nor lists of them; or there is no tokenizer.
     """
+    if prompt in ("", []):
+        raise FieldError("prompt must be non-empty", "prompt")
     if isinstance(prompt, str):
         return [(prompt, True)]
-    if isinstance(prompt, list) and prompt:
+    if isinstance(prompt, list):
         if all(isinstance(each, str) for each in prompt):
             return [(each, True) for each in prompt]
         if all(type(each) is int for each in prompt):
             return [(_spelt(prompt, tokenizer, model), False)]
         if all(isinstance(ids, list) and ids and all(type(each) is int for each in ids) for ids in prompt):
             return [(_spelt(ids, tokenizer, model), False) for ids in prompt]
-    if prompt in ("", []):
-        raise FieldError("prompt must be non-empty", "prompt")
     raise FieldError("'prompt': expected a text, a list of texts, a list of token ids, or a list of those", "prompt")
 
 

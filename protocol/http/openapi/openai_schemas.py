@@ -1,4 +1,4 @@
-"""OpenAPI component schemas of the OpenAI interface: requests from the structures that read them, answers written here."""
+"""OpenAPI component schemas of the OpenAI interface: requests from the structures that read them, answers by hand."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-SCRIPTED = Path(__file__).parent / "scripted_model.py"
+SCRIPTED = Path(__file__).parent / "scripted" / "1" / "model.py"
 
 CHATML = (
     "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"

@@ -17,10 +17,10 @@ def chat_logprobs(entries: Entries, top: int, token_bytes: TokenBytes = None) ->
     """The member `logprobs` of a chat's choice or chunk, with the `top` likeliest alternatives of each token."""
     content = []
     for entry in entries:
-        tokens = [_token(token_id, found, token_bytes) for token_id, found in entry.items()]
-        if tokens:
+        taken = next(iter(entry.items()), None)
+        if taken is not None:
             best = [_token(*found, token_bytes) for found in _likeliest(entry, top)]
-            content.append({**tokens[0], "top_logprobs": best})
+            content.append({**_token(*taken, token_bytes), "top_logprobs": best})
     return {"content": content, "refusal": None}
 
 
@@ -37,15 +37,14 @@ class CompletionLogprobs:
         offsets: list[int] = []
         tops: list[dict[str, Any] | None] = []
         for entry in entries:
-            for found in entry.values():
-                text = str(found.get("decoded_token") or "")
-                tokens.append(text)
-                logprobs.append(found.get("logprob", 0.0))
-                offsets.append(self._offset)
-                self._offset += len(text)
-                break
-            else:
+            taken = next(iter(entry.values()), None)
+            if taken is None:
                 continue
+            text = str(taken.get("decoded_token") or "")
+            tokens.append(text)
+            logprobs.append(taken.get("logprob", 0.0))
+            offsets.append(self._offset)
+            self._offset += len(text)
             best = _likeliest(entry, self._top)
             tops.append({str(each.get("decoded_token") or ""): each.get("logprob") for _, each in best} or None)
         return {"text_offset": offsets, "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": tops}

@@ -1,0 +1,150 @@
+"""Bodies of the OpenAI interface: what is read, ignored, refused, and in whose words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from protocol.errors import InvalidArgument
+from protocol.http.openai.codec.reading import BodyReader
+from protocol.http.openai.codec.requests import (
+    REFUSED,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
+from protocol.http.openai.errors import FieldError, SchemaError
+
+CHAT = BodyReader(ChatRequest)
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def body(**members: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": MESSAGES, **members}).encode()
+
+
+def test_unknown_fields_are_ignored() -> None:
+    request = CHAT.read(body(something=[1], temperature=1))
+    assert (request.temperature, request.messages) == (1.0, MESSAGES)
+
+
+def test_null_is_as_good_as_absent() -> None:
+    names = [name for name in ChatRequest.__struct_fields__ if name != "messages"]
+    assert CHAT.read(body(**dict.fromkeys(names))) == CHAT.read(body(model=None))
+
+
+@pytest.mark.parametrize(
+    ("members", "param", "message"),
+    [
+        ({"messages": []}, "messages", "'messages': Expected `array` of length >= 1"),
+        ({"messages": "hi"}, "messages", "'messages': Expected `array`, got `str`"),
+        ({"temperature": 3}, "temperature", "'temperature': Expected `float` <= 2.0"),
+        ({"n": 0}, "n", "'n': Expected `int` >= 1"),
+        ({"max_tokens": -1}, "max_tokens", "'max_tokens': Expected `int` >= 0"),
+        ({"stream_options": {"include_usage": 3}}, "stream_options.include_usage", None),
+        ({"stop": [1]}, "stop[0]", None),
+    ],
+)
+def test_wrong_fields_are_named(members: dict[str, Any], param: str, message: str | None) -> None:
+    with pytest.raises(FieldError) as caught:
+        CHAT.read(body(**members))
+    assert caught.value.param == param
+    assert message is None or caught.value.message == message
+
+
+def test_a_missing_field_is_named() -> None:
+    with pytest.raises(FieldError) as caught:
+        CHAT.read(b'{"model": "m"}')
+    assert (caught.value.param, caught.value.message) == ("messages", "'messages': Field required")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"nul", b'{"model": "\xff"}', b"[" * 100_000])
+def test_what_is_no_object_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidArgument):
+        CHAT.read(text)
+
+
+@pytest.mark.parametrize(
+    ("members", "detail"),
+    [
+        (
+            {"top": 1},
+            {"type": "extra_forbidden", "loc": ["body", "top"], "msg": "Extra inputs are not permitted", "input": 1},
+        ),
+        (
+            {"top_logprobs": 30},
+            {
+                "type": "less_than_equal",
+                "loc": ["body", "top_logprobs"],
+                "msg": "Input should be less than or equal to 20",
+                "input": 30,
+            },
+        ),
+        (
+            {"messages": []},
+            {
+                "type": "too_short",
+                "loc": ["body", "messages"],
+                "msg": "List should have at least 1 item after validation, not 0",
+                "input": [],
+            },
+        ),
+        (
+            {"model": 7},
+            {"type": "string_type", "loc": ["body", "model"], "msg": "Input should be a valid string", "input": 7},
+        ),
+    ],
+)
+def test_strict_readers_speak_as_tritons_frontend(members: dict[str, Any], detail: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError) as caught:
+        CHAT.read(body(**members), strict=True)
+    assert caught.value.details == [detail]
+
+
+def test_a_strict_reader_shows_where_a_field_is_missing() -> None:
+    with pytest.raises(SchemaError) as caught:
+        CHAT.read(b'{"model": "m"}', strict=True)
+    (detail,) = caught.value.details
+    assert detail == {"type": "missing", "loc": ["body", "messages"], "msg": "Field required", "input": {"model": "m"}}
+
+
+def test_strict_readers_take_every_field_that_is_known() -> None:
+    assert CHAT.read(body(top_k=3, metadata={}, store=True, parallel_tool_calls=True), strict=True).top_k == 3
+
+
+FILLED: dict[type[msgspec.Struct], dict[str, Any]] = {
+    ChatRequest: {"messages": MESSAGES},
+    CompletionRequest: {"prompt": "x"},
+    EmbeddingRequest: {"input": "x"},
+    TokenizeRequest: {"prompt": "x"},
+    DetokenizeRequest: {"tokens": [1]},
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in REFUSED.items() for name in names])
+def test_what_cannot_be_honoured_is_refused_by_name(kind: type[msgspec.Struct], name: str) -> None:
+    reader = BodyReader(kind)
+    with pytest.raises(FieldError, match=f"'{name}' cannot be honoured: ") as caught:
+        reader.read(json.dumps({**FILLED[kind], name: "something else"}).encode())
+    assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
+    for allowed in (None, *REFUSED[kind][name][0]):
+        reader.read(json.dumps({**FILLED[kind], name: allowed}).encode())
+
+
+def test_every_field_of_the_official_client_is_known() -> None:
+    """Honoured, refused by name, or taken without a meaning: none by chance."""
+    types = pytest.importorskip("openai.types")
+    chat = pytest.importorskip("openai.types.chat.completion_create_params")
+    completion = pytest.importorskip("openai.types.completion_create_params")
+    for made, kind in (
+        (chat.CompletionCreateParamsBase, ChatRequest),
+        (completion.CompletionCreateParamsBase, CompletionRequest),
+        (types.EmbeddingCreateParams, EmbeddingRequest),
+    ):
+        wanted = set(made.__annotations__) | {"stream"} if kind is not EmbeddingRequest else set(made.__annotations__)
+        assert wanted - set(kind.__struct_fields__) == set()

@@ -1,0 +1,157 @@
+"""Prompts of chats and completions, and the tokens that may follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protocol.errors import InvalidArgument, Unsupported
+from protocol.http.openai.errors import FieldError
+from protocol.http.openai.prompts import chat_prompt, completion_prompts, measured
+from protocol.text.chat_template import ChatTemplate
+from protocol.text.model import TextModel
+from protocol.text.tokenizer import Tokenizer
+from tests.protocol.http.openai.words import word_tokenizer
+
+ROLES = "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+
+
+def model(template: str = ROLES, **members: Any) -> TextModel:
+    return TextModel("m", 1, chat_template=ChatTemplate(template), **members)
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (user("hi"), "user:hi|>"),
+        (user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), "user:a\nb|>"),
+        (user([]), "user:|>"),
+        ({"role": "assistant", "content": None}, "assistant:|>"),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "assistant:no|>"),
+        ({"role": "developer", "content": "be brief"}, "system:be brief|>"),
+    ],
+)
+def test_messages(message: dict[str, Any], shown: str) -> None:
+    assert chat_prompt(model(), [message]) == shown
+
+
+def test_templates_that_read_parts_get_parts() -> None:
+    template = "{% for m in messages %}{% for c in m['content'] %}<{{ c.text }}>{% endfor %}{% endfor %}"
+    assert chat_prompt(model(template), [user("a"), user([{"type": "text", "text": "b"}])]) == "<a><b>"
+
+
+def test_templates_that_know_developers_see_them() -> None:
+    template = "{{ messages[0].role }}{# developer #}"
+    assert chat_prompt(model(template), [{"role": "developer", "content": ""}]) == "developer"
+
+
+def test_arguments_of_calls_are_objects() -> None:
+    template = "{{ messages[0].tool_calls[0].function.arguments.city }}"
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"city": "Rome"}'}}
+    assert chat_prompt(model(template), [{"role": "assistant", "tool_calls": [call]}]) == "Rome"
+
+
+def test_switches_of_the_template_and_the_end_of_the_prompt() -> None:
+    template = ROLES + "{{ mood }}"
+    assert chat_prompt(model(template), [user("a")], add_generation_prompt=False, variables={"mood": "!"}) == "user:a|!"
+    assert chat_prompt(model(), [user("a"), {"role": "assistant", "content": "b"}], continue_final_message=True) == (
+        "user:a|assistant:b"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "boss", "content": "a"}, "messages[0].role"),
+        ({"content": "a"}, "messages[0].role"),
+        (user(3), "messages[0].content"),
+        (user([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content"),
+        (user([{"type": "text"}]), "messages[0].content"),
+        (user([3]), "messages[0].content"),
+        ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
+        ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+            "messages[0].tool_calls",
+        ),
+    ],
+)
+def test_messages_that_are_none(message: dict[str, Any], param: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        chat_prompt(model(), [message])
+    assert caught.value.param == param
+
+
+def test_pictures_are_refused_in_tritons_words() -> None:
+    with pytest.raises(FieldError, match="only text message is supported, but got image_url"):
+        chat_prompt(model(), [user([{"type": "image_url"}])])
+
+
+def test_a_template_may_refuse() -> None:
+    with pytest.raises(InvalidArgument, match="no system here"):
+        chat_prompt(model("{{ raise_exception('no system here') }}"), [user("a")])
+
+
+def test_fields_are_no_switches() -> None:
+    with pytest.raises(FieldError, match="'chat_template_kwargs': 'messages' is a field of its own"):
+        chat_prompt(model(), [user("a")], variables={"messages": []})
+
+
+def test_a_model_without_a_template() -> None:
+    with pytest.raises(Unsupported, match="model 'm' has no chat template"):
+        chat_prompt(TextModel("m", 1), [user("a")])
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return word_tokenizer()
+
+
+def test_prompts_of_completions(tokenizer: Tokenizer) -> None:
+    hello, world = tokenizer.encode("hello world", add_special_tokens=False)
+    assert completion_prompts("a", None, "m") == [("a", True)]
+    assert completion_prompts(["a", "b"], None, "m") == [("a", True), ("b", True)]
+    assert completion_prompts([hello, world], tokenizer, "m") == [("hello world", False)]
+    assert completion_prompts([[hello], [world]], tokenizer, "m") == [("hello", False), (" world", False)]
+
+
+@pytest.mark.parametrize("prompt", ["", [], None, 3, [True], ["a", 1], [[]], [["a"]], {"a": 1}, [1 << 40], [-1]])
+def test_prompts_that_are_none(prompt: Any, tokenizer: Tokenizer) -> None:
+    with pytest.raises(FieldError) as caught:
+        completion_prompts(prompt, tokenizer, "m")
+    assert caught.value.param == "prompt"
+
+
+def test_token_ids_without_a_tokenizer() -> None:
+    with pytest.raises(FieldError, match="model 'm' has no tokenizer"):
+        completion_prompts([1], None, "m")
+
+
+def test_how_long_an_answer_may_be(tokenizer: Tokenizer) -> None:
+    text = TextModel("m", 1, tokenizer=tokenizer, context_length=5)
+
+    def most(prompt: str, wanted: int | None = None, default: int | None = None) -> int | None:
+        return measured(text, prompt, adds_special_tokens=False, max_tokens=wanted, default=default).max_tokens
+
+    assert most("hello world") == 3
+    assert most("hello world", wanted=16) == 16
+    assert most("hello world", wanted=0) == 0
+    assert most("hello world", default=16) == 16
+    assert most("hello world", wanted=2, default=16) == 2
+    for words in (5, 6):
+        with pytest.raises(
+            FieldError, match=f"maximum context length is 5 tokens. However, the prompt has {words}"
+        ) as no:
+            most(" ".join(["hello"] * words))
+        assert no.value.code == "context_length_exceeded"
+
+
+def test_an_unknown_context_is_the_models_matter(tokenizer: Tokenizer) -> None:
+    for text in (TextModel("m", 1), TextModel("m", 1, tokenizer=tokenizer), TextModel("m", 1, context_length=5)):
+        made = measured(text, "hello", adds_special_tokens=True, max_tokens=None, default=None)
+        assert (made.max_tokens, made.tokens) == (None, None)
