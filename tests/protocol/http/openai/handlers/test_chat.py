@@ -154,6 +154,7 @@ async def test_comments_keep_a_silent_stream_alive(autojump_clock: trio.testing.
     exchange = Exchange("POST", PATH, make_body(stream=True))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exchange.run, make_app(core, OpenAISettings(keep_alive=10)))
+        await core.started.wait()  # the template is rendered in a thread, for which the clock does not wait
         await trio.sleep(35)
         exchange.disconnect.set()
     assert exchange.answer.body == b": keep-alive\n\n" * 3
