@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.http.settings import OpenAISettings
-from trioton.edge_flags import STRING, EdgeFlags
-from trioton.flags import flag
+from trioton.edge_flags import EdgeFlags
+from trioton.flags import STRING, flag
 
 OPENAI = "OpenAI"
 

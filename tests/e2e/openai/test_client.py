@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import openai
+import pydantic
 import pytest
-
-openai = pytest.importorskip("openai")
 
 TOOL: Any = {
     "type": "function",
@@ -165,7 +165,6 @@ def test_structure_is_asked_of_the_model(client: Any) -> None:
 
 
 def test_parse(client: Any) -> None:
-    pydantic = pytest.importorskip("pydantic")
     person = pydantic.create_model("Person", name=(str, ...), age=(int, ...))
     made = client.chat.completions.parse(model="chat", messages=say("json please"), response_format=person)
     assert made.choices[0].message.parsed == person(name="Ada", age=36)

@@ -28,6 +28,7 @@ from protocol.core import (
 from protocol.datatypes import DataType
 from protocol.errors import Decoupled, InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
+from protocol.text.model import TextModel
 from tests.protocol.submitted import FakeSubmitted
 
 CONFIG: dict[str, Any] = {
@@ -221,6 +222,12 @@ class FakeCore:
         if "failure" in request.parameters:
             raise InvalidArgument(str(request.parameters["failure"]))
         return has_final and count > 0
+
+    def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
+        raise NotImplementedError  # of the HTTP edge alone
+
+    def text_models(self) -> Sequence[TextModel]:
+        return ()
 
     def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:
         return False
