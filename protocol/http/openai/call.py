@@ -15,18 +15,17 @@ import msgspec
 import trio
 
 from protocol.errors import Internal, ServerError, text_of
-from protocol.http.exchange import HttpRequest, header_text
+from protocol.http.exchange import ClientGone, HttpRequest, header_text
 from protocol.http.handlers.failed_request import describe
 from protocol.http.handlers.generate import EVENT_STREAM
 from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.openai.codec.chunks import DONE
 from protocol.http.openai.codec.reading import BodyReader
-from protocol.http.openai.codec.requests import SamplingFields
 from protocol.http.openai.errors import FieldError, error_event, openai_status
 from protocol.http.openai.event_stream import EventStream
 from protocol.http.openai.targets import Target, find_target
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
-from protocol.messages import InferenceRequest, ParameterValue
+from protocol.messages import InferenceRequest
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class Call:
         if control.is_sampling:
             parent, state = (header_text(request.headers, name) or "" for name in ("traceparent", "tracestate"))
             context = {"traceparent": parent, "tracestate": state} if control.follows_context else {}
-            trace = request.trace = inferences[0].trace = control.sample(self.target.text.name, **context)
+            trace = request.trace = inferences[0].trace = control.sample(self.target.model, **context)
             if trace is not None:
                 trace.stamp("HTTP_RECV_START", request.arrival_ns)
                 trace.stamp("HTTP_RECV_END")
@@ -80,19 +79,27 @@ class Call:
         """
         request = self.request
         events = EventStream(request.writer, (*EVENT_STREAM, *self.headers))
-        failure: Exception | None = None
+        failures: list[Exception] = []
         last = b""
+
+        async def keep_alive() -> None:
+            try:
+                await events.keep_alive(request.settings.openai.keep_alive)
+            except Exception as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(events.keep_alive, request.settings.openai.keep_alive)
+            nursery.start_soon(keep_alive)
             try:
                 last = await run(events) + DONE
             except Exception as error:
-                failure = error
+                failures.append(error)
             events.stop()
-        if failure is not None:
-            if not events.has_started:
-                raise failure
-            last = self._told(failure)
+        if failures:
+            if not events.has_started or isinstance(failures[0], ClientGone):
+                raise failures[0]
+            last = self._told(failures[0])
         await events.send(last)
         await events.end()
 
@@ -116,12 +123,6 @@ def open_call(request: HttpRequest, model: str | None, given_id: str | None, pre
     target = find_target(request.core, model, request.settings.openai.lora_separator)
     request_id = _id(given_id or header_text(request.headers, "x-request-id"))
     return Call(request, target, f"{prefix}-{request_id}", request_id, int(time.time()))
-
-
-def request_fields(body: SamplingFields, *, adds_special_tokens: bool) -> dict[str, ParameterValue]:
-    """The parameters of each inference request, which no tensor carries."""
-    given = body.add_special_tokens
-    return {"add_special_tokens": adds_special_tokens if given is None else given}
 
 
 def queue_priority(priority: int | None) -> int:

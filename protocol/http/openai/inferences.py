@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from protocol.http.openai.call import TOKENIZE_IN_THREAD_ABOVE, Call, queue_priority, request_fields
+from protocol.http.openai.call import TOKENIZE_IN_THREAD_ABOVE, Call, queue_priority
 from protocol.http.openai.choice import ChoiceText
 from protocol.http.openai.codec.chunks import Usage
 from protocol.http.openai.codec.requests import SamplingFields
@@ -56,7 +56,7 @@ def plan_inferences(
         raise FieldError(
             f"'prompt': expected at most {MAX_INFERENCES} choices of all prompts, got {number * len(prompts)}", "prompt"
         )
-    metadata = core.model_metadata(text.name)
+    metadata = core.model_metadata(target.model)
     inputs = {each.name for each in metadata.inputs}
     is_counted = text.names.num_output_tokens in {each.name for each in metadata.outputs}
     finds_stops = bool({text.names.sampling_parameters, "stop", "stop_words"} & inputs)
@@ -71,7 +71,7 @@ def plan_inferences(
             _completed(sampling, prompt, target.adapter),
             stream=bool(body.stream),
             return_logprobs=wanted_logprobs(body) is not None,
-            parameters=request_fields(body, adds_special_tokens=prompt.adds_special_tokens),
+            parameters={"add_special_tokens": prompt.adds_special_tokens},
             request_id=call.id,
         )
         for place in range(number):

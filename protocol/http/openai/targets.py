@@ -24,6 +24,11 @@ class Target:
     text: TextModel
     adapter: str = ""
 
+    @property
+    def model(self) -> str:
+        """The name by which the core knows the model, which may be in a namespace."""
+        return self.text.name if self.adapter else self.name
+
 
 def find_target(core: InferenceCore, name: str | None, separator: str = "") -> Target:
     """Without a name, the only text model that there is.

@@ -62,9 +62,11 @@ async def _prompts(body: CompletionRequest, text: TextModel, default: int | None
     if isinstance(prompt, list) and len(prompt) > MAX_INFERENCES and not isinstance(prompt[0], int):
         raise FieldError(f"'prompt': expected at most {MAX_INFERENCES} prompts, got {len(prompt)}", "prompt")
 
+    wants = body.add_special_tokens is not False
+
     def read() -> list[Prompt]:
         return [
-            measured(text, each, adds_special_tokens=adds, max_tokens=body.max_tokens, default=default)
+            measured(text, each, adds_special_tokens=adds and wants, max_tokens=body.max_tokens, default=default)
             for each, adds in completion_prompts(prompt, text.tokenizer, text.name)
         ]
 

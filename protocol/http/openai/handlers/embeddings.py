@@ -45,7 +45,7 @@ async def embeddings(request: HttpRequest) -> Reply:
     inputs = embedding_inputs(body.input)
     if text.names.embedding_input:
         inputs = await _spelt(text, inputs)
-    metadata = request.core.model_metadata(text.name)
+    metadata = request.core.model_metadata(call.target.model)
     priority = queue_priority(body.priority)
     requests = [embedding_request(text, metadata, each, body.dimensions, call.id) for each in inputs]
     for inference in requests:

@@ -26,6 +26,12 @@ def test_models_and_adapters_by_name() -> None:
     assert found("two:law", ":") == ("two", "law")
 
 
+def test_the_core_is_asked_by_the_name_that_it_knows() -> None:
+    core = FakeCore(texts=(ONE,))
+    assert find_target(core, "one").model == "one"
+    assert find_target(core, "poet").model == "one"
+
+
 def test_without_a_name() -> None:
     assert found(None, "", ONE) == ("one", "")
     with pytest.raises(FieldError, match="'model': Field required"):

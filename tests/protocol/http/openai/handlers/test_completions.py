@@ -55,6 +55,12 @@ async def test_token_ids_are_spelt_out() -> None:
     assert sampling_of(core.requests[0]) == {"max_tokens": 8}
 
 
+async def test_special_tokens_are_not_added_where_they_are_not_wanted() -> None:
+    core = ScriptedCore()
+    await post(core, add_special_tokens=False)
+    assert core.requests[0].parameters == {"add_special_tokens": False}
+
+
 async def test_a_stream() -> None:
     answer = await post(ScriptedCore(), stream=True, echo=True, stream_options={"include_usage": True})
     *chunks, usage, done = events(answer.body)
