@@ -7,6 +7,7 @@ without text. A model is one if it has a STRING input `text_input` and a STRING 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,11 +25,15 @@ from repository.layout import ModelDirectory
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
 from repository.text_files import TOKENIZER, TextFiles, read_text_files
 
+logger = logging.getLogger(__name__)
+
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
 EMBEDDING_REQUEST = "embedding_request"
 # What they are called in `parameters`, if they have other names.
 TEXT_INPUT_KEY, TEXT_OUTPUT_KEY = "openai_text_input", "openai_text_output"
 EMBEDDING_INPUT_KEY, EMBEDDING_OUTPUT_KEY = "openai_embedding_input", "openai_embedding_output"
+# Parameters that ask for a tokenizer or chat template: what is wrong with them then fails the load.
+_ASKING = ("tokenizer", "chat_template", "tool_call_parser", "reasoning_parser")
 _ADAPTERS_FILE = "multi_lora.json"
 _ENGINE_FILE = "model.json"
 
@@ -80,7 +85,12 @@ def read_text_model(directory: ModelDirectory, config: ModelConfig, version: int
             _template(directory.path, config.parameter("chat_template")),
         )
     except ServerError as error:
-        raise type(error)(f"model '{config.name}': {error.message}") from None
+        text = f"model '{config.name}': {error.message}"
+        if any(config.parameter(key) for key in _ASKING):
+            raise type(error)(text) from None
+        # Whatever runs the model may read files that are for it alone, as it did before there was this interface.
+        logger.warning("%s; its tokenizer and chat template are not used by the OpenAI interface", text)
+        files = _files(None, None)
     return TextModel(
         name=config.name,
         version=version,

@@ -178,7 +178,7 @@ def test_adapters(version: Path, engine: dict[str, Any] | None, adapters: dict[s
 @pytest.mark.parametrize(
     ("file", "content", "given", "message"),
     [
-        ("tokenizer.json", "{}", {}, "model 'm': '.*/3/tokenizer.json': not a tokenizer.json: "),
+        ("tokenizer.json", "{}", {"tokenizer": "."}, "model 'm': '.*/3/tokenizer.json': not a tokenizer.json: "),
         ("multi_lora.json", "[1]", {}, "model 'm': file '.*/3/multi_lora.json' is not a JSON object: "),
         (
             "x",
@@ -196,3 +196,12 @@ def test_what_is_wrong_is_named(version: Path, file: str, content: str, given: d
     (version / file).write_text(content)
     with pytest.raises(ServerError, match=message):
         read(version.parent, config(None, None, **given))
+
+
+def test_a_tokenizer_that_nobody_asked_for_fails_no_load(version: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It may be for the model's own program alone."""
+    (version / "tokenizer.json").write_text("{}")
+    text = read(version.parent)
+    assert (text.tokenizer, text.chat_template) == (None, None)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"model 'm': '{version / 'tokenizer.json'}': not a tokenizer.json: ")

@@ -87,7 +87,7 @@ def test_load_and_unload(base_url: str) -> None:
 
 
 def test_a_broken_tokenizer_fails_the_load_and_names_the_file(tmp_path: Path) -> None:
-    add_scripted(tmp_path, "broken", CHATML)
+    add_scripted(tmp_path, "broken", CHATML, tokenizer=".")
     file = tmp_path / "broken" / "1" / "tokenizer.json"
     file.write_text('{"model": 3}')
     with ServerProcess("--exit-on-error=false", repository=tmp_path) as server:
