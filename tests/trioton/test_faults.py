@@ -39,7 +39,7 @@ LOCAL = "127.0.0.1"
 # How long anything may take on a machine that is busy with other work.
 PATIENCE = 60.0
 # How long a server may take to end that still has requests; none has when the tests have passed.
-EXIT_SECONDS = 10
+EXIT_SECONDS = 40
 
 MODEL = """
 import numpy as np
@@ -198,6 +198,11 @@ class Running:
         """Until all instances serve, those too that were started anew."""
         url = f"http://{address_text(self.server.addresses['http'])}/v2/health/ready"
         wait_until(lambda: httpx.get(url, timeout=PATIENCE).status_code == 200, lambda: "not ready")
+
+    def wait_answered(self) -> None:
+        """Until nothing counts as in flight: what did so for ever would hold up the server's end."""
+        accepted = self.server.core.accepted
+        wait_until(lambda: not accepted(), lambda: f"in flight: {accepted()}")
 
     def metric(self) -> dict[str, float]:
         """`trioton_callback_failures_total` by its place."""
@@ -707,7 +712,8 @@ SITES = (
     Site("backends.python.backend:PythonBackend.begin", "backend", _BATCH),
     Site("backends.python.batches.batches:Batches._send", "", _BATCH),  # counted where no task waits for the batch
     Site("backends.python.in_loop.loop_batches:LoopBatches._compute", "backend", _BATCH),
-    Site("backends.python.wire.channel:Channel.give", "", _BATCH),  # as above
+    # As above. Behind it the worker answers what nobody has asked for then, which costs what else it has, too.
+    Site("backends.python.wire.channel:Channel.give", "", 2 * _BATCH),
     Site("backends.python.batches.batch_answers:BatchAnswers._executed", "worker", _BATCH),
     Site("backends.python.wire.frames:FrameReader.next_frame", "worker", _BATCH),
     Site("backends.python.batches.open_batches:OpenBatches.close", "", _BATCH),
@@ -774,6 +780,7 @@ def test_a_defect_costs_what_it_meets_and_no_more(
             server.wait_ready()
             load.wait_served(2)
     load.check()
+    server.wait_answered()
     assert fault.fired == times
     most = times * (max(site.costs, 1) if is_behind else site.costs)
     assert len(load.failures) <= most, load.failures

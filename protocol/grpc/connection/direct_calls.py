@@ -158,7 +158,8 @@ class DirectCalls:
         """Implements `direct_infer.ReplySink`."""
         infer = self._infer
         assert infer is not None
-        if self.begun.pop(call.id, None) is None:  # given up
+        if self.begun.pop(call.id, None) is None:
+            infer.close(call)  # its begin has failed behind its submission, or it was given up
             return
         try:
             message = infer.encode(call)

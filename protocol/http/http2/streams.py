@@ -372,8 +372,10 @@ class Http2Streams:
         """The reply of a request is ready."""
         direct = self._direct
         assert direct is not None
-        if self._plain.get(stream.id) is not stream or stream.request is not request:  # given up
-            return
+        if self._plain.get(stream.id) is not stream or stream.request is not request:
+            if request.submitted is not None:  # its begin has failed behind its submission
+                direct.close(request)
+            return  # else it was given up
         del self._plain[stream.id]
         stream.request = None
         reply = direct.reply(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import h2.errors
 import h2.events
@@ -14,10 +15,11 @@ import trio
 import trio.testing
 
 from protocol.access.control import AccessControl
+from protocol.http.direct_infer import DirectInference
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID
 from protocol.limits.request_memory import RequestMemory
 from tests.protocol.access.changing_keys import ChangingKeys
-from tests.protocol.http.conftest import Serve
+from tests.protocol.http.conftest import Serve, only_fast_path
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
 from tests.protocol.http.http2_client import Http2Client
@@ -81,6 +83,29 @@ async def test_trailers_end_a_body(serve: Serve) -> None:
     client.h2.send_headers(stream_id, [("x-checksum", "1")], end_stream=True)
     await client.flush()
     assert (await client.answer(stream_id))[0] == 200
+
+
+@only_fast_path
+async def test_a_defect_behind_the_submission_leaves_nothing_in_flight(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client gets 500, and the request ends when its model answers: the server's end would wait for it."""
+    begin = DirectInference.begin
+
+    def begin_and_raise(*arguments: Any) -> None:
+        begin(*arguments)
+        raise ValueError("a defect")
+
+    core = FakeCore()
+    server = await serve(core)
+    client = await connect(server)
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectInference, "begin", begin_and_raise)
+        assert (await client.answer(await client.start("POST", INFER, TENSOR, sized(TENSOR))))[0] == 500
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert endings(core) == ["answered"]
+    assert server.services.memory.held == 0
+    assert (await client.answer(await client.start("POST", INFER, TENSOR, sized(TENSOR))))[0] == 200
 
 
 async def test_without_a_length_it_takes_a_task(serve: Serve) -> None:
