@@ -32,7 +32,8 @@ class SequencePolicy:
     1. A request is one step of the sequence that its correlation id names, and has a batch size of 1.
     2. The first request of a sequence has the START flag. START for an id that is alive ends the old sequence without
        END: what of it waits runs first, then the new one goes on in the same place.
-    3. With the END flag the id is forgotten at once. The slot is free when that request is handed to the instance.
+    3. With the END flag the id is forgotten at once. The slot is free when that request is handed to the instance; what
+       of the next sequence waits there runs when that one has ended.
     4. A new sequence gets the free slot of the lowest index, of any instance, and keeps it: all its requests run there,
        in order, one at a time. Without a free slot it waits in the backlog, as do the requests that follow; whatever
        slot becomes free goes to the sequence that has been there longest.
@@ -42,7 +43,9 @@ class SequencePolicy:
     7. A request that is abandoned takes the rest of its sequence with it, up to a START; the slot is free at once.
     8. Iterative sequences: a request is a sequence by itself, under an id made here, and START in its first round. It
        has its slot until a round ends it.
+    9. Sequences that have the same id run one after the other: a model may know them by it.
 
+    So an instance may be given a batch while it runs others: no two of them have steps of one sequence, slot or id.
     Every slot that has something to run has offered exactly that to the strategy, so nothing is ever searched for.
     """
 
@@ -75,11 +78,13 @@ class SequencePolicy:
         self._steps: dict[QueuedRequest, Step] = {}
         self._running_count = 0
         self._open: dict[CorrelationId, LiveSequence] = {}
+        # The sequences of each id that are not over, the one whose steps may run first.
+        self._lines: dict[CorrelationId, dict[LiveSequence, None]] = {}
         self._backlog: dict[LiveSequence, None] = {}
         self._deadlines = Deadlines()  # of requests in the backlog
         self._idle_since: dict[LiveSequence, float] = {}  # in this order
         self._slots: dict[Instance, list[Slot]] = {}
-        self._free: list[tuple[int, int, Slot]] = []  # a heap; slots of lost instances are skipped when they come up
+        self._free: list[tuple[int, int, Slot]] = []  # a heap
         self._slot_numbers = count()
 
     @property
@@ -93,6 +98,9 @@ class SequencePolicy:
         return len(self._open)
 
     def add_instance(self, instance: Instance) -> None:
+        """Give sequences slots on an instance; nothing for one that is known."""
+        if instance in self._slots:
+            return
         self._strategy.add_instance(instance)
         self._slots[instance] = [Slot(instance, index) for index in range(self._strategy.slots_per_instance)]
         for slot in self._slots[instance]:
@@ -101,10 +109,14 @@ class SequencePolicy:
     def remove_instance(self, instance: Instance) -> list[QueuedRequest]:
         """The sequences on an instance that is lost are over: what of them waits comes back. What runs does not."""
         waiting: list[QueuedRequest] = []
-        for slot in self._slots.pop(instance, ()):
-            if slot.sequence is not None:
-                waiting += self._drop(slot.sequence)
-        self._strategy.remove_instance(instance)
+        slots = self._slots.pop(instance, None)
+        if slots is not None:  # it is not known to be lost already
+            for slot in slots:
+                if slot.sequence is not None:
+                    waiting += self._drop(slot.sequence)
+            self._strategy.remove_instance(instance)
+            self._free = [each for each in self._free if each[2].instance != instance]
+            heapq.heapify(self._free)
         return waiting
 
     def continues(self, request: InferenceRequest) -> bool:
@@ -166,6 +178,7 @@ class SequencePolicy:
             self._offer(sequence)
         else:  # then it is closed, as no START was left
             self._leave(sequence)
+            self._pass_turn(sequence)
         return [gone.item for gone in steps[start:end] if gone is not step]
 
     def take_expired(self, now: float) -> list[QueuedRequest]:
@@ -183,8 +196,10 @@ class SequencePolicy:
         return expired
 
     def next_batch(self, instance: Instance, now: float) -> tuple[Rows, FlushReason | None] | None:
-        """What an idle instance is to run at once: steps, and None for rows without a request. Each must be finished
-        (`finish`). None for nothing now."""
+        """What an instance that can take a batch is to run at once: steps, and None for rows without a request. Each
+        must be finished (`finish`). None for nothing now."""
+        if instance not in self._slots:
+            return None
         found = self._strategy.next_batch(instance, now)
         if found is not None:
             for step in found[0]:
@@ -197,6 +212,9 @@ class SequencePolicy:
         it now waits here for its next round, False if it has been given up meanwhile."""
         sequence = step.sequence
         sequence.running = None
+        slot, step.slot = step.slot, None
+        assert slot is not None
+        slot.running = None
         self._running_count -= 1
         if is_rescheduled and sequence.slot is not None:
             step.is_start = False
@@ -206,20 +224,23 @@ class SequencePolicy:
         del self._steps[step.item]
         if self.is_iterative:
             self._close(sequence)
-        if sequence.slot is None:
-            return False
-        if sequence.waiting:
-            self._offer(sequence)
-        elif not sequence.is_open:
-            self._leave(sequence)
-        else:
-            self._idle_since[sequence] = now
+        if sequence.slot is not None:
+            if sequence.waiting:
+                self._offer(sequence)
+            elif not sequence.is_open:
+                self._leave(sequence)
+            else:
+                self._idle_since[sequence] = now
+        if slot.sequence is not None:  # perhaps it has moved in meanwhile
+            self._offer(slot.sequence)
+        self._pass_turn(sequence)
         return False
 
     def wake_at(self, idle: Iterable[Instance]) -> float:
         """When `take_expired`, or `next_batch` for one of the idle instances, may answer differently though nothing
         else has happened; `math.inf` for never."""
-        wake_at = min(map(self._strategy.wake_at, idle), default=math.inf)
+        known = (instance for instance in idle if instance in self._slots)
+        wake_at = min(map(self._strategy.wake_at, known), default=math.inf)
         for since in self._idle_since.values():
             wake_at = min(wake_at, since + self._idle_seconds)
             break
@@ -251,6 +272,7 @@ class SequencePolicy:
                     "first request of the sequence"
                 )
             sequence = self._open[id] = LiveSequence(id)
+            self._lines.setdefault(id, {})[sequence] = None
         elif request.sequence_start:
             logger.warning(
                 "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
@@ -283,11 +305,7 @@ class SequencePolicy:
             self._deadlines.set(step.item, now + timeout / 1e6)
 
     def _take_free_slot(self) -> Slot | None:
-        while self._free:
-            slot = heapq.heappop(self._free)[2]
-            if slot.instance in self._slots:
-                return slot
-        return None
+        return heapq.heappop(self._free)[2] if self._free else None
 
     def _settle(self, sequence: LiveSequence, slot: Slot) -> None:
         slot.sequence = sequence
@@ -308,8 +326,11 @@ class SequencePolicy:
             self._deadlines.discard(step.item)
 
     def _offer(self, sequence: LiveSequence) -> None:
-        """Offer the strategy the next step of a sequence, if it has a slot and nothing of it runs."""
-        if sequence.slot is None or sequence.running is not None or sequence.is_offered:
+        """Offer the strategy the next step of a sequence, if it has a slot, nothing of it runs and nothing is before it
+        there or under its id."""
+        if sequence.slot is None or sequence.running is not None or sequence.is_offered or not sequence.waiting:
+            return
+        if sequence.slot.running is not None or not (self.is_iterative or self._has_turn(sequence)):
             return
         step = sequence.waiting[0]
         states = self._key_of_states(step)
@@ -318,6 +339,22 @@ class SequencePolicy:
         self._strategy.offer(step)
         if self._on_offered is not None and step.first_started is None:
             self._on_offered(step.item)
+
+    def _has_turn(self, sequence: LiveSequence) -> bool:
+        return next(iter(self._lines[sequence.id])) is sequence
+
+    def _pass_turn(self, sequence: LiveSequence) -> None:
+        """If a sequence is over, the next one of the same id may run."""
+        if sequence.is_open or sequence.waiting or sequence.running is not None:
+            return
+        line = self._lines.get(sequence.id, {})
+        if sequence not in line:
+            return
+        del line[sequence]
+        if line:
+            self._offer(next(iter(line)))
+        else:
+            del self._lines[sequence.id]
 
     def _retract(self, sequence: LiveSequence) -> None:
         if sequence.is_offered:
@@ -329,6 +366,9 @@ class SequencePolicy:
         sequence.waiting.popleft()
         sequence.is_offered = False
         sequence.running = step
+        slot = step.slot = sequence.slot
+        assert slot is not None
+        slot.running = step
         self._running_count += 1
         if step.first_started is None:
             step.first_started = now
@@ -363,6 +403,7 @@ class SequencePolicy:
             self._forget(step)
         sequence.waiting.clear()
         self._leave(sequence)
+        self._pass_turn(sequence)
         return waiting
 
     def _forget(self, step: Step) -> None:

@@ -20,11 +20,15 @@ Instance: TypeAlias = Hashable
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """A sequence's place on an instance. For the strategy `direct`, `index` is also its row in every batch."""
+    """A sequence's place on an instance. For the strategy `direct`, `index` is also its row in every batch.
+
+    `running` is the step that runs there. It may be the last one of a sequence that has left the slot to another.
+    """
 
     instance: Instance
     index: int
     sequence: LiveSequence | None = None
+    running: Step | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +55,8 @@ class Step:
 
     `request` and `shape_key` are as they came. `item.request` is what runs: with the tensors that the batcher adds.
     `states` are those that it has got, for a stream that fails. `first_started` is when its first round was handed
-    over, `first_response` when a decoupled model's first response left, both in seconds of Trio's clock.
+    over, `first_response` when a decoupled model's first response left, both in seconds of Trio's clock. `slot` is
+    where it runs.
     """
 
     sequence: LiveSequence
@@ -61,5 +66,6 @@ class Step:
     is_start: bool
     is_end: bool
     states: tuple[Tensor, ...] = ()
+    slot: Slot | None = None
     first_started: float | None = None
     first_response: float | None = None

@@ -37,8 +37,8 @@ class SequenceStrategy(Protocol):
         """Take an offered step back; it will not run."""
 
     def next_batch(self, instance: Instance, now: float) -> tuple[Rows, FlushReason | None] | None:
-        """What the instance, which is idle, is to run at once; None for nothing now. The reason is None where nothing
-        is batched by a rule that has reasons."""
+        """What the instance, which can take a batch, is to run at once; None for nothing now. The reason is None where
+        nothing is batched by a rule that has reasons."""
 
     def wake_at(self, instance: Instance) -> float:
         """When `next_batch` may answer differently though nothing else has happened; `math.inf` for never."""
@@ -49,10 +49,10 @@ class DirectStrategy:
 
     1. An instance has `max_batch_size` slots (1 for a model without batching).
     2. A batch has the next step of every slot. A slot below the highest one with a step, but without a step itself,
-       is a row without a request: the model is told so by the control READY.
+       is a row without a request: the model is told so by the control READY. So is one whose step another batch runs.
     3. Only steps of one shape run together, that of the step that has waited longest; the others are rows without a
        request, this time. (Triton takes the lowest slot's, which can starve the others.)
-    4. A batch goes as soon as its instance is idle; if both `max_queue_delay_microseconds` and
+    4. A batch goes as soon as its instance can take one; if both `max_queue_delay_microseconds` and
        `minimum_slot_utilization` are set, only when that share of the slots has a step, or the step that has waited
        longest is as old as the delay, or the latest step has another shape (as in `DynamicBatchingPolicy`).
     """

@@ -10,7 +10,7 @@ import trio
 from actors.mail.messages import QueuedRequest, ShapeKey
 from actors.mail.reply_slot import Reply
 from actors.scheduling.sequence.policy import SequencePolicy
-from actors.scheduling.sequence.records import Step
+from actors.scheduling.sequence.strategy import Rows
 from protocol.datatypes import DataType
 from protocol.messages import InferenceRequest
 from repository.model_config import (
@@ -103,11 +103,11 @@ class Caller:
 
 
 class Instances:
-    """A policy and its instances: runs batches by hand. Requests are known by their ids."""
+    """A policy and its instances: runs batches by hand, also several at once. Requests are known by their ids."""
 
     def __init__(self, policy: SequencePolicy, *names: str) -> None:
         self.policy = policy
-        self._running: dict[str, list[Step | None]] = {}
+        self._running: dict[str, list[Rows]] = {}
         for name in names:
             policy.add_instance(name)
 
@@ -116,11 +116,12 @@ class Instances:
         found = self.policy.next_batch(name, now)
         if found is None:
             return None
-        self._running[name] = list(found[0])
+        self._running.setdefault(name, []).append(found[0])
         return [None if step is None else step.item.request.id for step in found[0]]
 
     def end(self, name: str = "a", *, now: float = 0.0, again: Sequence[str] = ()) -> None:
-        for step in self._running.pop(name):
+        """End the batch that was begun first."""
+        for step in self._running[name].pop(0):
             if step is not None:
                 self.policy.finish(step, now, is_rescheduled=step.item.request.id in again)
 

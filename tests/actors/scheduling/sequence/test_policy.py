@@ -117,7 +117,7 @@ def test_an_id_can_start_anew_while_its_end_still_waits() -> None:
     add(on, "first", 1, start=START)
     add(on, "first end", 1, end=END)
     add(on, "second", 1, start=START)
-    assert on.batches() == [["first", "second"], ["first end"]]
+    assert on.batches() == [["first"], ["first end"], [None, "second"]], "a model may know sequences by their ids"
 
 
 def test_the_backlog_moves_in_order_and_with_all_its_requests() -> None:
@@ -383,3 +383,100 @@ def test_an_iterative_request_is_never_idle() -> None:
     on.end(now=0.0, again=["one"])
     assert on.policy.take_expired(100.0) == []
     assert on.begin(now=100.0) == ["one"]
+
+
+def test_an_instance_can_run_steps_of_several_sequences_at_once() -> None:
+    """Each keeps its row, and what another batch runs is none of this one's."""
+    on = instances(max_batch_size=3)
+    add(on, "a", 1, start=START)
+    assert on.begin() == ["a"]
+    add(on, "a2", 1)
+    add(on, "b", 2, start=START)
+    add(on, "c", 3, start=START)
+    assert on.begin() == [None, "b", "c"]
+    add(on, "c2", 3)
+    assert on.begin() is None, "one step of a sequence at a time"
+    on.end()
+    assert on.begin() == ["a2"]
+    on.end()
+    assert on.begin() == [None, None, "c2"]
+
+
+def test_oldest_runs_steps_of_several_sequences_at_once() -> None:
+    on = instances(max_batch_size=2, oldest=StrategyOldest(max_candidate_sequences=3))
+    for id in (1, 2, 3):
+        add(on, f"{id}", id, start=START)
+        add(on, f"{id} end", id, end=END)
+    assert on.begin() == ["1", "2"]
+    assert on.begin() == ["3"]
+    assert on.begin() is None
+    on.end()
+    assert on.begin() == ["1 end", "2 end"]
+    assert on.begin() is None
+
+
+@pytest.mark.parametrize("oldest", [None, StrategyOldest(max_candidate_sequences=1)], ids=["direct", "oldest"])
+def test_whoever_moves_into_a_slot_waits_for_the_step_that_still_runs_there(oldest: StrategyOldest | None) -> None:
+    on = instances(max_batch_size=1, oldest=oldest)
+    add(on, "old", 1, start=START, end=END)
+    add(on, "new", 2, start=START)
+    assert on.begin() == ["old"]
+    assert on.begin() is None
+    on.end()
+    assert on.begin() == ["new"]
+
+
+def test_whoever_follows_a_caller_that_has_gone_waits_for_the_step_that_still_runs() -> None:
+    """Also where it is the same client, which begins anew: a model may know sequences by their rows or by their ids."""
+    on = instances(max_batch_size=2)
+    add(on, "other", 1, start=START)
+    gone = add(on, "gone", 2, start=START)
+    assert on.begin() == ["other", "gone"]
+    assert on.policy.abandon(gone) == []
+    add(on, "anew", 2, start=START)
+    add(on, "other end", 1, end=END)
+    assert on.begin() is None
+    on.end()
+    assert on.begin() == ["other end", "anew"]
+
+
+def test_an_id_that_starts_anew_elsewhere_waits_for_all_that_its_last_sequence_has() -> None:
+    on = instances("a", "b", max_batch_size=1)
+    add(on, "first", 1, start=START)
+    add(on, "first end", 1, end=END)
+    add(on, "second", 1, start=START, end=END)
+    add(on, "third", 1, start=START)
+    assert on.begin("a") == ["first"]
+    assert on.begin("b") is None
+    on.end("a")
+    assert on.begin("a") == ["first end"]
+    assert on.begin("b") is None
+    on.end("a")
+    assert on.begin("b") == ["second"]
+    assert on.begin("a") is None
+    on.end("b")
+    assert on.begin("a") == ["third"]
+
+
+def test_an_id_that_starts_anew_does_not_wait_for_what_was_lost() -> None:
+    on = instances("a", "b", max_batch_size=1)
+    first = add(on, "first", 1, start=START, end=END)
+    add(on, "second", 1, start=START)
+    assert on.policy.remove_instance("a") == [first]
+    assert on.begin("b") == ["second"]
+
+
+def test_a_lost_instance_has_no_batches_and_may_come_back() -> None:
+    on = instances("a", max_batch_size=1)
+    add(on, "lost", 1, start=START)
+    assert on.begin() == ["lost"]
+    assert on.policy.remove_instance("a") == []
+    assert on.policy.remove_instance("a") == []
+    add(on, "waits", 2, start=START)
+    assert on.begin() is None
+    assert on.policy.wake_at(["a"]) == math.inf
+    on.end()
+    on.policy.add_instance("a")
+    on.policy.add_instance("a")
+    add(on, "too many", 3, start=START)
+    assert on.batches() == [["waits"]], "it has one slot"

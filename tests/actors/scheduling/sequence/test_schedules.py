@@ -6,8 +6,10 @@ instances that come and go, in any order.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -28,6 +30,7 @@ IDLE_SECONDS = IDLE_MICROSECONDS / 1e6
 class Life:
     """One sequence from its START on, as its client sees it."""
 
+    id: int | str
     added: list[QueuedRequest] = field(default_factory=list)
     finished: list[QueuedRequest] = field(default_factory=list)
     slot: Slot | None = None
@@ -44,13 +47,13 @@ class Simulation:
         self.is_direct = self.config.sequence_batching is not None and self.config.sequence_batching.oldest is None
         self.now = 0.0
         self.instances: list[Instance] = []
-        self.running: dict[Instance, list[Step | None]] = {}
+        self.running: list[tuple[Instance, list[Step | None]]] = []
+        self.most_batches = self.random.choice([1, 1, 2, 4])  # of an instance at once
         self.open: dict[int | str, Life] = {}
         self.lives: dict[QueuedRequest, Life] = {}
         # Where every accepted request ends: exactly one of them.
         self.over: dict[QueuedRequest, str] = {}
         self.rounds: dict[QueuedRequest, int] = {}
-        self.instance_count = 0
         for _ in range(self.random.randint(1, 3)):
             self.gain_instance()
 
@@ -101,7 +104,7 @@ class Simulation:
         self.policy.add(item, self.now)
         if is_start or is_iterative:
             old = self.open.get(id)
-            life = self.open[id] = Life()
+            life = self.open[id] = Life(id)
             if old is not None and not is_iterative:
                 life.slot = old.slot if self._goes_on(old) else None
         life = self.open[id]
@@ -140,8 +143,7 @@ class Simulation:
 
     def gain_instance(self) -> None:
         if len(self.instances) < 3:
-            self.instance_count += 1
-            name = f"i{self.instance_count}"
+            name = self.random.choice([name for name in ("i1", "i2", "i3") if name not in self.instances])  # or again
             self.instances.append(name)
             self.policy.add_instance(name)
 
@@ -154,15 +156,15 @@ class Simulation:
             self.settle(item, "lost")
             self.lives[item].is_broken = True
             self._forget(self.lives[item])
-        if instance in self.running:
-            self._finish(instance)
+        for place in reversed([place for place, (each, _) in enumerate(self.running) if each == instance]):
+            self._finish(place)
 
     def begin(self) -> None:
         for instance in self.idle():
             found = self.policy.next_batch(instance, self.now)
             if found is not None:
                 self.check(instance, list(found[0]))
-                self.running[instance] = list(found[0])
+                self.running.append((instance, list(found[0])))
 
     def check(self, instance: Instance, rows: list[Step | None]) -> None:
         steps = [step for step in rows if step is not None]
@@ -183,6 +185,13 @@ class Simulation:
         assert item not in self.over
         assert not self._is_running(item)
         assert not any(self._is_running(other) for other in life.added), "one step of a sequence at a time"
+        if not self.policy.is_iterative:
+            older = itertools.takewhile(lambda other: other is not item, self.lives)
+            before = [other for other in older if self.lives[other].id == life.id]
+            assert all(other in self.over for other in before), "sequences of one id run one after the other"
+        if self.is_direct:
+            rows = [rows for each, rows in self.running if each == instance]
+            assert all(len(each) <= row or each[row] is None for each in rows), "a row is one sequence's at a time"
         waiting = [other for other in life.added if other not in self.over]
         assert waiting[0] is item, "requests of a sequence run in order"
         assert step.is_start is (item is life.added[0] and not self.rounds.get(item, 0))
@@ -193,10 +202,10 @@ class Simulation:
 
     def end(self) -> None:
         if self.running:
-            self._finish(self.random.choice(list(self.running)))
+            self._finish(self.random.randrange(len(self.running)))
 
-    def _finish(self, instance: Instance) -> None:
-        for step in self.running.pop(instance):
+    def _finish(self, place: int) -> None:
+        for step in self.running.pop(place)[1]:
             if step is None:
                 continue
             item = step.item
@@ -210,10 +219,12 @@ class Simulation:
             self.lives[item].finished.append(item)
 
     def idle(self) -> list[Instance]:
-        return [instance for instance in self.instances if instance not in self.running]
+        """Those that can take a batch."""
+        taken = Counter(instance for instance, _ in self.running)
+        return [instance for instance in self.instances if taken[instance] < self.most_batches]
 
     def _is_running(self, item: QueuedRequest) -> bool:
-        return any(step is not None and step.item is item for rows in self.running.values() for step in rows)
+        return any(step is not None and step.item is item for _, rows in self.running for step in rows)
 
     # Time
 
