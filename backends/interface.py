@@ -347,6 +347,13 @@ class Backend(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no decoupled models")
 
+    async def execute_decoupled_overlapping(
+        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder], free: Callable[[], None]
+    ) -> BatchTiming:
+        """As `execute_decoupled`, for an instance with `can_overlap`. That of a model with sequences returns when the
+        batch's steps have ended; `free` is called when the instance can take a batch of others before that."""
+        return await self.execute_decoupled(requests, responders)
+
     async def wait_died(self) -> None:
         """Sleep until the instance has died by itself, then return. The default never returns."""
         await trio.sleep_forever()

@@ -78,11 +78,21 @@ class PaddedBackend(Backend):
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
     ) -> BatchTiming:
-        trimming = [
+        return await self._backend.execute_decoupled(self._pad(requests), self._trimming(requests, responders))
+
+    async def execute_decoupled_overlapping(
+        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder], free: Callable[[], None]
+    ) -> BatchTiming:
+        trimming = self._trimming(requests, responders)
+        return await self._backend.execute_decoupled_overlapping(self._pad(requests), trimming, free)
+
+    def _trimming(
+        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
+    ) -> Sequence[_TrimmingResponder]:
+        return [
             _TrimmingResponder(request, responder, self._padding, self._given)
             for request, responder in zip(requests, responders, strict=True)
         ]
-        return await self._backend.execute_decoupled(self._pad(requests), trimming)
 
     def cancel(self, request: InferenceRequest) -> None:
         given = self._given.get(request)

@@ -44,7 +44,11 @@ class DecoupledRunner(BatchRunner):
             item.watcher = watcher
         self.executing += 1
         try:
-            timing = await self.backend.execute_decoupled([item.request for item in batch], streams)
+            requests = [item.request for item in batch]
+            if free is not None and self.backend.can_overlap:
+                timing = await self.backend.execute_decoupled_overlapping(requests, streams, free)
+            else:
+                timing = await self.backend.execute_decoupled(requests, streams)
             self.has_worked = True
         except Exception as error:
             _close(streams, self.as_reply(error))
@@ -57,7 +61,7 @@ class DecoupledRunner(BatchRunner):
             running = [stream.item for stream in streams if stream in self._streams]
             end_compute(traces_of(running), timing, has_answers=False)
             is_alive = self.slot_ended(slot)
-            self.report(BatchDone(slot.address, message, batch, None, started, timing, is_alive=is_alive))
+            self.report(BatchDone(slot.address, message, batch, None, started, timing, is_alive, self.has_died))
 
     def close_streams(self, error: ServerError) -> None:
         _close(self._streams, error)

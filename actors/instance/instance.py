@@ -138,7 +138,8 @@ class ModelInstance:
 
     def _free(self, slot: BatchSlot) -> None:
         """The backend can take a batch beside that of a slot: open another slot, and close this one with its batch."""
-        if slot not in self._freed and self._nursery is not None:
+        is_going = self._runner.has_died or slot.is_closed
+        if slot not in self._freed and self._nursery is not None and not is_going:
             self._freed.add(slot)
             try:
                 self._open_slot(self._nursery)

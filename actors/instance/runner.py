@@ -232,7 +232,8 @@ class BatchRunner:
         for item in batch:
             item.watcher = None  # it refers to the batch, and would keep all tensors until it is collected
         is_alive = self.slot_ended(slot)
-        self.report(BatchDone(slot.address, running.message, batch, replies, started, timing, is_alive=is_alive))
+        message, has_died = running.message, self.has_died
+        self.report(BatchDone(slot.address, message, batch, replies, started, timing, is_alive, has_died))
 
     def _failure(self, result: BatchResult | Exception, size: int) -> Exception:
         if isinstance(result, Exception):

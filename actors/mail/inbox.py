@@ -26,6 +26,10 @@ class Inbox(Wakeup, Generic[T]):
         self._messages: deque[T] = deque()
         self._is_closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def send_nowait(self, message: T) -> None:
         """Raises trio.BrokenResourceError once it is closed."""
         if self._is_closed:

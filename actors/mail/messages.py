@@ -85,8 +85,9 @@ class BatchInbox(Protocol):
 
 
 class InstanceAddress(msgspec.Struct, frozen=True, eq=False):
-    """The address of a loaded model instance. It has at most the batch that it runs and the next, so its `inbox` is
-    never full. `prefetch` makes it take the next one while it runs one; None where that waits in the inbox."""
+    """The address of a loaded model instance; one that runs several batches at once has one for each, all with its
+    `name`. It has at most the batch that it runs and the next, so its `inbox` is never full. `prefetch` makes it take
+    the next one while it runs one; None where that waits in the inbox."""
 
     name: str
     inbox: BatchInbox
@@ -112,7 +113,7 @@ class InstanceReady(msgspec.Struct, frozen=True):
 
 
 class InstanceGone(msgspec.Struct, frozen=True):
-    """To a scheduler: this instance is gone and takes no more batches."""
+    """To a scheduler: this instance is gone and takes no more batches. Sent for each of its addresses."""
 
     instance: InstanceAddress
 
@@ -129,9 +130,9 @@ class RemoveInstance(msgspec.Struct, frozen=True):
 
 class BatchDone(msgspec.Struct, frozen=True):
     """To a scheduler: the instance has run what it was `given`, less those whose callers had gone, and is idle or
-    (`is_alive` false) takes no more. `timing` is None where the batch as a whole failed; `started` is when the instance
-    took it, in seconds of Trio's clock. A decoupled model's requests are answered by their streams, and `replies` is
-    None."""
+    (`is_alive` false) takes no more by this address: it has another one, or (`has_died`) is gone. `timing` is None
+    where the batch as a whole failed; `started` is when the instance took it, in seconds of Trio's clock. A decoupled
+    model's requests are answered by their streams, and `replies` is None."""
 
     instance: InstanceAddress
     given: Execute
@@ -140,6 +141,7 @@ class BatchDone(msgspec.Struct, frozen=True):
     started: float
     timing: BatchTiming | None
     is_alive: bool = True
+    has_died: bool = False
 
 
 class StreamEnded(msgspec.Struct, frozen=True):

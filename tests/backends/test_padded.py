@@ -63,6 +63,12 @@ class Telling(Backend):
         free()
         return await self.execute(requests)
 
+    async def execute_decoupled_overlapping(
+        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder], free: Callable[[], None]
+    ) -> BatchTiming:
+        free()
+        return await self.execute_decoupled(requests, responders)
+
     def cancel(self, request: InferenceRequest) -> None:
         self.life.append(f"cancel {request.inputs[0].shape}")
 
@@ -196,9 +202,12 @@ async def test_the_backend_is_told_to_cancel_the_request_that_it_was_given() -> 
     result = await backend.execute_overlapping([request], lambda: backend.cancel(request))
     assert answer(result.responses[0])["Y"].tolist() == [[1, 2]]
     assert inner.life == ["cancel (1, 4)"]
-    await backend.execute_decoupled([request], [Notes()])
+    notes = Notes()
+    await backend.execute_decoupled_overlapping([request], [notes], lambda: backend.cancel(request))
+    assert [answer(response)["Y"].tolist() for response in notes.responses] == [[[1, 2]], [[1, 2]]]
+    assert inner.life == ["cancel (1, 4)"] * 2
     backend.cancel(request)
-    assert inner.life == ["cancel (1, 4)"]
+    assert inner.life == ["cancel (1, 4)"] * 2
 
 
 async def test_its_life_is_that_of_the_backend_in_it() -> None:

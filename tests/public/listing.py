@@ -31,7 +31,7 @@ NOT_PUBLIC: dict[str, Collection[str]] = {
     "ArrayBackend": {"batch_rule", "device_stream"},
     "AsyncModel": {""},
     "Backend": {
-        *("attend", "begin", "can_overlap", "execute_overlapping"),  # provisional
+        *("attend", "begin", "can_overlap", "execute_overlapping", "execute_decoupled_overlapping"),  # provisional
         *("takes_device_tensors", "takes_shared_tensors"),
     },
     "InferenceRequest": {

@@ -4,6 +4,9 @@ Flow: core → model → [sequence batcher] → model instance → [sequence bat
 Used for models with `sequence_batching`; started and owned by the model actor. Its rules are in
 `actors.scheduling.sequence.policy`, the tensors that it adds to requests in `actors.scheduling.sequence.tensors`. A
 request that is cancelled takes the rest of its sequence with it; an instance that dies, all of its sequences.
+
+An instance has an address for each batch that it runs at once (`actors.instance.slot`), and at most one of them is
+idle. The policy knows instances by their names: a sequence stays on one, whatever address its steps go to.
 """
 
 from __future__ import annotations
@@ -104,18 +107,21 @@ class SequenceBatcher(SchedulerLoop):
     _unended: dict[QueuedRequest, InstanceAddress] = field(default_factory=dict)
     # All that have neither been answered nor abandoned: known here too, so that none is lost when the policy fails.
     _accepted: set[QueuedRequest] = field(default_factory=set)
-    # Instances that run a batch of before the policy failed, and are none of the new one's yet.
+    # Those that run a batch of before the policy failed. Until that ends, the new one does not know their instance.
     _outdated: set[InstanceAddress] = field(default_factory=set)
 
     def _flush(self, now: float) -> float:
         self._give_up_expired(now)
         self._assign(now)
         if self._live or not self.policy.waiting:
-            return self.policy.wake_at(self._idle)
+            return self._next_wake()
         if self._is_held():
-            return min(self.policy.wake_at(self._idle), self._held_until)
+            return min(self._next_wake(), self._held_until)
         self._fail(self.policy.clear(), self._no_instance())  # the restart has taken too long
-        return self.policy.wake_at(self._idle)
+        return self._next_wake()
+
+    def _next_wake(self) -> float:
+        return self.policy.wake_at(instance.name for instance in self._idle)
 
     def _has_running(self) -> bool:
         return bool(self._running or self._streaming or (self._lets_sequences_end and self.policy.open_count))
@@ -130,8 +136,7 @@ class SequenceBatcher(SchedulerLoop):
                 self._end_stream(message)
             case InstanceReady(instance):
                 self._live.add(instance)
-                self._idle[instance] = None
-                self.policy.add_instance(instance)
+                self._rest(instance)
             case InstanceGone(instance):
                 self._lose(instance)
             case RestartDelayed():
@@ -177,7 +182,7 @@ class SequenceBatcher(SchedulerLoop):
         for instance in tuple(self._idle):
             if instance not in self._idle:  # a batch that ended within the call has brought it another one
                 continue
-            found = self.policy.next_batch(instance, now)
+            found = self.policy.next_batch(instance.name, now)
             if found is None:
                 continue
             rows, reason = found
@@ -195,8 +200,9 @@ class SequenceBatcher(SchedulerLoop):
                 instance.inbox.send_nowait(Execute(batch, keeps_rows=True))
             except Exception as error:
                 self._note(error, f"instance '{instance.name}' could not be given a batch, and is started anew")
-                instance.inbox.close()
-                self._lose(instance)
+                for address in self._addresses(instance):
+                    address.inbox.close()
+                    self._lose(address)
 
     def _dressed(self, rows: Rows) -> Sequence[QueuedRequest]:
         """The batch for an instance: the requests with what the model is told beside them, and requests for nobody."""
@@ -222,10 +228,7 @@ class SequenceBatcher(SchedulerLoop):
         if rows is None:  # given up with its instance, or when the policy failed
             self._take_up(done)
             return (), ()
-        if done.is_alive:
-            self._idle[done.instance] = None
-        else:  # before its slots become free, so that nobody moves in
-            self._lose(done.instance)
+        self._note_end(done)  # before slots become free, so that nobody moves in where an instance has died
         if done.replies is None:
             self._finish_round(done, _real(rows), now)
             return (), ()
@@ -235,12 +238,31 @@ class SequenceBatcher(SchedulerLoop):
     def _take_up(self, done: BatchDone) -> None:
         """Add an instance to the new policy once it has ended what it ran when the old one failed."""
         if done.instance in self._outdated:
-            if done.is_alive:
-                self._outdated.discard(done.instance)
-                self._idle[done.instance] = None
-                self.policy.add_instance(done.instance)
-            else:
-                self._lose(done.instance)
+            self._outdated.discard(done.instance)
+            self._note_end(done)
+
+    def _note_end(self, done: BatchDone) -> None:
+        """A batch has ended, and with it perhaps the address, or all of the instance."""
+        if done.has_died:
+            self._lose(done.instance)
+        elif done.is_alive:
+            self._rest(done.instance)
+        else:
+            self._end_life(done.instance)
+            self._let_in(done.instance)
+
+    def _rest(self, instance: InstanceAddress) -> None:
+        self._idle[instance] = None
+        self._let_in(instance)
+
+    def _let_in(self, instance: InstanceAddress) -> None:
+        """Let an instance have sequences, if it runs nothing of before the policy failed."""
+        if not any(each.name == instance.name for each in self._outdated):
+            self.policy.add_instance(instance.name)
+
+    def _addresses(self, instance: InstanceAddress) -> list[InstanceAddress]:
+        """All of an instance."""
+        return [each for each in self._live if each.name == instance.name]
 
     def _count(self, done: BatchDone, now: float) -> None:
         """Its rows were counted one by one."""
@@ -342,16 +364,13 @@ class SequenceBatcher(SchedulerLoop):
             self.statistics.count_execution(done.timing, requests, batch_size=requests)
 
     def _lose(self, instance: InstanceAddress) -> None:
-        """An instance takes no more batches: its sequences are over."""
+        """An instance takes no more batches: its sequences are over. What its other addresses have ends with those."""
         if instance not in self._live:
             return
         self._end_life(instance)
         self._idle.pop(instance, None)
-        if instance in self._outdated:  # what it had was failed with the policy
-            self._outdated.discard(instance)
-            self._fail_if_none_left()
-            return
-        waiting = self.policy.remove_instance(instance)
+        self._outdated.discard(instance)  # what it had was failed with the policy
+        waiting = self.policy.remove_instance(instance.name)
         unseen = _real(self._running.pop(instance, ()))  # handed over in the moment in which it died
         for step in unseen:
             self.policy.finish(step, trio.current_time())
@@ -377,8 +396,7 @@ class SequenceBatcher(SchedulerLoop):
         self._rescheduled.clear()
         self.policy = self.policy.renewed()
         for instance in self._live - self._outdated:
-            self._idle[instance] = None
-            self.policy.add_instance(instance)
+            self._rest(instance)
         left, self._accepted = self._accepted, set()
         self._fail(sorted(left, key=attrgetter("arrival")), error)
 
@@ -388,11 +406,12 @@ class SequenceBatcher(SchedulerLoop):
         self._fail(rest, Cancelled("an earlier request of the sequence was cancelled"), FailureReason.CANCELED)
 
     def _forget(self, instance: InstanceAddress, ended: Execute | None = None) -> None:
-        instance.inbox.close()
-        self._live.discard(instance)
-        self._idle.pop(instance, None)
-        self._running.pop(instance, None)
-        self._outdated.discard(instance)
+        for address in {*self._addresses(instance), instance}:
+            address.inbox.close()
+            self._live.discard(address)
+            self._idle.pop(address, None)
+            self._running.pop(address, None)
+            self._outdated.discard(address)
         self._renew()
 
     def _fail(

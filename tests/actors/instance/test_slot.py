@@ -186,6 +186,28 @@ async def test_a_death_ends_the_instance(nursery: trio.Nursery) -> None:
     address.send_nowait(Drain())
 
 
+async def test_an_instance_that_is_dying_takes_no_batch_beside(nursery: trio.Nursery) -> None:
+    backend = beginning()
+    actor, address = await start(nursery, backend)
+    first, second = await submit(address, "a", "b")
+    one = backend.begun[0].free
+    assert one is not None
+    one()
+    await wait_all_tasks_blocked()
+    backend.begun[0].end(InstanceDied("gone"))
+    assert error(first).message == "gone"
+    another = backend.begun[1].free
+    assert another is not None
+    another()
+    late = Caller(id="c")
+    address.send_nowait(Submit(late.item))
+    await wait_all_tasks_blocked()
+    assert isinstance(error(second), Unavailable)
+    assert isinstance(error(late), Unavailable)
+    assert (actor.live_count, len(backend.begun)) == (0, 2)
+    address.send_nowait(Drain())
+
+
 async def test_stopped_the_instance_answers_what_it_has_begun_and_hears_no_more_of_it() -> None:
     backend = beginning()
     actor = build_scheduler(CONFIG, VersionStatistics(), can_run_ahead=False)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,16 +56,20 @@ class Schedule:
     """One model, its callers and its troubles, all from one seed."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.rng = rng = random.Random(seed)
         self.is_decoupled = rng.random() < 0.5
         self.is_iterative = rng.random() < 0.3
         self.can_die = rng.random() < 0.2
         self.is_holding = rng.random() < 0.5  # its instances keep their states themselves
         self.begins = rng.random() < 0.5  # its backend begins batches by a call
+        self.overlaps = rng.random() < 0.5  # and takes others meanwhile
+        self.most_at_once = 0
+        self.clashes: list[tuple[list[str], list[str]]] = []
         self.plans: dict[str, list[int | None]] = {}
         self.rounds: Counter[str] = Counter()
         self.lives: list[list[Call]] = []  # each from a START on
-        is_direct = rng.random() < 0.5
+        self.is_direct = is_direct = rng.random() < 0.5
         self.config = replace(
             config(
                 max_batch_size=rng.choice([0, 1, 3]) if is_direct else rng.choice([1, 3]),
@@ -101,6 +106,11 @@ class Schedule:
 
             made = []  # noqa: RUF012 (of this class alone)
             can_be_decoupled = True
+            can_overlap = schedule.overlaps
+
+            def __init__(self, spec: InstanceSpec) -> None:
+                super().__init__(spec)
+                self.running: list[Sequence[InferenceRequest]] = []
 
             def begin(
                 self,
@@ -113,11 +123,63 @@ class Schedule:
                     return None
                 if schedule.rng.random() < 0.5:
                     return self.compute(requests)
-                return self.begin_in_task(requests, done)
+                assert self.tasks is not None
+                self.tasks.start_soon(self.end_later, requests, done, free)
+                return STARTED
+
+            async def end_later(
+                self,
+                requests: Sequence[InferenceRequest],
+                done: Callable[[BatchResult | Exception], None],
+                free: Callable[[], None] | None,
+            ) -> None:
+                result: BatchResult | Exception = InstanceDied("the worker has died")
+                try:
+                    result = await self.executed(requests, free)
+                except InstanceDied as died:
+                    result = died
+                finally:
+                    done(result)
 
             async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
-                await trio.sleep(schedule.rng.choice([0.0, 0.1, 1.0]))
-                return self.compute(requests)
+                return await self.executed(requests, None)
+
+            async def execute_overlapping(
+                self, requests: Sequence[InferenceRequest], free: Callable[[], None]
+            ) -> BatchResult:
+                return await self.executed(requests, free)
+
+            async def executed(
+                self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None
+            ) -> BatchResult:
+                with self.beside_others(requests):
+                    await self.take_time([0.0, 0.1, 1.0], free)
+                    return self.compute(requests)
+
+            async def take_time(self, seconds: list[float], free: Callable[[], None] | None) -> None:
+                """Meanwhile, perhaps, let another batch come."""
+                if free is not None and schedule.rng.random() < 0.8:
+                    await trio.sleep(schedule.rng.choice([0.0, 0.05]))
+                    free()
+                await trio.sleep(schedule.rng.choice(seconds))
+                if self.died.is_set():
+                    raise InstanceDied("the worker has died")
+
+            @contextmanager
+            def beside_others(self, requests: Sequence[InferenceRequest]) -> Iterator[None]:
+                """No two batches at once have steps of one sequence, or one row."""
+                for others in self.running:
+                    ids = {each.sequence_id for each in others if each.id}
+                    same_id = any(each.id and each.sequence_id in ids for each in requests)
+                    same_row = any(one.id and other.id for one, other in zip(others, requests, strict=False))
+                    if same_id or (schedule.is_direct and same_row):
+                        schedule.clashes.append(([each.id for each in others], [each.id for each in requests]))
+                self.running.append(requests)
+                schedule.most_at_once = max(schedule.most_at_once, len(self.running))
+                try:
+                    yield
+                finally:
+                    self.running.remove(requests)
 
             def compute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
                 if schedule.can_die and schedule.rng.random() < 0.05:
@@ -153,17 +215,31 @@ class Schedule:
             async def execute_decoupled(
                 self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
             ) -> BatchTiming:
+                return await self.streamed(requests, responders, None)
+
+            async def execute_decoupled_overlapping(
+                self, requests: Sequence[InferenceRequest], responders: Sequence[Responder], free: Callable[[], None]
+            ) -> BatchTiming:
+                return await self.streamed(requests, responders, free)
+
+            async def streamed(
+                self,
+                requests: Sequence[InferenceRequest],
+                responders: Sequence[Responder],
+                free: Callable[[], None] | None,
+            ) -> BatchTiming:
                 assert self.tasks is not None
-                for request, responder in zip(requests, responders, strict=True):
-                    if not request.id:
-                        responder.close()
-                    elif schedule.is_iterative:  # a round ends before its batch does
-                        await self.stream(request, responder)
-                    else:
-                        self.tasks.start_soon(self.stream, request, responder)
-                await trio.sleep(schedule.rng.choice([0.0, 0.1]))
-                if schedule.can_die and schedule.rng.random() < 0.05:
-                    raise self.die()
+                with self.beside_others(requests):
+                    for request, responder in zip(requests, responders, strict=True):
+                        if not request.id:
+                            responder.close()
+                        elif schedule.is_iterative:  # a round ends before its batch does
+                            await self.stream(request, responder)
+                        else:
+                            self.tasks.start_soon(self.stream, request, responder)
+                    await self.take_time([0.0, 0.1], free)
+                    if schedule.can_die and schedule.rng.random() < 0.05:
+                        raise self.die()
                 return TIMING
 
             async def stream(self, request: InferenceRequest, responder: Responder) -> None:
@@ -252,6 +328,7 @@ class Schedule:
                 self.model.drain()
 
     def check(self) -> None:
+        assert not self.clashes, "at once"
         calls = [call for life in self.lives for call in life]
         assert all(call.outcome for call in calls), "somebody was forgotten"
         for life in self.lives:
@@ -296,10 +373,24 @@ def response(request: InferenceRequest, total: float) -> InferenceResponse:
 
 
 def test_in_random_schedules_every_sequence_keeps_its_state() -> None:
-    run_schedules(SCHEDULES, check)
+    most_at_once = 1
+    for first in range(0, SCHEDULES, AT_ONCE):
+        seeds = range(first, min(first + AT_ONCE, SCHEDULES))
+        schedules = [Schedule(seed) for seed in seeds]
+        trio.run(check_all, schedules, clock=MockClock(autojump_threshold=0))
+        most_at_once = max(most_at_once, *(schedule.most_at_once for schedule in schedules))
+    assert most_at_once > 1, "of an instance"
 
 
-async def check(seed: int) -> None:
-    schedule = Schedule(seed)
-    await schedule.run()
-    schedule.check()
+async def check_all(schedules: Sequence[Schedule]) -> None:
+    async with trio.open_nursery() as nursery:
+        for schedule in schedules:
+            nursery.start_soon(check, schedule)
+
+
+async def check(schedule: Schedule) -> None:
+    try:
+        await schedule.run()
+        schedule.check()
+    except Exception as error:
+        raise AssertionError(f"schedule {schedule.seed}") from error
