@@ -103,7 +103,7 @@ class ModelInstance:
                 runner.report(InstanceGone(slot.address))
                 slot.close()
             if isinstance(runner, DecoupledRunner):
-                runner.close_streams(InstanceDied(f"model instance '{self.name}' was stopped"))
+                runner.close_streams(runner.why_stopped())
 
     async def _watch(self, serving: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
         """End the instance when its backend dies while idle; during a batch the batch's end says so."""

@@ -59,6 +59,7 @@ class BatchRunner:
     is_stopping: bool = field(default=False, init=False)
     executing: int = field(default=0, init=False)  # batches that the backend has
     notices: CancellationNotices = field(init=False)
+    _death: InstanceDied | None = field(default=None, init=False)
     _begun: set[RunningBatch] = field(default_factory=set, init=False)  # those that no task awaits
     _last_end: float = field(default=0.0, init=False)
     _computes: bool = field(default=False, init=False)  # the backend has computed a batch within `begin`
@@ -220,7 +221,7 @@ class BatchRunner:
             self.has_worked = True
         elif result is None:
             self.is_stopping = True
-            replies = [InstanceDied(f"model instance '{self.name}' was stopped")] * len(batch)
+            replies = [self.why_stopped()] * len(batch)
         else:
             replies = [self.as_reply(self._failure(result, len(batch)))] * len(batch)
         if running.traces:
@@ -244,10 +245,15 @@ class BatchRunner:
         """What callers get for an exception of the backend, which may say that the instance has died."""
         if isinstance(error, InstanceDied):
             self.has_died = True
+            self._death = self._death or error
         if isinstance(error, ServerError):
             return error
         logger.error("model instance '%s' failed", self.name, exc_info=error)
         return Internal(f"model instance '{self.name}' failed: {text_of(error)}")
+
+    def why_stopped(self) -> InstanceDied:
+        """What callers get whose batches are stopped: how the instance has died, if another batch was told that."""
+        return self._death or InstanceDied(f"model instance '{self.name}' was stopped")
 
     def trace(self, stamp: Callable[..., None], *arguments: object) -> None:
         """Stamp traces; no answer depends on that."""

@@ -202,7 +202,7 @@ async def test_a_death_ends_all_that_runs_and_what_waits_outside_goes_on(
     await served.ask("waits", 3, start=START)
     dead = served.instance
     dead.died.set()
-    dead.end("b", "a")
+    dead.end("b")  # the other is stopped
     await trio.sleep(30)
     assert served.instance is not dead
     over = "model instance 'm_0' has died, and with it the sequences that it had"
