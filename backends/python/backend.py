@@ -153,8 +153,6 @@ class PythonBackend(Backend):
         loaded = self._loaded
         if loaded is None or self._death or not loaded.link.is_attended:
             return None
-        if self._takes_sequences:
-            free = None
         if self._renewal is None:
             return loaded.batches.begin(requests, done, free)
         has_ended = True  # also where it raises
@@ -183,8 +181,7 @@ class PythonBackend(Backend):
 
     async def execute_overlapping(self, requests: Sequence[InferenceRequest], free: Callable[[], None]) -> BatchResult:
         """`free` is called while a coroutine `execute` goes on, and while requests wait for their response senders."""
-        # A sequence's requests run one after the other.
-        return await self._execute(requests, None if self._takes_sequences else free)
+        return await self._execute(requests, free)
 
     async def _execute(self, requests: Sequence[InferenceRequest], free: Callable[[], None] | None) -> BatchResult:
         try:
@@ -223,10 +220,24 @@ class PythonBackend(Backend):
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
     ) -> BatchTiming:
+        return await self._execute_decoupled(requests, responders, None)
+
+    async def execute_decoupled_overlapping(
+        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder], free: Callable[[], None]
+    ) -> BatchTiming:
+        """Without sequences it returns at once where there is place for another batch."""
+        return await self._execute_decoupled(requests, responders, free if self._takes_sequences else None)
+
+    async def _execute_decoupled(
+        self,
+        requests: Sequence[InferenceRequest],
+        responders: Sequence[Responder],
+        free: Callable[[], None] | None,
+    ) -> BatchTiming:
         waits = self._takes_sequences  # only then a round's end is known
         try:
             return await self._attended(
-                len(requests), lambda batches: batches.run_decoupled(requests, responders, waits=waits)
+                len(requests), lambda batches: batches.run_decoupled(requests, responders, free, waits=waits)
             )
         except BatchTooLarge:
             pass

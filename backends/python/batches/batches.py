@@ -66,12 +66,10 @@ class Batches:
         return not self.open.has_any
 
     def let_overlap(self) -> None:
-        """Allow batches to overlap, but for those of sequences: the model's `execute` is a coroutine."""
-        if self._spec.config.sequence_batching is not None:
-            return
+        """Allow batches to overlap: the model's `execute` is a coroutine."""
         self._room.concurrency = PythonSettings.of(self._spec.source).concurrency
         for batch in list(self.open.by_number.values()):
-            if batch.free is not None and not batch.streams and not batch.has_left:
+            if batch.free is not None and not batch.has_left and not self._room.is_offered(batch):
                 self._room.offer(batch.free)
         self._room.give()
 
@@ -84,7 +82,9 @@ class Batches:
             return None
         if batch.execution is None:
             source = self._spec.source
-            batch.execution = Execution(source, source.name, self._spec.name, self._room.concurrency)
+            # A call that comes back to a model with sequences may need the very slot or sequence that its caller has.
+            concurrency = 1 if source.config.sequence_batching is not None else self._room.concurrency
+            batch.execution = Execution(source, source.name, self._spec.name, concurrency)
         return batch.execution
 
     def begin(
@@ -149,18 +149,25 @@ class Batches:
             raise
 
     async def run_decoupled(
-        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder], *, waits: bool
+        self,
+        requests: Sequence[InferenceRequest],
+        responders: Sequence[Responder],
+        free: Callable[[], None] | None = None,
+        *,
+        waits: bool,
     ) -> BatchTiming:
         """One batch of a decoupled model; responses go to the responders from now on, until each is closed.
 
-        Returns when there is place for another batch; with `waits` not before `execute` has returned.
+        Returns when there is place for another batch; with `waits` not before `execute` has returned, and `free` is
+        called when there is place before that.
         """
-        batch = await self._begin_waiting(requests, responders=responders)
+        batch = await self._begin_waiting(requests, free, responders)
         executed = Signal()
         if not waits:
             batch.free = executed.set
             self._room.offer(batch.free)
         await self._wait(batch, executed)
+        self._room.withdraw(batch)
         if batch.found is None:
             if self._link.channel.is_closed:
                 raise WorkerGone(self._link.channel.problem)

@@ -93,6 +93,10 @@ class WorkerRoom:
         self._offers.append(free)
         self.give()
 
+    def is_offered(self, batch: OpenBatch) -> bool:
+        """Whether the callback of a batch is registered, and has not been made."""
+        return batch.free is not None and batch.free in self._offers
+
     def withdraw(self, batch: OpenBatch) -> None:
         """Remove the callback of a batch."""
         if batch.free is not None and batch.free in self._offers:

@@ -425,6 +425,56 @@ async def test_any_number_of_coroutines_run_beside_each_other(tmp_path: Path, na
     assert [answers(receiver) for receiver in receivers] == [[count]] * count
 
 
+@pytest.mark.parametrize("form", ["async def execute", "def execute"])
+async def test_steps_of_other_sequences_run_beside_a_coroutine(tmp_path: Path, form: str) -> None:
+    """What counts as the end of a step is that of its coroutine, not of its responses."""
+    config = msgspec.structs.replace(DECOUPLED, sequence_batching=ModelSequenceBatching())
+    model = """
+    import asyncio
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        go = None
+
+        async def execute(self, requests):
+            self.go = self.go or asyncio.Event()
+            answer = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([1.0]))])
+            requests[0].get_response_sender().send(answer, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            if requests[0].request_id() == "go":
+                self.go.set()
+            await self.go.wait()
+    """
+    if form == "def execute":  # it is seen only when it has run
+        model = model.replace("async def execute(", "async def run(")
+        model += "    def execute(self, requests):\n            return self.run(requests)\n"
+    freed, ended, receivers = trio.Event(), trio.Event(), [Receiver(), Receiver()]
+    async with running(backend(tmp_path, model, config=config)) as instance, trio.open_nursery() as nursery:
+
+        async def run_first() -> None:
+            await instance.execute_decoupled_overlapping([request()], receivers[:1], freed.set)
+            ended.set()
+
+        nursery.start_soon(run_first)
+        await freed.wait()
+        await receivers[0].ended.wait()
+        assert not ended.is_set()
+        await instance.execute_decoupled_overlapping([request(id="go")], receivers[1:], lambda: None)
+        await ended.wait()
+        nursery.cancel_scope.cancel()
+    assert [answers(receiver) for receiver in receivers] == [[1.0], [1.0]]
+
+
+async def test_steps_without_a_coroutine_run_one_batch_after_the_other(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(DECOUPLED, sequence_batching=ModelSequenceBatching())
+    model = executing("requests[0].get_response_sender().send(answer(np.zeros(1)), FINAL)")
+    freed, receiver = trio.Event(), Receiver()
+    async with running(backend(tmp_path, model, config=config)) as instance:
+        for _ in range(2):
+            await instance.execute_decoupled_overlapping([request()], [receiver], freed.set)
+            assert not freed.is_set()
+
+
 async def test_a_round_of_an_iterative_sequence_ends_without_an_answer(tmp_path: Path) -> None:
     """Responses may be sent in each round."""
     config = msgspec.structs.replace(DECOUPLED, sequence_batching=ModelSequenceBatching(iterative_sequence=True))

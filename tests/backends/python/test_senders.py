@@ -178,13 +178,16 @@ async def test_a_batch_that_waits_for_its_senders_lets_others_through(backend: M
         assert [batch.outputs() for batch in late] == [[-1, 1]] * 3
 
 
-async def test_a_sequence_waits_for_its_senders(backend: MakeBackend, tmp_path: Path) -> None:
-    """Its next request must not overtake."""
+async def test_steps_that_wait_for_their_senders_let_those_of_other_sequences_through(
+    backend: MakeBackend, tmp_path: Path
+) -> None:
     config = replace(CONFIG, sequence_batching=ModelSequenceBatching())
-    async with running(backend(tmp_path, executing(MIXED), config=config)) as instance:
-        batch = Batch(instance, request(id="thread"))
-        await batch.run()
-        assert not batch.freed.is_set()
+    async with running(backend(tmp_path, executing(LATE), config=config)) as instance, trio.open_nursery() as nursery:
+        late = Batch(instance, request(id="late"))
+        nursery.start_soon(late.run)
+        await late.freed.wait()
+        assert late.result is None
+        await Batch(instance, request(id="go")).run()
 
 
 async def test_a_batch_given_up_while_it_waits_leaves_the_instance_usable(backend: MakeBackend, tmp_path: Path) -> None:
