@@ -19,10 +19,13 @@ from msgspec.structs import replace
 
 from actors.model.model import Model
 from backends.interface import (
+    STARTED,
     Backend,
     BatchResult,
     BatchTiming,
     HeldTensor,
+    InstanceDied,
+    InstanceSpec,
     Rescheduled,
     Responder,
     Started,
@@ -374,23 +377,13 @@ def response(request: InferenceRequest, total: float) -> InferenceResponse:
 
 def test_in_random_schedules_every_sequence_keeps_its_state() -> None:
     most_at_once = 1
-    for first in range(0, SCHEDULES, AT_ONCE):
-        seeds = range(first, min(first + AT_ONCE, SCHEDULES))
-        schedules = [Schedule(seed) for seed in seeds]
-        trio.run(check_all, schedules, clock=MockClock(autojump_threshold=0))
-        most_at_once = max(most_at_once, *(schedule.most_at_once for schedule in schedules))
-    assert most_at_once > 1, "of an instance"
 
-
-async def check_all(schedules: Sequence[Schedule]) -> None:
-    async with trio.open_nursery() as nursery:
-        for schedule in schedules:
-            nursery.start_soon(check, schedule)
-
-
-async def check(schedule: Schedule) -> None:
-    try:
+    async def check(seed: int) -> None:
+        nonlocal most_at_once
+        schedule = Schedule(seed)
         await schedule.run()
         schedule.check()
-    except Exception as error:
-        raise AssertionError(f"schedule {schedule.seed}") from error
+        most_at_once = max(most_at_once, schedule.most_at_once)
+
+    run_schedules(SCHEDULES, check)
+    assert most_at_once > 1, "of an instance"

@@ -95,7 +95,9 @@ class Served:
     errors: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.kind = type("TestOverlapping", (Overlapping,), {"how": self.how, "made": [], "batches": []})
+        self.kind: type[Overlapping] = type(
+            "TestOverlapping", (Overlapping,), {"how": self.how, "made": [], "batches": []}
+        )
         if self.how == "decoupled":
             self.of = replace(self.of, model_transaction_policy=ModelTransactionPolicy(decoupled=True))
         self.model = Model(self.of, 1, self.kind, [spec(self.of)], restart_wait=60.0)
