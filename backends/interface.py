@@ -154,7 +154,7 @@ class Responder(Protocol):
 
     def close(self, error: ServerError | None = None) -> None:
         """End the request, well or with an error. What comes after is ignored. `Rescheduled`, given before
-        `execute_decoupled` returns, ends only this round of it."""
+        `execute_decoupled` returns, ends only this round of it, and `NotBegun` gives the request back."""
 
 
 class HeldTensor(Tensor):
@@ -189,6 +189,14 @@ class Rescheduled(Internal):
             "handle such a flag."
         )
         self.outputs = outputs
+
+
+class NotBegun(Unavailable):
+    """In place of a response, and of an end: the instance has died before it has begun the request, which is queued
+    again. Only for decoupled models without sequences. Private."""
+
+    def __init__(self) -> None:
+        super().__init__("the model instance has died before it has begun the request")
 
 
 class Started(enum.Enum):

@@ -14,7 +14,7 @@ import trio
 
 from actors.mail.messages import QueuedRequest
 from actors.metrics.response_statistics import ResponseStatistics
-from backends.interface import Rescheduled
+from backends.interface import NotBegun, Rescheduled
 from protocol.errors import ServerError, Unavailable
 from protocol.messages import InferenceResponse
 
@@ -26,7 +26,8 @@ BUFFERED_RESPONSES = 64
 class ResponseStream:
     """Implements `backends.interface.Responder`. `ended` is called once, when the stream ends for whatever reason.
     Each response is counted in `statistics`. `first_response` is when the first response left, in seconds of Trio's
-    clock. With `can_be_rescheduled` the error `Rescheduled` ends the stream, but not the request."""
+    clock. With `can_be_rescheduled` the error `Rescheduled` ends the stream, but not the request; without it
+    `NotBegun` does."""
 
     item: QueuedRequest
     ended: Callable[[ResponseStream, ServerError | None], None]
@@ -105,7 +106,7 @@ class ResponseStream:
         if not self._is_open:
             return
         self._is_open = False
-        if not (self.can_be_rescheduled and isinstance(error, Rescheduled)):
+        if not isinstance(error, Rescheduled if self.can_be_rescheduled else NotBegun):
             self.item.failure = error  # not sent: there may be no room for it, and it must not be lost
             self.item.stream.close()
             self._count_end(error)

@@ -146,8 +146,8 @@ class BatchDone(msgspec.Struct, frozen=True):
 
 class StreamEnded(msgspec.Struct, frozen=True):
     """To a scheduler: a request to a decoupled model has had its last response, or its error. `first_response` is when
-    the first one left, in seconds of Trio's clock. The error `Rescheduled` ends only a round of an iterative sequence:
-    the request's reply channel stays open."""
+    the first one left, in seconds of Trio's clock. The error `Rescheduled` ends only a round of an iterative sequence,
+    and `NotBegun` gives the request back: its reply channel stays open."""
 
     item: QueuedRequest
     error: ServerError | None

@@ -36,6 +36,7 @@ from actors.mail.reply_slot import Reply
 from actors.metrics.statistics import FailureReason
 from actors.scheduling.base import SchedulerLoop
 from actors.scheduling.batching.policy import Batch, BatchingPolicy, BatchTuning
+from backends.interface import NotBegun
 from protocol.errors import ServerError, Unavailable
 
 _arrival = attrgetter("arrival")
@@ -93,7 +94,10 @@ class Scheduler(SchedulerLoop):
                         self.ordered.answer(())
             case StreamEnded():
                 self._streaming.discard(message.item)
-                self.statistics.count_stream(message, now=trio.current_time())
+                if isinstance(message.error, NotBegun):
+                    self._take_back(message.item)
+                else:
+                    self.statistics.count_stream(message, now=trio.current_time())
             case InstanceReady(instance):
                 self._live.add(instance)
                 self._rest(instance)
@@ -117,9 +121,19 @@ class Scheduler(SchedulerLoop):
             if self.ordered is not None:
                 self.ordered.expect(item)
         else:
-            request_id = item.request.id or "<id_unknown>"
-            item.answer(Unavailable(f"[request id: {request_id}] Exceeds maximum queue size"))
+            item.answer(_queue_is_full(item))
             self.statistics.count_failure(FailureReason.REJECTED, 0.0)
+
+    def _take_back(self, item: QueuedRequest) -> None:
+        """Queue a request again that an instance had, and did not begin before it died."""
+        if item.is_cancelled:
+            return
+        if not self._live and not self._is_held():
+            self._fail([item], self._no_instance())
+        elif self.policy.add(item):
+            self._queued.add(item)
+        else:
+            self._fail([item], _queue_is_full(item))
 
     def _has_made_room(self, item: QueuedRequest) -> bool:
         """Try again to queue a request, after idle instances have taken some of what fills the queue."""
@@ -303,3 +317,7 @@ class Scheduler(SchedulerLoop):
             item.stream.close()
         self._running.clear()
         self._ahead.clear()
+
+
+def _queue_is_full(item: QueuedRequest) -> Unavailable:
+    return Unavailable(f"[request id: {item.request.id or '<id_unknown>'}] Exceeds maximum queue size")

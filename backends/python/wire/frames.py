@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backends.python.worker.trioton_worker.frames import COROUTINE, DONE, MAGIC, PREFIX, pack
+from backends.python.worker.trioton_worker.frames import FROM_WORKER, MAGIC, PREFIX, pack
 
 # No frame is larger; a length beyond it is taken for garbage.
 MOST_BODY_BYTES = 1 << 33
 _MOST_META_BYTES = 1 << 28
 
-_KINDS = range(DONE, COROUTINE + 1)
 _PREFIX_SIZE = PREFIX.size
 _read_prefix = PREFIX.unpack_from
 
@@ -71,7 +70,7 @@ class FrameReader:
             self._later = []
         data, start = self._data, self._position
         magic, kind, column_size, schemas_size, head_size, body_size = _read_prefix(data, start)
-        if magic != MAGIC or kind not in _KINDS or column_size % 8:
+        if magic != MAGIC or kind not in FROM_WORKER or column_size % 8:
             raise BrokenFrame(f"its frame begins with {data[start : start + _PREFIX_SIZE]!r}")
         meta_size = column_size + schemas_size + head_size
         if meta_size > _MOST_META_BYTES or body_size > MOST_BODY_BYTES:

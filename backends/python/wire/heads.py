@@ -5,7 +5,7 @@ Their meaning is in `worker.trioton_worker.frames`.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -20,11 +20,13 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DoneHead(Head):
-    """`config` is JSON text, or None where the model has no `auto_complete_config`; the others answer INITIALIZE."""
+    """`config` is JSON text, or None where the model has no `auto_complete_config`; the others answer INITIALIZE.
+    `engine` is what an engine's worker says of its engine (`backends.engines`)."""
 
     config: str | None = None
     is_async: bool = False
     has_is_ready: bool = False
+    engine: dict[str, Any] | None = None
 
 
 class FailedHead(Head):

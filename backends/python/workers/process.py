@@ -1,7 +1,8 @@
 """Worker process: a process started by the server; watched, killed and reaped.
 
-Flow: [process] starts `worker/main.py` with one end of a socket pair; `channel` speaks over the other end. Whatever the
-worker and what it starts print goes to the log, and the last lines of it into a failed load's error.
+Flow: [process] starts `worker/main.py`, or the program of an engine's worker, with one end of a socket pair; `channel`
+speaks over the other end. Whatever the worker and what it starts print goes to the log, and the last lines of it into a
+failed load's error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _REAP_SECONDS = 5.0
 
 class WorkerProcess:
     """One worker process, leader of its own process group. `control` is the worker's end of the socket pair, `mode`
-    what its program is told beside that.
+    what its `program` is told beside that.
 
     To be made in the thread that runs Trio: the kernel kills a worker when the thread that started it ends.
 
@@ -40,14 +41,20 @@ class WorkerProcess:
     killed_text = "was killed by the server"
 
     def __init__(
-        self, environment: Environment, control: socket.socket, log: logging.Logger, name: str, *mode: str
+        self,
+        environment: Environment,
+        control: socket.socket,
+        log: logging.Logger,
+        name: str,
+        *mode: str,
+        program: Path = MAIN,
     ) -> None:
         self._log = log
         self._name = name
         ours, theirs = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [environment.interpreter, str(MAIN), str(control.fileno()), *mode],
+                [environment.interpreter, str(program), str(control.fileno()), *mode],
                 env=environment.variables,
                 cwd=environment.working_directory,
                 pass_fds=(control.fileno(), *environment.descriptors),

@@ -73,6 +73,8 @@ PREFIX = struct.Struct("=4sIQIIQ")  # MAGIC, kind, lengths of column, schemas, h
 
 INITIALIZE, COMPLETE, EXECUTE, FINALIZE, CANCEL, CREDIT, STREAM, RETURN, CHECK, TRIM = range(1, 11)
 DONE, FAILED, EXECUTED, LOG, RESPONSE, INFER, TAKEN, FORGET, CALL, METRIC, CHECKED, COROUTINE = range(16, 28)
+# All kinds that a worker may send; an engine's worker has some of its own (`trioton_engine.frames`).
+FROM_WORKER = range(DONE, 32)
 
 # In the column of EXECUTE in place of a slot.
 NO_SLOT, BESIDE = 0, -1

@@ -1,0 +1,156 @@
+"""Admission policy of an engine: which generations it is given now, which wait, and which are refused.
+
+Plain and synchronous, consulted by `backends.engines.generations`.
+
+    1. A generation waits for its turn: the lower `priority` first, then as they came.
+    2. The first is admitted while fewer than `requests` are in flight, and its tokens fit beside theirs into `tokens`.
+    3. Where the engine tells of its cache, the prompt must fit into what is free there, beside the prompts that it has
+       not begun: what waits in the engine can be neither ordered nor moved to another one.
+    4. One that would fit nowhere is admitted when nothing else is in flight: the engine then says what is wrong.
+    5. What would make the queue longer than its bounds is refused at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from backends.engines.worker.trioton_engine.engine import Stats
+from protocol.errors import Overloaded
+
+T = TypeVar("T", bound=Hashable)
+
+
+class AdmissionLimits(msgspec.Struct, frozen=True):
+    """0 stands for no limit. Tokens in flight are those of prompts and the most that may follow; queued ones those of
+    prompts."""
+
+    requests: int = 0
+    tokens: int = 0
+    queued_requests: int = 0
+    queued_tokens: int = 0
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What a generation takes: the tokens of its prompt, and with the most that may follow."""
+
+    prompt_tokens: int
+    most_tokens: int
+    priority: int = 0
+
+
+class Admission(Generic[T]):
+    """The queue of one engine. `model` is for the texts."""
+
+    def __init__(self, limits: AdmissionLimits, model: str) -> None:
+        self._limits = limits
+        self._model = model
+        self._numbers = itertools.count()
+        self._heap: list[tuple[int, int, T]] = []  # has those that are gone, until they come up
+        self._queued: dict[T, Need] = {}
+        self._queued_tokens = 0
+        self._in_flight: dict[T, Need] = {}
+        self._tokens = 0
+        self._begun: set[T] = set()
+        self._unbegun_tokens = 0
+        self._free_tokens: float | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._queued)
+
+    @property
+    def in_flight(self) -> int:
+        """How many the engine has."""
+        return len(self._in_flight)
+
+    def add(self, item: T, need: Need) -> None:
+        """Queue one. Raises Overloaded."""
+        limits = self._limits
+        if limits.queued_requests and len(self._queued) >= limits.queued_requests:
+            raise Overloaded(
+                f"model '{self._model}': {len(self._queued)} requests wait for its engine, which is the maximum "
+                "(parameter max_queue_requests)"
+            )
+        tokens = self._queued_tokens + need.prompt_tokens
+        if limits.queued_tokens and self._queued and tokens > limits.queued_tokens:
+            raise Overloaded(
+                f"model '{self._model}': the requests that wait for its engine have {self._queued_tokens} tokens; with "
+                f"{need.prompt_tokens} more they would exceed {limits.queued_tokens} (parameter max_queue_tokens)"
+            )
+        self._queued[item] = need
+        self._queued_tokens = tokens
+        heapq.heappush(self._heap, (need.priority, next(self._numbers), item))
+
+    def next(self) -> T | None:
+        """One that the engine is to be given now; it is in flight then."""
+        while self._heap:
+            item = self._heap[0][2]
+            need = self._queued.get(item)
+            if need is not None and not self._fits(need):
+                return None
+            heapq.heappop(self._heap)
+            if need is not None:
+                self._forget(item)
+                self._in_flight[item] = need
+                self._tokens += need.most_tokens
+                self._unbegun_tokens += need.prompt_tokens
+                return item
+        return None
+
+    def _fits(self, need: Need) -> bool:
+        limits = self._limits
+        if not self._in_flight:
+            return True
+        if limits.requests and len(self._in_flight) >= limits.requests:
+            return False
+        if limits.tokens and self._tokens + need.most_tokens > limits.tokens:
+            return False
+        return self._free_tokens is None or self._unbegun_tokens + need.prompt_tokens <= self._free_tokens
+
+    def begin(self, item: T) -> None:
+        """The engine has begun one: what it takes is in the engine's own figures from now on."""
+        if item in self._in_flight and item not in self._begun:
+            self._begun.add(item)
+            self._unbegun_tokens -= self._in_flight[item].prompt_tokens
+
+    def finish(self, item: T) -> None:
+        """One has ended, in whatever way, and the engine holds nothing for it any more."""
+        need = self._in_flight.pop(item, None)
+        if need is not None:
+            self._tokens -= need.most_tokens
+            if item in self._begun:
+                self._begun.discard(item)
+            else:
+                self._unbegun_tokens -= need.prompt_tokens
+
+    def withdraw(self, item: T) -> bool:
+        """Take out one that waits; False where it does not."""
+        if item not in self._queued:
+            return False
+        self._forget(item)
+        if len(self._heap) > 2 * len(self._queued) + 64:
+            self._heap = [entry for entry in self._heap if entry[2] in self._queued]
+            heapq.heapify(self._heap)
+        return True
+
+    def _forget(self, item: T) -> None:
+        self._queued_tokens -= self._queued.pop(item).prompt_tokens
+
+    def note(self, stats: Stats) -> None:
+        """What the engine tells of its load."""
+        if stats.cache_blocks and stats.block_tokens:
+            self._free_tokens = (1 - stats.cache_usage) * stats.cache_blocks * stats.block_tokens
+
+    def clear(self) -> list[T]:
+        """Take out all that wait, as they came."""
+        left = list(self._queued)
+        self._queued.clear()
+        self._heap.clear()
+        self._queued_tokens = 0
+        return left

@@ -1,0 +1,256 @@
+"""Engine backend: language models whose tokens an engine generates, in a worker process of its own.
+
+Flow: model instance actor → [engine backend: request → tokens] → `generations` → engine worker, and back by steps.
+A request is read, tokenized and queued; it waits in the admission's queue for the engine, and `execute_decoupled` waits
+for neither. Source of the tensors' names: Triton's vLLM backend.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from typing import ClassVar
+
+import trio
+
+from backends.engines.answer import Answer
+from backends.engines.completion import check_engine_config, complete_engine_config
+from backends.engines.generations import Generations
+from backends.engines.request import TextRequest, parse_request
+from backends.engines.sampling import sampling_of
+from backends.engines.settings import EngineSettings
+from backends.engines.text import TextParts, read_text_parts
+from backends.engines.worker.trioton_engine.engine import EngineInfo
+from backends.engines.worker_link import EngineWorker
+from backends.interface import (
+    Backend,
+    BatchResult,
+    BatchTiming,
+    InstanceDied,
+    InstanceSpec,
+    ModelSource,
+    NotBegun,
+    Responder,
+)
+from backends.requirements import framework_missing
+from protocol.core import MemoryUsage
+from protocol.errors import Internal, InvalidArgument, ServerError, Unsupported
+from protocol.failures import CallbackFailures
+from protocol.messages import InferenceRequest
+from repository.model_config import ModelConfig
+
+logger = logging.getLogger("trioton.backends.engines")
+
+# Longer texts are tokenized in a thread: the loop must not wait for them.
+INLINE_CHARACTERS = 2000
+# The most new tokens, where neither the request nor a known context says.
+_DEFAULT_MAX_TOKENS = 1024
+_NO_TIME = BatchTiming(0, 0, 0)
+
+
+class EngineBackend(Backend):
+    """One engine, from `load` to `unload`. Subclasses name theirs in `engine`, as `module:Class`, which is imported in
+    the worker only."""
+
+    engine: ClassVar[str]
+    can_be_decoupled = True
+    unload_seconds = 15.0
+
+    def __init__(self, spec: InstanceSpec) -> None:
+        super().__init__(spec)
+        source = spec.source
+        failures = CallbackFailures() if source.services is None else source.services.failures
+        self._failures = failures
+        self._where = f"model '{source.name}'"
+        self._worker: EngineWorker | None = None
+        self._generations: Generations | None = None
+        self._text: TextParts | None = None
+        self._context_length = 0
+        self._death = ""
+        self._has_died = trio.Event()
+        # Whose texts are tokenized in a thread.
+        self._tokenizing: dict[InferenceRequest, trio.CancelScope] = {}
+
+    @classmethod
+    async def complete_config(cls, source: ModelSource) -> ModelConfig:
+        """Add the tensors, and make the model decoupled."""
+        return complete_engine_config(source.config)
+
+    @classmethod
+    async def check_model(cls, source: ModelSource) -> None:
+        """Read the options, and the tokenizer. The engine is not loaded."""
+        check_engine_config(source.config)
+        settings = await trio.to_thread.run_sync(EngineSettings.of, source)
+        await trio.to_thread.run_sync(read_text_parts, source, settings.directory)
+
+    async def load(self) -> None:
+        """Start the worker and load the engine, for as long as that takes."""
+        source = self.spec.source
+        check_engine_config(source.config)
+        in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+        settings = await in_thread(EngineSettings.of, source)
+        text: TextParts = await in_thread(read_text_parts, source, settings.directory)
+        generations = Generations(source.name, settings.limits, self._failures)
+        try:
+            worker = await EngineWorker.start(self.spec, self.engine, settings, generations.step)
+        except Internal as error:
+            if error.message.startswith("ModuleNotFoundError: "):
+                raise framework_missing(
+                    source.config.backend, model=source.name, error=ModuleNotFoundError(error.message)
+                ) from None
+            raise Internal(f"{self._where}: {error.message}") from None
+        lengths = [settings.context_length, worker.info.context_length, text.context_length]
+        self._context_length = min((length for length in lengths if length), default=0)
+        generations.attach(worker)
+        self._worker, self._generations, self._text = worker, generations, text
+
+    async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
+        raise Unsupported(f"{self._where} is decoupled")
+
+    async def execute_decoupled(
+        self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
+    ) -> BatchTiming:
+        """Queue the requests; their responders are used from then on."""
+        worker = self._worker
+        if worker is None or self._death or worker.link.channel.is_closed:
+            for responder in responders:
+                responder.close(NotBegun())
+            raise InstanceDied(self._death or f"model instance '{self.spec.name}' has no engine")
+        for request, responder in zip(requests, responders, strict=True):
+            try:
+                self._begin(worker, request, responder)
+            except ServerError as error:
+                responder.close(error)
+        await trio.lowlevel.checkpoint()
+        return _NO_TIME
+
+    def _begin(self, worker: EngineWorker, request: InferenceRequest, responder: Responder) -> None:
+        parsed = parse_request(request)
+        if len(parsed.text) <= INLINE_CHARACTERS:
+            self._queue(worker.info, request, responder, parsed, self._tokens(parsed))
+        else:
+            self._tokenizing[request] = trio.CancelScope()
+            worker.link.spawn(self._begin_later, worker, request, responder, parsed)
+
+    async def _begin_later(
+        self, worker: EngineWorker, request: InferenceRequest, responder: Responder, parsed: TextRequest
+    ) -> None:
+        """As `_begin`, for a long text. Cancelled with the instance, which closes the responder."""
+        try:
+            with self._tokenizing[request]:
+                token_ids = await trio.to_thread.run_sync(self._tokens, parsed, abandon_on_cancel=True)
+                self._queue(worker.info, request, responder, parsed, token_ids)
+                return
+            responder.close()  # its caller has gone
+        except ServerError as error:
+            responder.close(error)
+        except Exception as error:
+            self._failures.note("backend", error, f"{self._where}: a request could not be read")
+            responder.close(Internal(f"{self._where} failed unexpectedly; the server's log has the details"))
+        finally:
+            del self._tokenizing[request]
+
+    def _tokens(self, parsed: TextRequest) -> list[int]:
+        assert self._text is not None
+        return self._text.tokenizer.encode(parsed.text, add_special_tokens=parsed.adds_special_tokens)
+
+    def _queue(
+        self,
+        info: EngineInfo,
+        request: InferenceRequest,
+        responder: Responder,
+        parsed: TextRequest,
+        token_ids: Sequence[int],
+    ) -> None:
+        """Raises ServerError."""
+        assert self._text is not None
+        assert self._generations is not None
+        assert self._worker is not None
+        fields = parsed.sampling
+        max_tokens = most_tokens(len(token_ids), fields.max_tokens, self._context_length, self._where)
+        sampling = sampling_of(fields, max_tokens, info, engine=self.spec.config.backend, where=self._where)
+        adapter = fields.lora_name or ""
+        if adapter and adapter not in self._worker.adapters:
+            known = sorted(self._worker.adapters)
+            raise InvalidArgument(f"{self._where}: LoRA {adapter} is not supported, we currently support {known}")
+        answer = Answer(
+            request,
+            parsed.options,
+            self._text.tokenizer,
+            prompt=parsed.text,
+            prompt_tokens=len(token_ids),
+            version=self.spec.source.version,
+            min_tokens=sampling.min_tokens,
+        )
+        priority = fields.priority if fields.priority is not None else level(request.priority)
+        self._generations.add(request, responder, answer, token_ids, sampling, adapter=adapter, priority=priority)
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """Stop generating: within one step of the engine, or at once where it waits."""
+        scope = self._tokenizing.get(request)
+        if scope is not None:
+            scope.cancel()
+        elif self._generations is not None:
+            self._generations.cancel(request)
+
+    async def is_ready(self) -> bool:
+        """Ask the engine."""
+        if self._worker is None or self._death:
+            return False
+        return await self._worker.readiness.check()
+
+    def memory_usage(self) -> Sequence[MemoryUsage]:
+        """The resident memory of the worker's process."""
+        resident = None if self._worker is None else self._worker.link.resident_bytes()
+        return () if resident is None else (MemoryUsage("CPU", 0, resident),)
+
+    async def wait_died(self) -> None:
+        await self._has_died.wait()
+
+    async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take the engine's steps, until the worker has ended."""
+        worker = self._worker
+        if worker is None:
+            task_status.started()
+            await trio.sleep_forever()
+            return
+        await worker.link.attend(task_status=task_status)
+        end = await worker.link.end_text(worker.link.channel.problem)
+        self._death = f"model instance '{self.spec.name}' died: its {worker.link.runner.noun} {end}"
+        if self._generations is not None:
+            self._generations.end(InstanceDied(self._death))
+        self._has_died.set()
+
+    async def unload(self) -> None:
+        """Close the engine within some seconds, then end its process."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.link.stop()
+
+
+def most_tokens(prompt: int, asked: int | None, context: int, where: str) -> int:
+    """How many tokens may follow the prompt: what is asked for, or what the context leaves. Raises InvalidArgument."""
+    if not prompt:
+        raise InvalidArgument(f"{where}: text_input has no tokens")
+    if not context:
+        return asked or _DEFAULT_MAX_TOKENS
+    if prompt >= context:
+        raise InvalidArgument(
+            f"{where}: text_input has {prompt} tokens, which leaves no room for others: the context has {context}"
+        )
+    if asked is not None and prompt + asked > context:
+        raise InvalidArgument(
+            f"{where}: text_input has {prompt} tokens, and max_tokens is {asked}: together they must not exceed the "
+            f"context of {context} tokens"
+        )
+    return asked or context - prompt
+
+
+# Requests with a priority of Triton's, where 1 is the first, come before those without.
+_LEVELS = 1 << 31
+
+
+def level(priority: int) -> int:
+    """The engine's priority, where the lower is the first, of a request's."""
+    return min(priority, _LEVELS) - _LEVELS if priority else 0

@@ -1,0 +1,207 @@
+"""Generations of one engine: from the admission of a request to its last response.
+
+Flow: backend → [generations: admission → engine worker → answers] → responders. Owned by the backend, and called on the
+server's loop: by the backend for requests and cancellations, by the worker's link for each step. Nothing here waits but
+`_send_rest`, which sends to one slow client in a task of its own, joined to one response whatever comes meanwhile.
+
+A defect in the handling of one generation ends that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backends.engines.admission import Admission, AdmissionLimits, Need
+from backends.engines.answer import Answer
+from backends.engines.worker.trioton_engine.engine import Event, Generation, Sampling, Stats
+from backends.engines.worker_link import EngineWorker
+from backends.interface import NotBegun, Responder
+from backends.python.wire.channel import WorkerGone
+from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError
+from protocol.failures import CallbackFailures
+from protocol.messages import InferenceRequest
+
+
+class Running:
+    """One generation. `is_answered` says that its responder is closed, or its last response is being sent; the engine
+    may have it still."""
+
+    __slots__ = ("answer", "generation", "is_answered", "is_sending", "request", "responder")
+
+    def __init__(self, request: InferenceRequest, responder: Responder, answer: Answer, generation: Generation) -> None:
+        self.request = request
+        self.responder = responder
+        self.answer = answer
+        self.generation = generation
+        self.is_answered = False
+        self.is_sending = False  # a task does
+
+
+class Generations:
+    """`spawn` runs a task beside the worker's link."""
+
+    def __init__(self, model: str, limits: AdmissionLimits, failures: CallbackFailures) -> None:
+        self._model = model
+        self._failures = failures
+        self._admission: Admission[Running] = Admission(limits, model)
+        self._worker: EngineWorker | None = None
+        self._by_sequence: dict[int, Running] = {}
+        self._by_request: dict[InferenceRequest, Running] = {}  # those that are not answered
+        self._unsent: list[Running] = []  # admitted, when the worker had ended
+        self._last = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many the engine has."""
+        return self._admission.in_flight
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for the engine."""
+        return self._admission.waiting
+
+    def attach(self, worker: EngineWorker) -> None:
+        """The worker that generates."""
+        self._worker = worker
+        self._admission.note(worker.stats)
+
+    def add(
+        self,
+        request: InferenceRequest,
+        responder: Responder,
+        answer: Answer,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        adapter: str = "",
+        priority: int = 0,
+    ) -> None:
+        """Queue a generation, and submit it if it is its turn.
+
+        Raises:
+            Overloaded: the queue is full.
+        """
+        self._last += 1
+        generation = Generation(self._last, token_ids, sampling, adapter, priority)
+        running = Running(request, responder, answer, generation)
+        self._admission.add(running, Need(len(token_ids), len(token_ids) + sampling.max_tokens, priority))
+        self._by_request[request] = running
+        self._submit()
+
+    def _submit(self) -> None:
+        if self._worker is None:
+            return
+        while (running := self._admission.next()) is not None:
+            self._by_sequence[running.generation.sequence] = running
+            try:
+                self._worker.submit(running.generation)
+            except WorkerGone:  # its end is told in a moment
+                del self._by_sequence[running.generation.sequence]
+                self._unsent.append(running)
+                return
+
+    def cancel(self, request: InferenceRequest) -> None:
+        """The caller of a request has gone."""
+        running = self._by_request.get(request)
+        if running is None:
+            return
+        waited = self._admission.withdraw(running)
+        self._close(running, Cancelled(f"[request id: {request.id}] request to model '{self._model}' was cancelled"))
+        if waited:
+            self._submit()  # it may have stood in the way
+        else:
+            self._abort(running)
+
+    def _abort(self, running: Running) -> None:
+        if self._worker is not None and running.generation.sequence in self._by_sequence:
+            self._worker.abort((running.generation.sequence,))
+
+    def step(self, events: Sequence[Event], stats: Stats) -> None:
+        """What a step of the engine has brought."""
+        cut: list[int] = []
+        for event in events:
+            running = self._by_sequence.get(event.sequence)
+            if running is None:
+                continue
+            if event.finish:
+                del self._by_sequence[event.sequence]
+                self._admission.finish(running)
+            else:
+                self._admission.begin(running)
+            if running.is_answered:
+                continue
+            try:
+                if self._push(running, event):
+                    cut.append(event.sequence)
+            except Exception as error:
+                self._fail(running, error)
+        if cut and self._worker is not None:
+            self._worker.abort(cut)
+        self._admission.note(stats)
+        if self._admission.waiting:
+            self._submit()
+
+    def _push(self, running: Running, event: Event) -> bool:
+        """Answer with an event; whether the engine is to be told that it is enough."""
+        answer = running.answer
+        if event.finish == "error":
+            text = f"model '{self._model}': {event.error or 'the engine has ended the generation'}"
+            self._close(running, InvalidArgument(text) if event.is_refused else Internal(text))
+            return False
+        answer.push(event)
+        if not running.is_sending and answer.has_news:
+            self._send(running)
+        return answer.was_cut and not event.finish
+
+    def _send(self, running: Running) -> None:
+        answer = running.answer
+        response = answer.take()
+        if answer.finish:
+            self._answered(running)
+        if not running.responder.send_nowait(response):
+            running.is_sending = True
+            assert self._worker is not None
+            self._worker.link.spawn(self._send_rest, running, response)
+
+    async def _send_rest(self, running: Running, response: object) -> None:
+        """Send to a slow client until it has all that there is. Cancelled with the instance."""
+        answer, responder = running.answer, running.responder
+        try:
+            await responder.send(response)  # type: ignore[arg-type]
+            while answer.has_news and not running.is_answered:
+                response = answer.take()
+                if answer.finish:
+                    self._answered(running)
+                await responder.send(response)
+        except Exception as error:
+            self._fail(running, error)
+        finally:
+            running.is_sending = False
+
+    def _fail(self, running: Running, error: Exception) -> None:
+        self._failures.note("backend", error, f"model '{self._model}': a generation failed")
+        self._close(running, Internal(f"model '{self._model}' failed unexpectedly; the server's log has the details"))
+        self._abort(running)
+
+    def _close(self, running: Running, error: ServerError) -> None:
+        self._answered(running)
+        running.responder.close(error)
+
+    def _answered(self, running: Running) -> None:
+        running.is_answered = True
+        self._by_request.pop(running.request, None)
+
+    def end(self, error: ServerError) -> None:
+        """The worker has ended: what it had fails, and what waits goes back to the scheduler."""
+        self._worker = None
+        waiting = [*self._unsent, *self._admission.clear()]
+        self._unsent.clear()
+        for running in list(self._by_sequence.values()):
+            self._admission.finish(running)
+            if not running.is_answered:
+                self._close(running, error)
+        self._by_sequence.clear()
+        for running in waiting:
+            self._admission.finish(running)
+            if not running.is_answered:
+                self._close(running, NotBegun())

@@ -1,0 +1,125 @@
+"""Parser of a request to an engine: tensors and parameters in, what is to be generated and answered out. Pure.
+
+The names are those of Triton's vLLM backend. Errors name the model and the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from backends.engines.sampling import SamplingFields, parse_sampling
+from protocol.datatypes import DataType
+from protocol.errors import InvalidArgument
+from protocol.messages import InferenceRequest, ParameterValue, Tensor, decode_bytes_elements
+
+TEXT_INPUT, STREAM, SAMPLING, EXCLUDE_INPUT = "text_input", "stream", "sampling_parameters", "exclude_input_in_output"
+RETURN_PREFIX = "return_"
+# What may be returned beside the text, in the order of the configuration that is completed.
+EXTRAS = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")
+FLAGS = (STREAM, EXCLUDE_INPUT, *(f"{RETURN_PREFIX}{name}" for name in EXTRAS))
+
+
+class AnswerOptions(msgspec.Struct, frozen=True):
+    """What a request wants to be told of its generation. `extras` are names of `EXTRAS`; `logprobs` says that tokens'
+    log probabilities are to be collected for them."""
+
+    is_streaming: bool = False
+    has_prompt: bool = False
+    extras: frozenset[str] = frozenset()
+    stop: tuple[str, ...] = ()
+    includes_stop: bool = False
+    skips_special_tokens: bool = True
+
+
+class TextRequest(msgspec.Struct, frozen=True):
+    """One request, read."""
+
+    text: str
+    sampling: SamplingFields
+    options: AnswerOptions
+    adds_special_tokens: bool = True
+
+
+def parse_request(request: InferenceRequest) -> TextRequest:
+    """Raises InvalidArgument."""
+    tensors = {tensor.name: tensor for tensor in request.inputs}
+    where = f"model '{request.model_name}'"
+    flags = {name: _flag(tensors[name], where) for name in FLAGS if name in tensors}
+    for name in FLAGS:  # as members of `parameters` in a body of generate
+        if name not in flags and name in request.parameters:
+            flags[name] = _as_bool(request.parameters[name], f"{where}: {name}")
+    if TEXT_INPUT not in tensors:
+        raise InvalidArgument(f"{where}: the input '{TEXT_INPUT}' is missing")
+    sampling = parse_sampling(_sampling_values(request.parameters, tensors.get(SAMPLING), where), where)
+    is_streaming = flags.get(STREAM, False)
+    if is_streaming and flags.get(EXCLUDE_INPUT) is False:
+        raise InvalidArgument(f"{where}: When streaming, `{EXCLUDE_INPUT}` = False is not allowed.")
+    options = AnswerOptions(
+        is_streaming=is_streaming,
+        has_prompt=not (is_streaming or flags.get(EXCLUDE_INPUT, False)),
+        extras=frozenset(name for name in EXTRAS if flags.get(f"{RETURN_PREFIX}{name}", False)),
+        stop=sampling.stops,
+        includes_stop=sampling.include_stop_str_in_output,
+        skips_special_tokens=sampling.skip_special_tokens,
+    )
+    return TextRequest(
+        _text(tensors[TEXT_INPUT], where),
+        sampling,
+        options,
+        _as_bool(request.parameters.get("add_special_tokens", True), f"{where}: add_special_tokens"),
+    )
+
+
+def _sampling_values(parameters: Mapping[str, ParameterValue], tensor: Tensor | None, where: str) -> Mapping[str, Any]:
+    """The JSON of the tensor, which takes the place of parameters; else those parameters that are sampling fields."""
+    if tensor is None:
+        names = SamplingFields.__struct_fields__
+        return {name: _loosened(value) for name, value in parameters.items() if name in names}
+    text = _text(tensor, where)
+    try:
+        found = msgspec.json.decode(text) if text else {}
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{where}: '{SAMPLING}' is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"{where}: '{SAMPLING}' must be a JSON object, got {text[:100]!r}")
+    return found
+
+
+def _loosened(value: ParameterValue) -> Any:
+    """Lists and objects come as texts, since parameters have none."""
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            return value
+    return value
+
+
+def _text(tensor: Tensor, where: str) -> str:
+    elements = decode_bytes_elements(tensor.data)
+    if len(elements) != 1:
+        raise InvalidArgument(f"{where}: '{tensor.name}' must have one element, got {len(elements)}")
+    try:
+        return elements[0].decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{where}: '{tensor.name}' is not UTF-8: {error}") from None
+
+
+def _flag(tensor: Tensor, where: str) -> bool:
+    if tensor.datatype is not DataType.BOOL or len(tensor.data) != 1:
+        raise InvalidArgument(f"{where}: '{tensor.name}' must be one BOOL, got {tensor.datatype.name} {tensor.shape}")
+    return bytes(tensor.data) != b"\0"
+
+
+def _as_bool(value: ParameterValue, where: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower()
+    if text in ("true", "1"):
+        return True
+    if text in ("false", "0"):
+        return False
+    raise InvalidArgument(f"{where} must be true or false, got {value!r}")

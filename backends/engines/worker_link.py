@@ -1,0 +1,182 @@
+"""Engine worker as the server sees it: a process with one engine, from its start to its end.
+
+Flow: generations → [engine worker] → link → worker process, and steps back the same way. Owned by the backend; a
+cancelled start leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from backends.affinity import bound_children
+from backends.engines.settings import EngineSettings
+from backends.engines.worker.trioton_engine.engine import EngineInfo, Event, Generation, Stats
+from backends.engines.worker.trioton_engine.frames import (
+    ABORT,
+    ADAPTER,
+    STEP,
+    SUBMIT,
+    BadStep,
+    decode_step,
+    encode_column,
+    encode_submission,
+)
+from backends.interface import InstanceSpec, ModelSource
+from backends.python.environments.environment import Environment, find_environment
+from backends.python.loaded_model import begin
+from backends.python.settings import PythonSettings
+from backends.python.wire.channel import WorkerGone
+from backends.python.wire.frames import BrokenFrame, Frame
+from backends.python.wire.heads import DoneHead
+from backends.python.worker.trioton_worker.frames import INITIALIZE, pack
+from backends.python.workers.link import WorkerFailed, WorkerLink
+from backends.python.workers.process import WorkerProcess
+from backends.python.workers.readiness import Readiness
+from protocol.errors import Internal, InvalidArgument, Unavailable
+from repository.model_config import InstanceKind
+
+MAIN = Path(__file__).parent / "worker" / "main.py"
+
+
+class _Described(msgspec.Struct):
+    """What DONE says of the engine; `stats` has its load now."""
+
+    features: frozenset[str]
+    context_length: int
+    most_logprobs: int
+    sequences: int
+    adapters: list[tuple[str, str]]
+    stats: tuple[int, int, float, int, int, int, int, int]
+
+
+class EngineWorker:
+    """`stepped` gets what each step has brought; it must not raise.
+
+    Attributes:
+        info: what the engine says of itself.
+        stats: its load, as it was told last.
+        adapters: the paths of those that it has, by name.
+    """
+
+    def __init__(self, link: WorkerLink, stepped: Callable[[Sequence[Event], Stats], None]) -> None:
+        self.link = link
+        self.info = EngineInfo()
+        self.stats = Stats()
+        self.adapters: dict[str, str] = {}
+        self.readiness = Readiness(link)
+        self._stepped = stepped
+        self._changing = trio.Lock()
+        link.handlers[STEP] = self._take_step
+
+    @classmethod
+    async def start(
+        cls,
+        spec: InstanceSpec,
+        engine: str,
+        settings: EngineSettings,
+        stepped: Callable[[Sequence[Event], Stats], None],
+    ) -> EngineWorker:
+        """Start the process and load the engine, for as long as that takes.
+
+        Raises:
+            Internal: the engine cannot be loaded, or its process ended; the text says how.
+            ServerError: the configuration asks for what cannot be.
+        """
+        source = spec.source
+        environment = await trio.to_thread.run_sync(find_environment, source, abandon_on_cancel=True)
+        link = _launch(spec, environment)
+        worker = cls(link, stepped)
+        try:
+            done = await begin(source, link, INITIALIZE, _load_head(spec, engine, settings), doing="load")
+            worker._note_engine(done)
+        except BrokenFrame as broken:
+            await link.close()
+            raise Internal(f"model '{source.name}': its engine's worker is broken: {broken}") from None
+        except BaseException:
+            await link.close()
+            raise
+        return worker
+
+    def submit(self, generation: Generation) -> None:
+        """Raises WorkerGone."""
+        column = encode_column(generation.token_ids)
+        head = msgspec.json.encode(encode_submission(generation))
+        self.link.channel.give(pack(SUBMIT, head, column))
+
+    def abort(self, sequences: Sequence[int]) -> None:
+        """End generations; harmless where they have ended, or the worker has."""
+        self.link.channel.post(pack(ABORT, b"", encode_column(sequences)))
+
+    async def change_adapters(self, change: Mapping[str, str], model: str) -> None:
+        """`do` is "add" or "remove", `name` the adapter's, `path` its folder.
+
+        Raises:
+            InvalidArgument: the engine refuses it.
+            Unavailable: the worker has ended.
+        """
+        async with self._changing:
+            outcome = await self.link.request(ADAPTER, dict(change))
+        if isinstance(outcome, WorkerFailed):
+            raise InvalidArgument(f"model '{model}': adapter '{change['name']}': {outcome}")
+        if isinstance(outcome, WorkerGone):
+            raise Unavailable(f"model '{model}': its engine has ended")
+        self.adapters = dict((outcome.engine or {}).get("adapters", ()))
+
+    def _note_engine(self, done: DoneHead) -> None:
+        try:
+            found = msgspec.convert(done.engine, _Described)
+        except msgspec.ValidationError as error:
+            raise BrokenFrame(f"it describes its engine in a wrong way: {error}") from None
+        self.info = EngineInfo(found.features, found.context_length, found.most_logprobs, found.sequences)
+        self.stats = Stats(*found.stats)
+        self.adapters = dict(found.adapters)
+
+    def _take_step(self, frame: Frame) -> None:
+        head: dict[str, Any] = {}
+        try:
+            if len(frame.head):
+                head = msgspec.json.decode(frame.head)
+            events, self.stats = decode_step(frame.column.cast("q").tolist(), head)
+        except (BadStep, msgspec.DecodeError, AttributeError) as error:
+            raise BrokenFrame(f"it sent a step that cannot be read: {error}") from None
+        self._stepped(events, self.stats)
+
+
+def _launch(spec: InstanceSpec, environment: Environment) -> WorkerLink:
+    source = spec.source
+    log = logging.getLogger(f"trioton.model.{source.name}")
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs, bound_children(spec.cpu_cores):
+            runner = WorkerProcess(environment, theirs, log, spec.name, program=MAIN)
+    except OSError as error:
+        ours.close()
+        raise Internal(
+            f"model '{source.name}': cannot start the interpreter '{environment.interpreter}': {error}"
+        ) from error
+    failures = None if source.services is None else source.services.failures
+    return WorkerLink(ours, runner, PythonSettings(), log, spec.name, failures)
+
+
+def _load_head(spec: InstanceSpec, engine: str, settings: EngineSettings) -> dict[str, Any]:
+    source: ModelSource = spec.source
+    return {
+        "engine": engine,
+        "paths": [],
+        "cpu_cores": sorted(spec.cpu_cores),
+        "model": {
+            "name": source.name,
+            "directory": str(settings.directory),
+            "options": dict(settings.options),
+            "adapters": sorted(settings.adapters.items()),
+            "context_length": settings.context_length,
+            "device": f"GPU.{spec.device_id}" if spec.kind is InstanceKind.GPU else "",
+        },
+    }
