@@ -20,7 +20,7 @@ from backends.engines.generations import Generations
 from backends.engines.request import TextRequest, parse_request
 from backends.engines.sampling import sampling_of
 from backends.engines.settings import EngineSettings
-from backends.engines.text import TextParts, read_text_parts
+from backends.engines.text import read_text_parts
 from backends.engines.worker.trioton_engine.engine import EngineInfo
 from backends.engines.worker_link import EngineWorker
 from backends.interface import (
@@ -38,6 +38,7 @@ from protocol.core import MemoryUsage
 from protocol.errors import Internal, InvalidArgument, ServerError, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest
+from protocol.text.tokenizer import Tokenizer
 from repository.model_config import ModelConfig
 
 logger = logging.getLogger("trioton.backends.engines")
@@ -65,7 +66,7 @@ class EngineBackend(Backend):
         self._where = f"model '{source.name}'"
         self._worker: EngineWorker | None = None
         self._generations: Generations | None = None
-        self._text: TextParts | None = None
+        self._tokenizer: Tokenizer | None = None
         self._context_length = 0
         self._death = ""
         self._has_died = trio.Event()
@@ -82,7 +83,7 @@ class EngineBackend(Backend):
         """Read the options, and the tokenizer. The engine is not loaded."""
         check_engine_config(source.config)
         settings = await trio.to_thread.run_sync(EngineSettings.of, source)
-        await trio.to_thread.run_sync(read_text_parts, source, settings.directory)
+        await trio.to_thread.run_sync(read_text_parts, source, settings)
 
     async def load(self) -> None:
         """Start the worker and load the engine, for as long as that takes."""
@@ -90,7 +91,7 @@ class EngineBackend(Backend):
         check_engine_config(source.config)
         in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
         settings = await in_thread(EngineSettings.of, source)
-        text: TextParts = await in_thread(read_text_parts, source, settings.directory)
+        tokenizer, text_length = await in_thread(read_text_parts, source, settings)
         generations = Generations(source.name, settings.limits, self._failures)
         try:
             worker = await EngineWorker.start(self.spec, self.engine, settings, generations.step)
@@ -100,10 +101,10 @@ class EngineBackend(Backend):
                     source.config.backend, model=source.name, error=ModuleNotFoundError(error.message)
                 ) from None
             raise Internal(f"{self._where}: {error.message}") from None
-        lengths = [settings.context_length, worker.info.context_length, text.context_length]
+        lengths = [settings.context_length, worker.info.context_length, text_length]
         self._context_length = min((length for length in lengths if length), default=0)
         generations.attach(worker)
-        self._worker, self._generations, self._text = worker, generations, text
+        self._worker, self._generations, self._tokenizer = worker, generations, tokenizer
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
         raise Unsupported(f"{self._where} is decoupled")
@@ -152,8 +153,8 @@ class EngineBackend(Backend):
             del self._tokenizing[request]
 
     def _tokens(self, parsed: TextRequest) -> list[int]:
-        assert self._text is not None
-        return self._text.tokenizer.encode(parsed.text, add_special_tokens=parsed.adds_special_tokens)
+        assert self._tokenizer is not None
+        return self._tokenizer.encode(parsed.text, add_special_tokens=parsed.adds_special_tokens)
 
     def _queue(
         self,
@@ -164,7 +165,7 @@ class EngineBackend(Backend):
         token_ids: Sequence[int],
     ) -> None:
         """Raises ServerError."""
-        assert self._text is not None
+        assert self._tokenizer is not None
         assert self._generations is not None
         assert self._worker is not None
         fields = parsed.sampling
@@ -177,7 +178,7 @@ class EngineBackend(Backend):
         answer = Answer(
             request,
             parsed.options,
-            self._text.tokenizer,
+            self._tokenizer,
             prompt=parsed.text,
             prompt_tokens=len(token_ids),
             version=self.spec.source.version,

@@ -46,20 +46,23 @@ _OF_SERVER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """`directory` has the engine's files, `options` are the engine's own. `context_length` is 0 where it is not set."""
+    """`directory` has the engine's files, `options` are the engine's own; `tokenizer` names the folder of another
+    tokenizer than theirs. `context_length` is 0 where it is not set."""
 
     directory: Path
     options: Mapping[str, Any]
     adapters: Mapping[str, str]
     context_length: int
     limits: AdmissionLimits
+    tokenizer: str = ""
 
     @classmethod
     def of(cls, source: ModelSource) -> EngineSettings:
         """Read the configuration and the files. Blocks. Raises InvalidArgument."""
         place = f"model '{source.name}'"
+        arguments = _read_object(source.version_directory / ENGINE_ARGUMENTS, place)
         given: dict[str, Any] = {
-            **_read_object(source.version_directory / ENGINE_ARGUMENTS, place),
+            **arguments,
             **{key: value.string_value for key, value in source.config.parameters.items()},
         }
         options = {
@@ -71,9 +74,10 @@ class EngineSettings:
         return cls(
             _directory(source, str(given.get("model", ""))),
             options,
-            _adapters(source, place),
+            _adapters(source, place) if not arguments or str(arguments.get("enable_lora")).lower() == "true" else {},
             _number(given.get("max_model_len", 0), f"{place}: max_model_len"),
             AdmissionLimits(*limits.values()),
+            str(given.get("tokenizer", "")),
         )
 
 

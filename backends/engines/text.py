@@ -1,35 +1,33 @@
-"""Text parts of a model with an engine: its tokenizer and the length of its context, from its folder."""
+"""Text parts of a model with an engine: its tokenizer and the length of its context, from its folder. Blocks."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 
+from backends.engines.settings import EngineSettings
 from backends.interface import ModelSource
 from protocol.errors import InvalidArgument, ServerError
-from protocol.text.special_tokens import SpecialTokens
 from protocol.text.tokenizer import Tokenizer
+from repository.text_files import TOKENIZER, read_text_files
 
 
-@dataclass(frozen=True, slots=True)
-class TextParts:
-    """`context_length` is 0 where the folder does not say."""
-
-    tokenizer: Tokenizer
-    context_length: int = 0
-
-
-def read_text_parts(source: ModelSource, directory: Path) -> TextParts:
-    """Blocks. Raises ServerError where there is no tokenizer."""
-    folder = directory
+def read_text_parts(source: ModelSource, settings: EngineSettings) -> tuple[Tokenizer, int]:
+    """The tokenizer, and the length of the context in tokens, 0 where the folder does not say. Raises ServerError."""
+    folder = _folder(source, settings)
     try:
-        text = (folder / "tokenizer.json").read_text()
-        eos = json.loads((folder / "generation_config.json").read_text()).get("eos_token_id", ())
-        eos = (eos,) if isinstance(eos, int) else tuple(eos)
-        length = json.loads((folder / "config.json").read_text()).get("max_position_embeddings", 0)
-        return TextParts(Tokenizer.from_json(text, SpecialTokens(eos_token_ids=eos)), length)
-    except OSError as error:
-        raise InvalidArgument(f"model '{source.name}': {error}") from None
-    except ServerError:
-        raise
+        files = read_text_files(folder)
+    except ServerError as error:
+        raise type(error)(f"model '{source.name}': {error.message}") from None
+    if files.tokenizer is None:
+        raise InvalidArgument(f"model '{source.name}': an engine needs a tokenizer, but '{folder}' has no {TOKENIZER}")
+    return files.tokenizer, files.context_length or 0
+
+
+def _folder(source: ModelSource, settings: EngineSettings) -> Path:
+    """What `tokenizer` names, from the version's folder on; else the version's folder, the model's, or the engine's,
+    where a tokenizer lies there."""
+    version = source.version_directory.absolute()
+    if settings.tokenizer:
+        return version / settings.tokenizer
+    places = (version, source.model_directory.absolute(), settings.directory)
+    return next((place for place in places if (place / TOKENIZER).is_file()), settings.directory)
