@@ -17,6 +17,7 @@ import trio
 from backends.engines.answer import Answer
 from backends.engines.completion import check_engine_config, complete_engine_config
 from backends.engines.generations import Generations
+from backends.engines.metrics import EngineMetrics
 from backends.engines.request import TextRequest, parse_request
 from backends.engines.sampling import sampling_of
 from backends.engines.settings import EngineSettings
@@ -66,6 +67,7 @@ class EngineBackend(Backend):
         self._where = f"model '{source.name}'"
         self._worker: EngineWorker | None = None
         self._generations: Generations | None = None
+        self._metrics: EngineMetrics | None = None
         self._tokenizer: Tokenizer | None = None
         self._context_length = 0
         self._death = ""
@@ -92,7 +94,8 @@ class EngineBackend(Backend):
         in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
         settings = await in_thread(EngineSettings.of, source)
         tokenizer, text_length = await in_thread(read_text_parts, source, settings)
-        generations = Generations(source.name, settings.limits, self._failures)
+        self._metrics = EngineMetrics(self.spec, None if source.services is None else source.services.metrics)
+        generations = Generations(source.name, settings.limits, self._metrics, self._failures)
         try:
             worker = await EngineWorker.start(self.spec, self.engine, settings, generations.step)
         except Internal as error:
@@ -226,6 +229,8 @@ class EngineBackend(Backend):
     async def unload(self) -> None:
         """Close the engine within some seconds, then end its process."""
         worker, self._worker = self._worker, None
+        if self._metrics is not None:
+            self._metrics.close()
         if worker is not None:
             await worker.link.stop()
 

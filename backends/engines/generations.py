@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from backends.engines.admission import Admission, AdmissionLimits, Need
 from backends.engines.answer import Answer
+from backends.engines.metrics import EngineMetrics
 from backends.engines.worker.trioton_engine.engine import Event, Generation, Sampling, Stats
 from backends.engines.worker_link import EngineWorker
 from backends.interface import NotBegun, Responder
@@ -26,13 +27,14 @@ class Running:
     """One generation. `is_answered` says that its responder is closed, or its last response is being sent; the engine
     may have it still."""
 
-    __slots__ = ("answer", "generation", "is_answered", "is_sending", "request", "responder")
+    __slots__ = ("answer", "generation", "has_begun", "is_answered", "is_sending", "request", "responder")
 
     def __init__(self, request: InferenceRequest, responder: Responder, answer: Answer, generation: Generation) -> None:
         self.request = request
         self.responder = responder
         self.answer = answer
         self.generation = generation
+        self.has_begun = False
         self.is_answered = False
         self.is_sending = False  # a task does
 
@@ -40,8 +42,9 @@ class Running:
 class Generations:
     """`spawn` runs a task beside the worker's link."""
 
-    def __init__(self, model: str, limits: AdmissionLimits, failures: CallbackFailures) -> None:
+    def __init__(self, model: str, limits: AdmissionLimits, metrics: EngineMetrics, failures: CallbackFailures) -> None:
         self._model = model
+        self._metrics = metrics
         self._failures = failures
         self._admission: Admission[Running] = Admission(limits, model)
         self._worker: EngineWorker | None = None
@@ -64,6 +67,7 @@ class Generations:
         """The worker that generates."""
         self._worker = worker
         self._admission.note(worker.stats)
+        self._note()
 
     def add(
         self,
@@ -87,6 +91,8 @@ class Generations:
         self._admission.add(running, Need(len(token_ids), len(token_ids) + sampling.max_tokens, priority))
         self._by_request[request] = running
         self._submit()
+        if self._admission.waiting:
+            self._note()
 
     def _submit(self) -> None:
         if self._worker is None:
@@ -109,6 +115,7 @@ class Generations:
         self._close(running, Cancelled(f"[request id: {request.id}] request to model '{self._model}' was cancelled"))
         if waited:
             self._submit()  # it may have stood in the way
+            self._note()
         else:
             self._abort(running)
 
@@ -118,40 +125,46 @@ class Generations:
 
     def step(self, events: Sequence[Event], stats: Stats) -> None:
         """What a step of the engine has brought."""
-        cut: list[int] = []
         for event in events:
             running = self._by_sequence.get(event.sequence)
-            if running is None:
-                continue
-            if event.finish:
-                del self._by_sequence[event.sequence]
-                self._admission.finish(running)
-            else:
-                self._admission.begin(running)
-            if running.is_answered:
-                continue
-            try:
-                if self._push(running, event):
-                    cut.append(event.sequence)
-            except Exception as error:
-                self._fail(running, error)
-        if cut and self._worker is not None:
-            self._worker.abort(cut)
+            if running is not None:
+                self._take(running, event)
         self._admission.note(stats)
         if self._admission.waiting:
             self._submit()
+        self._note()
 
-    def _push(self, running: Running, event: Event) -> bool:
-        """Answer with an event; whether the engine is to be told that it is enough."""
+    def _take(self, running: Running, event: Event) -> None:
+        prompt = 0 if running.has_begun or not event.token_ids else len(running.generation.token_ids)
+        self._metrics.count(prompt, len(event.token_ids))
+        if event.finish:
+            del self._by_sequence[event.sequence]
+            self._admission.finish(running)
+        elif not running.has_begun:
+            running.has_begun = True
+            self._admission.begin(running)
+        if running.is_answered:
+            return
+        try:
+            self._push(running, event)
+        except Exception as error:
+            self._fail(running, error)
+
+    def _note(self) -> None:
+        if self._worker is not None:
+            self._metrics.note(self._worker.stats, self._admission.waiting)
+
+    def _push(self, running: Running, event: Event) -> None:
         answer = running.answer
         if event.finish == "error":
             text = f"model '{self._model}': {event.error or 'the engine has ended the generation'}"
             self._close(running, InvalidArgument(text) if event.is_refused else Internal(text))
-            return False
+            return
         answer.push(event)
         if not running.is_sending and answer.has_news:
             self._send(running)
-        return answer.was_cut and not event.finish
+        if answer.was_cut:
+            self._abort(running)
 
     def _send(self, running: Running) -> None:
         answer = running.answer

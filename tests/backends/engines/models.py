@@ -1,0 +1,49 @@
+"""Models with engines, for tests: folders around the tiny Llama's files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.text.tokenizer import Tokenizer
+from repository.text_files import read_text_files
+
+TINY = Path(__file__).parent / "tiny_llama" / "model"
+GREEDY: list[dict[str, Any]] = json.loads((TINY.parent / "greedy.json").read_text())
+TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "chat_template.jinja")
+
+needs_openvino_genai = pytest.mark.skipif(
+    importlib.util.find_spec("openvino_genai") is None, reason="openvino-genai is not installed"
+)
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """The tokenizer of the tiny Llama."""
+    found = read_text_files(TINY).tokenizer
+    assert found is not None
+    return found
+
+
+def write_model(folder: Path, backend: str, files: Mapping[str, str] | None = None, **parameters: object) -> Path:
+    """A model's folder, with its configuration and version 1. The scripted engine needs no more than text files."""
+    version = folder / "1"
+    version.mkdir(parents=True)
+    for path in TINY.iterdir():
+        if backend != "scripted" or path.name in TEXT_FILES:
+            shutil.copy(path, version / path.name)
+    for name, text in (files or {}).items():
+        (version / name).write_text(text)
+    entries = [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
+    (folder / "config.pbtxt").write_text("\n".join([f'backend: "{backend}"', *entries, ""]))
+    return folder
+
+
+def sampling(**fields: object) -> str:
+    """The tensor `sampling_parameters`."""
+    return json.dumps(fields)
