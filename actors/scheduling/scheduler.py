@@ -200,14 +200,18 @@ class Scheduler(SchedulerLoop):
         self._removed.discard(instance.name)
         if instance in self._idle:
             self._idle.remove(instance)
-        # Handed over in the moment in which it died.
-        self._fail_given(instance, Unavailable(f"model instance '{instance.name}' has died"))
+        for item in self._take_given(instance):  # handed over in the moment in which it died
+            self._streaming.discard(item)
+            self._take_back(item)
         self._retire(instance)
 
-    def _fail_given(self, instance: InstanceAddress, error: ServerError) -> None:
-        """Fail what an instance was given; its own report of that, if one comes, is ignored."""
+    def _take_given(self, instance: InstanceAddress) -> list[QueuedRequest]:
+        """What an instance was given; its own report of that, if one comes, is ignored."""
         given = (self._running.pop(instance, None), self._ahead.pop(instance, None))
-        items = [item for message in given if message is not None for item in message.batch]
+        return [item for message in given if message is not None for item in message.batch]
+
+    def _fail_given(self, instance: InstanceAddress, error: ServerError) -> None:
+        items = self._take_given(instance)
         if items:
             self._streaming.difference_update(items)
             self._fail(items, error)

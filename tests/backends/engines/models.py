@@ -39,7 +39,9 @@ def write_model(folder: Path, backend: str, files: Mapping[str, str] | None = No
             shutil.copy(path, version / path.name)
     for name, text in (files or {}).items():
         (version / name).write_text(text)
-    entries = [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
+    entries = [
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()
+    ]
     (folder / "config.pbtxt").write_text("\n".join([f'backend: "{backend}"', *entries, ""]))
     return folder
 

@@ -15,7 +15,11 @@ from tests.backends.helpers import objects
 
 def request(parameters: dict[str, Any] | None = None, **tensors: Any) -> InferenceRequest:
     arrays = {
-        name: np.array([value]) if isinstance(value, bool) else objects(value) if isinstance(value, str | bytes) else value
+        name: np.array([value])
+        if isinstance(value, bool)
+        else objects(value)
+        if isinstance(value, str | bytes)
+        else value
         for name, value in tensors.items()
     }
     inputs = [Tensor.from_numpy(name, array) for name, array in arrays.items()]
@@ -49,7 +53,9 @@ def test_whether_the_prompt_is_shown(tensors: dict[str, bool], has_prompt: bool)
 
 
 def test_sampling_parameters_take_the_place_of_parameters() -> None:
-    parsed = parse_request(request({"top_k": 5, "temperature": 0.5}, text_input="x", sampling_parameters='{"top_k": 7}'))
+    parsed = parse_request(
+        request({"top_k": 5, "temperature": 0.5}, text_input="x", sampling_parameters='{"top_k": 7}')
+    )
     assert parsed.sampling.top_k == 7
     assert parsed.sampling.temperature is None
 

@@ -36,7 +36,10 @@ def made(values: dict[str, Any], info: EngineInfo = ALL) -> Sampling:
         ({"logprobs": 0}, {"logprobs": 0}),
         ({"n": 1, "best_of": None, "use_beam_search": False, "prompt_logprobs": 0}, {}),
         ({"structured_outputs": {"regex": "a+"}}, {"structure": Structure("regex", "a+")}),
-        ({"structured_outputs": '{"json": {"type": "object"}}'}, {"structure": Structure("json", '{"type": "object"}')}),
+        (
+            {"structured_outputs": '{"json": {"type": "object"}}'},
+            {"structure": Structure("json", '{"type": "object"}')},
+        ),
         ({"structured_outputs": {"json_object": True}}, {"structure": Structure("json_object", "")}),
         ({"guided_decoding": {"choice": ["a", "b"]}}, {"structure": Structure("choice", '["a", "b"]')}),
     ],
@@ -67,7 +70,10 @@ def test_fields_that_are_honoured(values: dict[str, Any], expected: dict[str, An
         ({"structured_outputs": "{"}, "structured_outputs is no JSON"),
         ({"structured_outputs": {"choice": []}}, "choice must be a list of texts"),
         ({"structured_outputs": {"regex": 3}}, "regex must be a text, got int"),
-        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag is not supported by engine"),
+        (
+            {"structured_outputs": {"structural_tag": "x"}},
+            "structured_outputs.structural_tag is not supported by engine",
+        ),
     ],
 )
 def test_fields_that_are_refused(values: dict[str, Any], text: str) -> None:
