@@ -21,6 +21,9 @@ RETURN_PREFIX = "return_"
 EXTRAS = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")
 FLAGS = (STREAM, EXCLUDE_INPUT, *(f"{RETURN_PREFIX}{name}" for name in EXTRAS))
 
+# What Triton's vLLM backend takes beside these.
+_NOT_TAKEN = ("image", "embedding_request")
+
 
 class AnswerOptions(msgspec.Struct, frozen=True):
     """What a request wants to be told of its generation. `extras` are names of `EXTRAS`; `logprobs` says that tokens'
@@ -51,6 +54,9 @@ def parse_request(request: InferenceRequest) -> TextRequest:
     for name in FLAGS:  # as members of `parameters` in a body of generate
         if name not in flags and name in request.parameters:
             flags[name] = _as_bool(request.parameters[name], f"{where}: {name}")
+    for name in _NOT_TAKEN:
+        if name in tensors or name in request.parameters:
+            raise InvalidArgument(f"{where}: '{name}' is not supported")
     if TEXT_INPUT not in tensors:
         raise InvalidArgument(f"{where}: the input '{TEXT_INPUT}' is missing")
     sampling = parse_sampling(_sampling_values(request.parameters, tensors.get(SAMPLING), where), where)

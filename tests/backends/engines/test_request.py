@@ -81,6 +81,8 @@ def test_a_chat_adds_no_special_tokens() -> None:
 @pytest.mark.parametrize(
     ("made", "text"),
     [
+        (request(text_input="x", image="abc"), "'image' is not supported"),
+        (request({"embedding_request": "{}"}, text_input="x"), "'embedding_request' is not supported"),
         (request(), "the input 'text_input' is missing"),
         (request(text_input=b"\xff"), "'text_input' is not UTF-8"),
         (request(text_input=objects("a", "b")), "'text_input' must have one element, got 2"),
