@@ -5,7 +5,8 @@ A backend is an entry point of the group `trioton.backends`, so any installed pa
     [project.entry-points."trioton.backends"]
     my_backend = "my_package.my_module:MyBackend"
 
-or a Python-based backend: a folder `<name>/model.py` in one of the server's backend directories, or a model's folder
+or of the group `trioton.engines`, whose classes are engines of language models (see `backends.engines.installed`), or a
+Python-based backend: a folder `<name>/model.py` in one of the server's backend directories, or a model's folder
 that holds a `model.py` (see `backends.python.based`).
 
 Nothing is imported before a model asks for it: a broken or missing framework concerns only the models that need it.
@@ -24,6 +25,7 @@ from backends.requirements import framework_missing
 from protocol.errors import Internal, InvalidArgument, Unavailable
 
 GROUP = "trioton.backends"
+ENGINES = "trioton.engines"
 _PROGRAM = "model.py"
 # The runtimes in Python of backends that also have another one: what `runtime: "model.py"` means for them.
 _RUNTIMES = {"pytorch": Path(__file__).parent / "pytorch" / "runtime"}
@@ -67,11 +69,15 @@ class BackendRegistry:
             found.setdefault(entry_point.name, []).append(entry_point)
         return found
 
+    @cached_property
+    def _engines(self) -> dict[str, EntryPoint]:
+        return {entry_point.name: entry_point for entry_point in entry_points(group=ENGINES)}
+
     @property
     def names(self) -> tuple[str, ...]:
         """The backends that can be asked for, sorted; their packages may still miss a framework."""
         based = {path.parent.name for each in self._directories for path in each.glob(f"*/{_PROGRAM}")}
-        return tuple(sorted({*self._extra, *self._entry_points, *based}))
+        return tuple(sorted({*self._extra, *self._entry_points, *self._engines, *based}))
 
     def find(
         self, name: str, *, model: str, directory: Path | None = None, is_python_based: bool = False
@@ -89,6 +95,8 @@ class BackendRegistry:
         if (extra := self._extra.get(name)) is not None:
             return extra
         candidates = [] if is_python_based else self._entry_points.get(name, [])
+        if not candidates and not is_python_based and name in self._engines:
+            return _engine(name, self._engines[name])
         if not candidates:
             folder = self._python_based_folder(name, directory, _RUNTIMES.get(name) if is_python_based else None)
             if folder is not None:
@@ -125,6 +133,12 @@ def _python_based(name: str, folder: Path) -> type[Backend]:
     from backends.python.based import python_based_backend  # nothing is imported before a model asks for it
 
     return python_based_backend(name, folder)
+
+
+def _engine(name: str, entry_point: EntryPoint) -> type[Backend]:
+    from backends.engines.installed import engine_backend  # as above
+
+    return engine_backend(name, entry_point.value)
 
 
 def _import(entry_point: EntryPoint, model: str) -> type[Backend]:

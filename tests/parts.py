@@ -22,7 +22,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # The packages that take most time and memory to import.
-FRAMEWORKS = ("jax", "lightgbm", "openvino", "scipy", "sklearn", "tensorflow", "torch", "treelite", "xgboost")
+FRAMEWORKS = (
+    *("jax", "lightgbm", "openvino", "openvino_genai", "scipy", "sklearn", "tensorflow", "torch", "treelite"),
+    "xgboost",
+)
 # What each part has found, as JUnit's XML.
 RESULTS = Path("build", "test-results")
 # Of a failed test's report, from its end; and so many of them.

@@ -18,10 +18,19 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "protocol.http": ("protocol",),
     "protocol.grpc": ("protocol", "protocol.proto"),
     "repository": ("protocol", "protocol.proto"),
-    "backends": ("protocol", "repository", "backends.python.worker"),
+    "backends": ("protocol", "repository", "backends.python.worker", "backends.engines.worker"),
+    "backends.engines.worker": ("backends.python.worker",),
     "backends.python.worker": (),
     "actors": ("protocol", "repository", "backends"),
-    "trioton": ("protocol", "protocol.http", "protocol.grpc", "repository", "backends", "actors"),
+    "trioton": (
+        "protocol",
+        "protocol.http",
+        "protocol.grpc",
+        "repository",
+        "backends",
+        "backends.engines.worker",
+        "actors",
+    ),
 }
 # The rooms of a package, its folders and single modules, and which of its other rooms each imports. A room imports only
 # rooms that stand above it here, so the order has no cycle. The table says what is there, exactly: a new arrow is
@@ -101,6 +110,21 @@ ROOMS: dict[str, dict[str, str]] = {
         "connection": "call codec inference settings status",
         "server": "codec connection inference services settings",
     },
+    "backends.engines": {
+        "worker": "",
+        "sampling": "worker",
+        "request": "sampling",
+        "completion": "request",
+        "answer": "request worker",
+        "admission": "worker",
+        "settings": "admission",
+        "text": "settings",
+        "metrics": "worker",
+        "worker_link": "settings worker",
+        "generations": "admission answer metrics worker worker_link",
+        "backend": "answer completion generations metrics request sampling settings text worker worker_link",
+        "installed": "backend",
+    },
     "backends.python": {
         "worker": "",
         "environments": "worker",
@@ -122,8 +146,12 @@ PACKAGES = ("protocol", "repository", "backends", "actors", "trioton")
 WORKER = "backends.python.worker"
 # The folder of the worker is on its own path, so modules there know each other by these names too.
 WORKER_NAMES = ("c_python_backend_utils", "triton_python_backend_utils", "trioton_worker")
+ENGINE_WORKER, ENGINE_WORKER_NAME = "backends.engines.worker", "trioton_engine"
 # Folders of tests that no room corresponds to.
-OWN_TEST_FOLDERS = {"tests/backends/conformance": "what all backends have in common"}
+OWN_TEST_FOLDERS = {
+    "tests/backends/conformance": "what all backends have in common",
+    "tests/backends/engines/tiny_llama": "a language model, and the program that makes it",
+}
 
 
 def module_name(path: Path) -> str:
@@ -173,12 +201,20 @@ def named(module: str) -> Iterator[str]:
             yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
+def _full_name(module: str, name: str) -> str:
+    """What a name means in a worker's folder."""
+    first = name.split(".")[0]
+    if module.startswith((WORKER, ENGINE_WORKER)) and first in WORKER_NAMES:
+        return f"{WORKER}.{name}"
+    return f"{ENGINE_WORKER}.{name}" if module.startswith(ENGINE_WORKER) and first == ENGINE_WORKER_NAME else name
+
+
 @cache
 def imported(module: str) -> frozenset[str]:
     """Our own modules that a module imports."""
     found = set()
     for name in named(module):
-        full = f"{WORKER}.{name}" if module.startswith(WORKER) and name.split(".")[0] in WORKER_NAMES else name
+        full = _full_name(module, name)
         if full.split(".")[0] in PACKAGES:
             found.add(full if full in MODULES else full.rpartition(".")[0])
     return frozenset(found)
@@ -189,6 +225,8 @@ def test_what_an_import_names_is_read() -> None:
     assert "protocol.errors" in imported("protocol.http.errors")
     assert f"{WORKER}.trioton_worker.errors" in imported(f"{WORKER}.trioton_worker.tensors")
     assert f"{WORKER}.trioton_worker.serve" in imported(f"{WORKER}.main")
+    assert f"{WORKER}.trioton_worker.connection" in imported(f"{ENGINE_WORKER}.trioton_engine.serve")
+    assert f"{ENGINE_WORKER}.trioton_engine.serve" in imported(f"{ENGINE_WORKER}.main")
     assert "backends.python.backend" in imported("backends.python")
 
 
@@ -257,7 +295,7 @@ def test_no_asyncio_in_the_server() -> None:
     users = {
         module
         for module in MODULES
-        if not module.startswith(WORKER)
+        if not module.startswith((WORKER, ENGINE_WORKER))
         for name in named(module)
         if name.split(".")[0] == "asyncio"
     }

@@ -16,6 +16,7 @@ from typing import Any, ForwardRef, get_origin, is_typeddict
 MODULES = (
     "trioton.backends",
     "trioton.caches",
+    "trioton.engines",
     "trioton.errors",
     "trioton.messages",
     "trioton.model_config",

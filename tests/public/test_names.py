@@ -22,7 +22,8 @@ PACKAGES = ("actors", "backends", "protocol", "repository", "trioton")
 # What only a server needs, or only the models of one framework.
 HEAVY = {
     *("betterproto2", "grpclib", "h2", "httptools", "hypercorn", "prometheus_client", "re2"),
-    *("cupy", "jax", "obstore", "onnxruntime", "openvino", "redis", "tensorflow", "tensorrt", "torch", "treelite"),
+    *("cupy", "jax", "obstore", "onnxruntime", "openvino", "openvino_genai", "redis", "tensorflow", "tensorrt"),
+    *("torch", "treelite"),
 }
 
 

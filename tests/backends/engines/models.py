@@ -30,7 +30,7 @@ def tiny_tokenizer() -> Tokenizer:
     return found
 
 
-def write_model(folder: Path, backend: str, files: Mapping[str, str] | None = None, **parameters: object) -> Path:
+def write_model(folder: Path, backend: str, files: Mapping[str, str] | None = None, /, **parameters: object) -> Path:
     """A model's folder, with its configuration and version 1. The scripted engine needs no more than text files."""
     version = folder / "1"
     version.mkdir(parents=True)

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 TEXT = "The scheduler gives größere batches 🙂 to instances."
 TOKENIZER = tiny_tokenizer()
 # Slow enough for a test to do something in the middle of a generation.
-SLOWLY = {"rule": "repeat", "step_seconds": 0.005}
-ENDLESS = {"max_tokens": 450, "ignore_eos": True, "stream": True}
+SLOWLY: dict[str, Any] = {"rule": "repeat", "step_seconds": 0.005}
+ENDLESS: dict[str, Any] = {"max_tokens": 450, "ignore_eos": True, "stream": True}
 
 
 def token_of(text: str) -> int:

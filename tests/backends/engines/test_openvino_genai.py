@@ -20,8 +20,8 @@ from tests.backends.engines.serving import Served, gather, serve
 pytestmark = [pytest.mark.slow, needs_openvino_genai]
 
 # In float32, as torch computes what is recorded.
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "num_kv_blocks": 64, "INFERENCE_NUM_THREADS": 1}
-GREEDILY = {"temperature": 0, "max_tokens": 32}
+EXACT: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "num_kv_blocks": 64, "INFERENCE_NUM_THREADS": 1}
+GREEDILY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
 PROMPT = GREEDY[0]["prompt"]
 
 

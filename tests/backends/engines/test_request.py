@@ -13,7 +13,7 @@ from protocol.messages import InferenceRequest, Tensor
 from tests.backends.helpers import objects
 
 
-def request(parameters: dict[str, Any] | None = None, **tensors: Any) -> InferenceRequest:
+def request(parameters: dict[str, Any] | None = None, /, **tensors: Any) -> InferenceRequest:
     arrays = {
         name: np.array([value])
         if isinstance(value, bool)

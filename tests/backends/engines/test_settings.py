@@ -22,7 +22,7 @@ def parameters(**values: object) -> str:
     )
 
 
-def settings(tmp_path: Path, files: dict[str, Any] | None = None, **values: object) -> EngineSettings:
+def settings(tmp_path: Path, files: dict[str, Any] | None = None, /, **values: object) -> EngineSettings:
     (tmp_path / "1").mkdir(exist_ok=True)
     for name, content in (files or {}).items():
         (tmp_path / "1" / name).write_text(content if isinstance(content, str) else json.dumps(content))
