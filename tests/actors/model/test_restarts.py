@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import msgspec
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.model.model import Model
+from backends.interface import BatchTiming, InstanceDied, NotBegun, Responder
 from protocol.errors import Internal, Unavailable
-from protocol.messages import InferenceRequest
+from protocol.messages import InferenceRequest, InferenceResponse
 from repository.model_config import (
     ModelConfig,
     ModelDynamicBatching,
     ModelQueuePolicy,
     ModelSequenceBatching,
+    ModelTransactionPolicy,
     TimeoutAction,
 )
 from tests.actors.fakes import CONFIG, FakeBackend, fake_backend, request, spec
@@ -207,7 +212,7 @@ async def test_a_caller_who_goes_and_a_drain_leave_nothing(autojump_clock: MockC
         backend.made[0].die()
         await wait_all_tasks_blocked()
         with trio.move_on_after(1):
-            await served.infer(request(id="gone"))
+            await served.infer(request(id="neither"))
         calls = Calls(served, nursery)
         calls.begin("stays")
         await wait_all_tasks_blocked()
@@ -247,3 +252,49 @@ async def test_a_worker_that_is_killed_again_and_again_is_there_again_at_once(au
             await trio.sleep(1)
             assert served.is_ready
         served.drain()
+
+
+async def test_what_an_instance_gives_back_runs_on_the_next_one(autojump_clock: MockClock) -> None:
+    """Of a decoupled model: what it had begun fails with it, what it had not is queued again."""
+
+    class Streaming(slow_start(1)):  # type: ignore[misc]  # a class that was made
+        can_be_decoupled = True
+
+        async def execute_decoupled(
+            self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
+        ) -> BatchTiming:
+            for asked, responder in zip(requests, responders, strict=True):
+                if len(self.made) > 1:
+                    responder.send_nowait(InferenceResponse("m", 1, [], id=asked.id, parameters={"by": len(self.made)}))
+                else:
+                    self.kept.append((asked.id, responder))
+            return BatchTiming(0, 0, 0)
+
+        kept: ClassVar[list[tuple[str, Responder]]] = []
+
+    config = msgspec.structs.replace(CONFIG, model_transaction_policy=ModelTransactionPolicy(decoupled=True))
+    served = model(Streaming, config)
+    ends: dict[str, object] = {}
+
+    async def call(id: str) -> None:
+        async def respond(response: InferenceResponse) -> None:
+            ends[id] = response.parameters["by"]
+
+        try:
+            await served.infer_stream(request(id=id), respond)
+        except Unavailable as error:
+            ends[id] = error.message
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(served.run)
+        for id in ("begun", "not begun", "neither"):
+            nursery.start_soon(call, id)
+        await wait_all_tasks_blocked()
+        assert {id for id, _ in Streaming.kept} == {"begun", "not begun", "neither"}
+        for id, responder in Streaming.kept:
+            responder.close(InstanceDied("the worker has died") if id == "begun" else NotBegun())
+        Streaming.made[0].die()
+        await trio.sleep(3)
+        assert served.pending_count == 0
+        served.drain()
+    assert ends == {"begun": "the worker has died", "not begun": 2, "neither": 2}
