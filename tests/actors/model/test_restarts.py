@@ -263,6 +263,10 @@ async def test_what_an_instance_gives_back_runs_on_the_next_one(autojump_clock: 
         async def execute_decoupled(
             self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
         ) -> BatchTiming:
+            if self.died.is_set():
+                for responder in responders:
+                    responder.close(NotBegun())
+                raise InstanceDied("the worker has died")
             for asked, responder in zip(requests, responders, strict=True):
                 if len(self.made) > 1:
                     responder.send_nowait(InferenceResponse("m", 1, [], id=asked.id, parameters={"by": len(self.made)}))
@@ -291,9 +295,9 @@ async def test_what_an_instance_gives_back_runs_on_the_next_one(autojump_clock: 
             nursery.start_soon(call, id)
         await wait_all_tasks_blocked()
         assert {id for id, _ in Streaming.kept} == {"begun", "not begun", "neither"}
+        Streaming.made[0].die()
         for id, responder in Streaming.kept:
             responder.close(InstanceDied("the worker has died") if id == "begun" else NotBegun())
-        Streaming.made[0].die()
         await trio.sleep(3)
         assert served.pending_count == 0
         served.drain()
