@@ -29,7 +29,7 @@ _REAP_SECONDS = 5.0
 
 class WorkerProcess:
     """One worker process, leader of its own process group. `control` is the worker's end of the socket pair, `mode`
-    what its `program` is told beside that.
+    what its `program`, by default that of the Python backend, is told beside that.
 
     To be made in the thread that runs Trio: the kernel kills a worker when the thread that started it ends.
 
@@ -47,14 +47,14 @@ class WorkerProcess:
         log: logging.Logger,
         name: str,
         *mode: str,
-        program: Path = MAIN,
+        program: Path | None = None,
     ) -> None:
         self._log = log
         self._name = name
         ours, theirs = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [environment.interpreter, str(program), str(control.fileno()), *mode],
+                [environment.interpreter, str(program or MAIN), str(control.fileno()), *mode],
                 env=environment.variables,
                 cwd=environment.working_directory,
                 pass_fds=(control.fileno(), *environment.descriptors),
