@@ -54,6 +54,11 @@ class TextFiles:
     context_length: int | None
 
 
+def tokenizer_folder(version: Path, model: Path, *others: Path) -> Path | None:
+    """The first folder in which a tokenizer lies: that of the version, of the model, or one of the others."""
+    return next((place for place in (version, model, *others) if (place / TOKENIZER).is_file()), None)
+
+
 def read_text_files(folder: Path, *, chat_template: str | None = None) -> TextFiles:
     """Reads a folder. `chat_template` is the text of a template to take in place of the folder's own.
 

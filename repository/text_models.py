@@ -23,7 +23,7 @@ from protocol.text.output_parser import output_parser
 from protocol.text.special_tokens import SpecialTokens
 from repository.layout import ModelDirectory
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
-from repository.text_files import TOKENIZER, TextFiles, read_text_files
+from repository.text_files import TextFiles, read_text_files, tokenizer_folder
 
 logger = logging.getLogger(__name__)
 
@@ -153,9 +153,9 @@ def _tokenizer_folder(model: Path, version: Path, config: ModelConfig) -> Path |
                 f"'{given}'"
             )
         return folder
-    engine = _read_json(config.name, version / _ENGINE_FILE)
-    places = [version, model, *(version / str(engine[key]) for key in ("tokenizer", "model") if engine.get(key))]
-    return next((place for place in places if (place / TOKENIZER).is_file()), None)
+    engine = {"model": config.parameter("model"), **_read_json(config.name, version / _ENGINE_FILE)}
+    named = (version / str(engine[key]) for key in ("tokenizer", "model") if engine.get(key))
+    return tokenizer_folder(version, model, *named)
 
 
 def _template(model: Path, given: str) -> str | None:

@@ -8,7 +8,7 @@ from backends.engines.settings import EngineSettings
 from backends.interface import ModelSource
 from protocol.errors import InvalidArgument, ServerError
 from protocol.text.tokenizer import Tokenizer
-from repository.text_files import TOKENIZER, read_text_files
+from repository.text_files import TOKENIZER, read_text_files, tokenizer_folder
 
 
 def read_text_parts(source: ModelSource, settings: EngineSettings) -> tuple[Tokenizer, int]:
@@ -29,5 +29,4 @@ def _folder(source: ModelSource, settings: EngineSettings) -> Path:
     version = source.version_directory.absolute()
     if settings.tokenizer:
         return version / settings.tokenizer
-    places = (version, source.model_directory.absolute(), settings.directory)
-    return next((place for place in places if (place / TOKENIZER).is_file()), settings.directory)
+    return tokenizer_folder(version, source.model_directory.absolute(), settings.directory) or settings.directory
