@@ -1,0 +1,119 @@
+"""Engines behind the OpenAI interface, by OpenAI's own client: what they generate, and clients and workers that go."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+
+from tests.backends.engines.models import GREEDY, needs_openvino_genai, write_model
+from tests.e2e.server_process import ServerProcess, eventually
+from tests.e2e.test_engines import load
+
+pytestmark = pytest.mark.slow
+
+TEXT = "The scheduler gives größere batches 🙂 to instances."
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    repository = tmp_path_factory.mktemp("engines")
+    write_model(repository / "echo", "scripted")
+    write_model(repository / "endless", "scripted", rule="repeat", step_seconds=0.01)
+    with ServerProcess(repository=repository) as started:
+        started.addresses  # noqa: B018 (waits until it serves)
+        yield started
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with of(server) as made:
+        yield made
+
+
+def of(server: ServerProcess) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://{server.addresses['http']}/v1", api_key="none", timeout=60, max_retries=0)
+
+
+def streamed(client: openai.OpenAI, model: str, prompt: str, max_tokens: int = 400) -> str:
+    with client.completions.create(
+        model=model, prompt=prompt, temperature=0, max_tokens=max_tokens, stream=True
+    ) as chunks:
+        return "".join(chunk.choices[0].text for chunk in chunks)
+
+
+def test_a_stream_is_the_whole_text_in_pieces(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model="echo", prompt=TEXT, max_tokens=400)
+    assert whole.choices[0].text == TEXT
+    assert whole.choices[0].finish_reason == "stop"
+    assert streamed(client, "echo", TEXT) == TEXT
+    tokens = whole.usage
+    assert tokens is not None
+    assert tokens.total_tokens == tokens.prompt_tokens + tokens.completion_tokens
+
+
+def test_a_stop_string_and_the_length_end_it(client: openai.OpenAI) -> None:
+    stopped = client.completions.create(model="echo", prompt=TEXT, stop=["ere bat"]).choices[0]
+    assert (stopped.text, stopped.finish_reason) == ("The scheduler gives größ", "stop")
+    cut = client.completions.create(model="echo", prompt=TEXT, max_tokens=3)
+    assert cut.choices[0].finish_reason == "length"
+    assert cut.usage is not None
+    assert cut.usage.completion_tokens == 3
+    assert TEXT.startswith(cut.choices[0].text)
+
+
+def test_a_chat_has_the_models_template(client: openai.OpenAI) -> None:
+    """The scripted engine repeats its prompt, without special tokens."""
+    answer = client.chat.completions.create(model="echo", messages=[{"role": "user", "content": TEXT}])
+    assert TEXT in (answer.choices[0].message.content or "")
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_what_does_not_fit_the_context_is_the_clients_mistake(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="512"):
+        client.completions.create(model="echo", prompt=TEXT, max_tokens=100_000)
+
+
+def test_a_client_that_leaves_frees_the_engine(server: ServerProcess, client: openai.OpenAI) -> None:
+    chunks = client.completions.create(model="endless", prompt="on and on", max_tokens=400, stream=True)
+    next(iter(chunks))
+    assert eventually(lambda: load(server, "endless").get("num_requests_running") == 1)
+    chunks.close()
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    assert eventually(lambda: [load(server, "endless").get(name) for name in names] == [0, 0, 0])
+
+
+def test_a_worker_that_is_killed_ends_its_streams_with_an_error_and_serves_again(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    repository = tmp_path_factory.mktemp("killed")
+    write_model(repository / "endless", "scripted", rule="repeat", step_seconds=0.01)
+    write_model(repository / "echo", "scripted")
+    with ServerProcess(repository=repository) as server, of(server) as client:
+        workers = server.descendants()
+        chunks = client.completions.create(model="endless", prompt="on and on", max_tokens=400, stream=True)
+        stream = iter(chunks)
+        next(stream)
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="endless"):
+            list(stream)
+        assert eventually(lambda: httpx.get(f"http://{server.addresses['http']}/v2/health/ready").status_code == 200)
+        assert streamed(client, "echo", TEXT) == TEXT
+
+
+@needs_openvino_genai
+def test_openvino_genai_gives_the_tokens_of_torch(tmp_path_factory: pytest.TempPathFactory) -> None:
+    repository = tmp_path_factory.mktemp("tiny")
+    write_model(repository / "tiny", "openvino_genai", INFERENCE_PRECISION_HINT="f32", KV_CACHE_PRECISION="f32")
+    with ServerProcess(repository=repository) as server, of(server) as client:
+        for each in GREEDY:
+            found = client.completions.create(model="tiny", prompt=each["prompt"], max_tokens=32, temperature=0)
+            assert found.choices[0].text == each["text"]
+            assert streamed(client, "tiny", each["prompt"], max_tokens=32) == each["text"]
+            assert found.usage is not None
+            assert found.usage.prompt_tokens == len(each["prompt_token_ids"])
