@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from tests.backends.engines.models import sampling, write_model
+from tests.backends.engines.models import sampling, write_model, write_scripted
 from tests.backends.helpers import objects
 from tests.e2e.server_process import ServerProcess, eventually, is_running
 
@@ -30,8 +30,7 @@ TEXT = "The scheduler gives größere batches 🙂 to instances."
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("engines")
-    write_model(repository / "echo", "scripted")
-    write_model(repository / "endless", "scripted", rule="repeat", step_seconds=0.01)
+    write_scripted(repository)
     with ServerProcess(repository=repository) as started:
         started.addresses  # noqa: B018 (waits until it serves)
         yield started

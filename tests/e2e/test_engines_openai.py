@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from tests.backends.engines.models import GREEDY, needs_openvino_genai, write_model
+from tests.backends.engines.models import GREEDY, needs_openvino_genai, write_model, write_scripted
 from tests.e2e.server_process import ServerProcess, eventually
 from tests.e2e.test_engines import load
 
@@ -22,8 +22,7 @@ TEXT = "The scheduler gives größere batches 🙂 to instances."
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("engines")
-    write_model(repository / "echo", "scripted")
-    write_model(repository / "endless", "scripted", rule="repeat", step_seconds=0.01)
+    write_scripted(repository)
     with ServerProcess(repository=repository) as started:
         started.addresses  # noqa: B018 (waits until it serves)
         yield started
@@ -91,8 +90,7 @@ def test_a_worker_that_is_killed_ends_its_streams_with_an_error_and_serves_again
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     repository = tmp_path_factory.mktemp("killed")
-    write_model(repository / "endless", "scripted", rule="repeat", step_seconds=0.01)
-    write_model(repository / "echo", "scripted")
+    write_scripted(repository)
     with ServerProcess(repository=repository) as server, of(server) as client:
         workers = server.descendants()
         chunks = client.completions.create(model="endless", prompt="on and on", max_tokens=400, stream=True)

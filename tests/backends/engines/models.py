@@ -46,6 +46,12 @@ def write_model(folder: Path, backend: str, files: Mapping[str, str] | None = No
     return folder
 
 
+def write_scripted(repository: Path) -> None:
+    """`echo`, which repeats its prompt once, and `endless`, which does so until its length ends it."""
+    write_model(repository / "echo", "scripted")
+    write_model(repository / "endless", "scripted", rule="repeat", step_seconds=0.01)
+
+
 def sampling(**fields: object) -> str:
     """The tensor `sampling_parameters`."""
     return json.dumps(fields)
