@@ -172,14 +172,13 @@ def _template(model: Path, given: str) -> str | None:
 
 
 def _context_length(config: ModelConfig) -> int | None:
-    given = config.parameter("max_model_len")
-    if not given:
-        return None
-    if not given.isdecimal() or not int(given):
+    """What `max_model_len` says; None where it is 0, too, as for the engines."""
+    given = config.parameter("max_model_len") or "0"
+    if not (given.isascii() and given.isdecimal()) or len(given) > 18:
         raise InvalidArgument(
             f"model '{config.name}', parameters['max_model_len']: expected a number of tokens, got '{given}'"
         )
-    return int(given)
+    return int(given) or None
 
 
 def _adapters(name: str, version: Path) -> Mapping[str, str]:

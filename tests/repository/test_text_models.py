@@ -152,6 +152,11 @@ def test_what_parameters_say(version: Path) -> None:
     assert (text.context_length, text.tool_parser, text.reasoning_parser) == (64, "hermes", "think")
 
 
+@pytest.mark.parametrize(("given", "length"), [("0", None), ("40", 40)])
+def test_the_context_length(version: Path, given: str, length: int | None) -> None:
+    assert read(version.parent, config(max_model_len=given)).context_length == length
+
+
 def test_a_template_in_a_file(version: Path) -> None:
     (version.parent / "chat.jinja").write_text("from a file")
     text = read(version.parent, config(chat_template="chat.jinja"))

@@ -241,7 +241,7 @@ def test_help_of_a_group(arguments: list[str], shown: str, hidden: str, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--help=htp"], "there is no group 'htp' of flags; there are server, stores, loading, gpus, http, grpc"),
+        (["--help=htp"], "there is no group 'htp' of flags; there are server, stores, loading, gpus, http, openai"),
         (["help", "sreve"], "Unexpected argument: sreve; the commands are"),
         (["version", "now"], "Unexpected argument: now"),
     ],
