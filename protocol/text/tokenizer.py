@@ -95,6 +95,10 @@ class Tokenizer:
                 raise InvalidArgument(f"token id {token_id} is out of range: the vocabulary has {self.vocabulary_size}")
         return str(self._wrapped.decode(ids, skip_special_tokens=skip_special_tokens))
 
+    def has_token(self, token_id: int) -> bool:
+        """Whether there is a token of this id."""
+        return self._token_of(token_id) is not None
+
     def token_id(self, token: str) -> int | None:
         """The id of a token by its spelling in the vocabulary; None where there is no such token."""
         found: int | None = self._wrapped.token_to_id(token)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.errors import InvalidArgument, Unsupported
+from protocol.errors import Unsupported
 from protocol.http.openai.errors import FieldError
 from protocol.text.model import TextModel
 from protocol.text.tokenizer import Tokenizer
@@ -117,10 +117,14 @@ def measured(
 def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> str:
     if tokenizer is None:
         raise FieldError(f"'prompt': model '{model}' has no tokenizer, so it takes no token ids", "prompt")
-    try:
-        return tokenizer.decode(ids, skip_special_tokens=False)
-    except InvalidArgument as error:
-        raise FieldError(f"'prompt': {error.message}", "prompt") from None
+    for token_id in ids:
+        if not tokenizer.has_token(token_id):
+            size = tokenizer.vocabulary_size
+            raise FieldError(
+                f"'prompt': token id {token_id} is not in the vocabulary of model '{model}', which has {size} tokens",
+                "prompt",
+            )
+    return tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def _message(message: Mapping[str, Any], place: int, wants_parts: bool, knows_developer: bool) -> dict[str, Any]:

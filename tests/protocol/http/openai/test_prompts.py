@@ -127,6 +127,13 @@ def test_prompts_that_are_none(prompt: Any, tokenizer: Tokenizer) -> None:
     assert caught.value.param == "prompt"
 
 
+@pytest.mark.parametrize("token_id", [-1, 5, 10**9, 10**30])
+def test_a_token_id_that_no_token_has_is_named(token_id: int) -> None:
+    """Nothing of a prompt is left out silently."""
+    with pytest.raises(FieldError, match=f"token id {token_id} is not in the vocabulary of model 'm', which has 5"):
+        completion_prompts([1, token_id], word_tokenizer(), "m")
+
+
 def test_token_ids_without_a_tokenizer() -> None:
     with pytest.raises(FieldError, match="model 'm' has no tokenizer"):
         completion_prompts([1], None, "m")
