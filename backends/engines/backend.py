@@ -103,7 +103,8 @@ class EngineBackend(Backend):
                 raise framework_missing(
                     source.config.backend, model=source.name, error=ModuleNotFoundError(error.message)
                 ) from None
-            raise Internal(f"{self._where}: {error.message}") from None
+            says_where = error.message.startswith(self._where)
+            raise error if says_where else Internal(f"{self._where}: {error.message}") from None
         lengths = [settings.context_length, worker.info.context_length, text_length]
         self._context_length = min((length for length in lengths if length), default=0)
         generations.attach(worker)

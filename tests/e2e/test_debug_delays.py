@@ -65,7 +65,7 @@ def test_calls_over_grpc_are_held(repository: Path) -> None:
         Client("http", server.addresses["http"]) as http,
         Client("grpc", server.addresses["grpc"]) as grpc,
     ):
-        with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED|Deadline Exceeded"):
+        with pytest.raises(InferenceServerException, match=r"DEADLINE_EXCEEDED|Deadline Exceeded"):
             size(grpc, client_timeout=0.5)
         assert size(http) == 1
         (statistics,) = http.json("get_inference_statistics", "size")["model_stats"]

@@ -14,6 +14,7 @@ short of room, so they are not unless that is asked for.
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,12 +100,19 @@ class OpenVinoGenAiEngine(Engine):
         self._properties = {key: _property(options.pop(key)) for key in list(options) if key.isupper()}
         if options:
             raise ValueError(f"OpenVINO GenAI has no option '{min(options)}'")
+        if self._device == "CPU" and self._has_one_thread:
+            self._properties.setdefault("INFERENCE_PRECISION_HINT", "f32")
         self._judge = StructureJudge(self._folder)
         base = self._pipelines[""] = self._make(None)
         self._adapters = {each.name: each for each in model.adapters}
         self._temperature = _default_temperature(Path(self._folder))
         _check_stop(base)
         return EngineInfo(_FEATURES, most_logprobs=1, sequences=self._scheduler.max_num_seqs)
+
+    @property
+    def _has_one_thread(self) -> bool:
+        """With one, some processors' bf16 ends the process by SIGFPE (openvino 2026.4.1 on one that has AMX)."""
+        return self._properties.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))) == 1
 
     def _make(self, adapter: Adapter | None) -> _Pipeline:
         properties = dict(self._properties)

@@ -36,7 +36,7 @@ NEW_TOKENS = 32
 UNUSED = ("README.md", "openvino_config.json", "special_tokens_map.json")
 
 
-def make_tokenizer(folder: Path) -> None:
+def make_tokenizer(folder: Path, vocabulary: int = VOCABULARY) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -44,7 +44,7 @@ def make_tokenizer(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=[BOS, EOS, PAD, START, END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
