@@ -68,6 +68,7 @@ generate: $(VENV)/check-ready
 bench: $(VENV)/test-ready
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.histogram_cost
+	$(BIN)/python -m tests.bench.language
 
 # An Azure Blob Storage for the tests; without it, those that need one are skipped.
 azurite:

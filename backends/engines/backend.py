@@ -18,7 +18,7 @@ from backends.engines.answer import Answer
 from backends.engines.completion import check_engine_config, complete_engine_config
 from backends.engines.generations import Generations
 from backends.engines.metrics import EngineMetrics
-from backends.engines.request import TextRequest, parse_request
+from backends.engines.request import TOKEN_IDS, TextRequest, parse_request
 from backends.engines.sampling import sampling_of
 from backends.engines.settings import EngineSettings
 from backends.engines.text import read_text_parts
@@ -44,7 +44,7 @@ from repository.model_config import ModelConfig
 
 logger = logging.getLogger("trioton.backends.engines")
 
-# Longer texts are tokenized in a thread: the loop must not wait for them.
+# Longer texts are tokenized in a thread, and more token ids looked at: the loop must not wait for them.
 INLINE_CHARACTERS = 2000
 # The most new tokens, where neither the request nor a known context says.
 _DEFAULT_MAX_TOKENS = 1024
@@ -132,7 +132,7 @@ class EngineBackend(Backend):
 
     def _begin(self, worker: EngineWorker, request: InferenceRequest, responder: Responder) -> None:
         parsed = parse_request(request)
-        if len(parsed.text) <= INLINE_CHARACTERS:
+        if (len(parsed.token_ids) or len(parsed.text)) <= INLINE_CHARACTERS:
             self._queue(worker.info, request, responder, parsed, self._tokens(parsed))
         else:
             self._tokenizing[request] = trio.CancelScope()
@@ -157,8 +157,18 @@ class EngineBackend(Backend):
             del self._tokenizing[request]
 
     def _tokens(self, parsed: TextRequest) -> list[int]:
-        assert self._tokenizer is not None
-        return self._tokenizer.encode(parsed.text, add_special_tokens=parsed.adds_special_tokens)
+        """Raises InvalidArgument."""
+        tokenizer = self._tokenizer
+        assert tokenizer is not None
+        if not parsed.token_ids:
+            return tokenizer.encode(parsed.text, add_special_tokens=parsed.adds_special_tokens)
+        unknown = next((each for each in parsed.token_ids if not tokenizer.has_token(each)), None)
+        if unknown is not None:
+            raise InvalidArgument(
+                f"{self._where}: {TOKEN_IDS}: {unknown} is no token of the vocabulary, which has "
+                f"{tokenizer.vocabulary_size}"
+            )
+        return list(parsed.token_ids)
 
     def _queue(
         self,
@@ -183,13 +193,19 @@ class EngineBackend(Backend):
             request,
             parsed.options,
             self._tokenizer,
-            prompt=parsed.text,
+            prompt=self._prompt_text(parsed),
             prompt_tokens=len(token_ids),
             version=self.spec.source.version,
             min_tokens=sampling.min_tokens,
         )
         priority = fields.priority if fields.priority is not None else level(request.priority)
         self._generations.add(request, responder, answer, token_ids, sampling, adapter=adapter, priority=priority)
+
+    def _prompt_text(self, parsed: TextRequest) -> str:
+        if parsed.text or not (parsed.token_ids and parsed.options.has_prompt):
+            return parsed.text
+        assert self._tokenizer is not None
+        return self._tokenizer.decode(parsed.token_ids)
 
     def cancel(self, request: InferenceRequest) -> None:
         """Stop generating: within one step of the engine, or at once where it waits."""

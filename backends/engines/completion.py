@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backends.engines.request import EXCLUDE_INPUT, EXTRAS, RETURN_PREFIX, SAMPLING, STREAM, TEXT_INPUT
+from backends.engines.request import EXCLUDE_INPUT, EXTRAS, RETURN_PREFIX, SAMPLING, STREAM, TEXT_INPUT, TOKEN_IDS
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from repository.model_config import (
@@ -15,11 +15,12 @@ from repository.model_config import (
 )
 
 _INPUTS = (
-    (TEXT_INPUT, DataType.BYTES, False),
-    (STREAM, DataType.BOOL, True),
-    (SAMPLING, DataType.BYTES, True),
-    (EXCLUDE_INPUT, DataType.BOOL, True),
-    *((f"{RETURN_PREFIX}{name}", DataType.BOOL, True) for name in EXTRAS),
+    (TEXT_INPUT, DataType.BYTES, 1),
+    (TOKEN_IDS, DataType.INT32, -1),
+    (STREAM, DataType.BOOL, 1),
+    (SAMPLING, DataType.BYTES, 1),
+    (EXCLUDE_INPUT, DataType.BOOL, 1),
+    *((f"{RETURN_PREFIX}{name}", DataType.BOOL, 1) for name in EXTRAS),
 )
 _OUTPUTS = (
     ("text_output", DataType.BYTES, -1),
@@ -39,8 +40,9 @@ def complete_engine_config(config: ModelConfig) -> ModelConfig:
     """
     inputs = {each.name: each for each in config.input}
     outputs = {each.name: each for each in config.output}
-    for name, datatype, optional in _INPUTS:
-        inputs.setdefault(name, ModelInput(name=name, data_type=datatype, dims=(1,), optional=optional))
+    for name, datatype, size in _INPUTS:
+        optional = name != TEXT_INPUT
+        inputs.setdefault(name, ModelInput(name=name, data_type=datatype, dims=(size,), optional=optional))
     for name, datatype, size in _OUTPUTS:
         outputs.setdefault(name, ModelOutput(name=name, data_type=datatype, dims=(size,)))
     completed = msgspec.structs.replace(

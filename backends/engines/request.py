@@ -5,7 +5,7 @@ The names are those of Triton's vLLM backend. Errors name the model and the fiel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,8 @@ from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, ParameterValue, Tensor, decode_bytes_elements
 
 TEXT_INPUT, STREAM, SAMPLING, EXCLUDE_INPUT = "text_input", "stream", "sampling_parameters", "exclude_input_in_output"
+# Triton's vLLM backend has none: the prompt as token ids, for whoever has them.
+TOKEN_IDS = "prompt_token_ids"
 RETURN_PREFIX = "return_"
 # What may be returned beside the text, in the order of the configuration that is completed.
 EXTRAS = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens")
@@ -38,12 +40,13 @@ class AnswerOptions(msgspec.Struct, frozen=True):
 
 
 class TextRequest(msgspec.Struct, frozen=True):
-    """One request, read."""
+    """One request, read. `token_ids` is the prompt where it is not empty; `text` need not say it then."""
 
     text: str
     sampling: SamplingFields
     options: AnswerOptions
     adds_special_tokens: bool = True
+    token_ids: Sequence[int] = ()
 
 
 def parse_request(request: InferenceRequest) -> TextRequest:
@@ -76,6 +79,7 @@ def parse_request(request: InferenceRequest) -> TextRequest:
         sampling,
         options,
         _as_bool(request.parameters.get("add_special_tokens", True), f"{where}: add_special_tokens"),
+        _token_ids(tensors.get(TOKEN_IDS), where),
     )
 
 
@@ -112,6 +116,16 @@ def _text(tensor: Tensor, where: str) -> str:
         return elements[0].decode()
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{where}: '{tensor.name}' is not UTF-8: {error}") from None
+
+
+def _token_ids(tensor: Tensor | None, where: str) -> Sequence[int]:
+    if tensor is None:
+        return ()
+    if tensor.datatype is not DataType.INT32 or not tensor.data:
+        raise InvalidArgument(
+            f"{where}: '{TOKEN_IDS}' must be INT32 with at least one element, got {tensor.datatype.name} {tensor.shape}"
+        )
+    return memoryview(tensor.data).cast("B").cast("i").tolist()
 
 
 def _flag(tensor: Tensor, where: str) -> bool:

@@ -40,6 +40,8 @@ class Served:
             name: options.pop(name) for name in ("timeout_microseconds", "parameters", "priority") if name in options
         }
         inputs = {"text_input": objects(text)}
+        if "prompt_token_ids" in options:
+            inputs["prompt_token_ids"] = np.array(options.pop("prompt_token_ids"), np.int32)
         for name in [name for name, value in options.items() if isinstance(value, bool) and name != "ignore_eos"]:
             inputs[name] = np.array([options.pop(name)])
         if (priority := options.pop("sampling_priority", None)) is not None:

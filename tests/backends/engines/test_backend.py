@@ -42,6 +42,23 @@ async def test_a_stream_joined_is_the_whole_text(tmp_path: Path) -> None:
         await served.wait_free()
 
 
+async def test_token_ids_take_the_place_of_the_text(tmp_path: Path) -> None:
+    """Those of a text that its own tokenizer would cut otherwise; the scripted engine gives them back."""
+    ids = [token_of(letter) for letter in "instances"]
+    assert ids != TOKENIZER.encode("instances", add_special_tokens=False)
+    async with serve(write_model(tmp_path / "m", "scripted")) as served:
+        [found] = await served.responses("", prompt_token_ids=ids, return_num_input_tokens=True, temperature=0)
+        assert found == {"text_output": "instances" * 2, "num_input_tokens": len(ids)}
+        assert await served.text("other", prompt_token_ids=ids) == "instances"
+        await served.wait_free()
+        for wrong in (-1, TOKENIZER.vocabulary_size, 2**31 - 1):
+            with pytest.raises(InvalidArgument, match=f"prompt_token_ids: {wrong} is no token of the vocabulary"):
+                await served.text("", prompt_token_ids=[*ids, wrong])
+        many = ids * 400
+        with pytest.raises(InvalidArgument, match=f"has {len(many)} tokens, which leaves no room"):
+            await served.text("", prompt_token_ids=many)
+
+
 async def test_batched_and_alone_are_the_same(tmp_path: Path) -> None:
     async with serve(write_model(tmp_path / "m", "scripted", rule="repeat")) as served:
         texts = [f"request {number} of many" for number in range(20)]

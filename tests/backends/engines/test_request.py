@@ -103,3 +103,14 @@ def test_what_is_refused(made: InferenceRequest, text: str) -> None:
         parse_request(made)
     assert text in caught.value.message
     assert caught.value.message.startswith("model 'm': ")
+
+
+def test_a_prompt_of_token_ids() -> None:
+    parsed = parse_request(request(text_input="", prompt_token_ids=np.array([7, 0, 9], np.int32)))
+    assert (parsed.text, parsed.token_ids) == ("", [7, 0, 9])
+
+
+@pytest.mark.parametrize("ids", [np.array([7, 8], np.int64), np.array([], np.int32)])
+def test_token_ids_of_another_kind_are_refused(ids: Any) -> None:
+    with pytest.raises(InvalidArgument, match="model 'm': 'prompt_token_ids' must be INT32 with at least one"):
+        parse_request(request(text_input="", prompt_token_ids=ids))

@@ -112,7 +112,7 @@ class OpenVinoGenAiEngine(Engine):
     @property
     def _has_one_thread(self) -> bool:
         """With one, some processors' bf16 ends the process by SIGFPE (openvino 2026.4.1 on one that has AMX)."""
-        return self._properties.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))) == 1
+        return bool(self._properties.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))) == 1)
 
     def _make(self, adapter: Adapter | None) -> _Pipeline:
         properties = dict(self._properties)
