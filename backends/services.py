@@ -79,7 +79,8 @@ class CustomMetric(Protocol):
 
     def set(self, value: float) -> None: ...
 
-    def observe(self, value: float) -> None: ...
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count a value, `count` times."""
 
     def value(self) -> float: ...
 
@@ -100,8 +101,9 @@ class CustomMetricFamily(Protocol):
 class CustomMetrics(Protocol):
     """The metrics of one server that its models define."""
 
-    def family(self, name: str, description: str, kind: MetricKind) -> CustomMetricFamily:
-        """The family of this name. Raises `ServerError` where it cannot be, or is of another kind."""
+    def family(self, name: str, description: str, kind: MetricKind, *, is_own: bool = False) -> CustomMetricFamily:
+        """The family of this name. Raises `ServerError` where it cannot be, or is of another kind. `is_own` is for the
+        server's own backends, which may use names that models may not."""
 
 
 @dataclass(frozen=True, slots=True)

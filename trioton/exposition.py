@@ -7,9 +7,9 @@ dashboards ask for Triton's names. Source: Prometheus, "Text-based format" 0.0.4
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.samples import Sample
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _LABEL_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -17,24 +17,33 @@ _LABEL_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _CREATED = "_created"
 
 
-def render_text(registry: CollectorRegistry) -> bytes:
-    """All metrics of the registry, UTF-8."""
+def render_text(registry: CollectorRegistry) -> str:
+    """All metrics of the registry."""
     lines: list[str] = []
     for metric in registry.collect():
-        kind = "untyped" if metric.type == "unknown" else metric.type
-        lines.append(f"# HELP {metric.name} {metric.documentation.translate(_ESCAPES)}\n")
-        lines.append(f"# TYPE {metric.name} {kind}\n")
-        lines += [_sample(sample) for sample in metric.samples if sample.name != metric.name + _CREATED]
-    return "".join(lines).encode()
+        lines.append(family_head(metric.name, metric.documentation, metric.type))
+        lines += [
+            f"{sample_start(sample.name, sample.labels)}{number(sample.value)}\n"
+            for sample in metric.samples
+            if sample.name != metric.name + _CREATED
+        ]
+    return "".join(lines)
 
 
-def _sample(sample: Sample) -> str:
-    labels = ",".join(f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in sorted(sample.labels.items()))
-    value = _number(sample.value)
-    return f"{sample.name}{{{labels}}} {value}\n" if labels else f"{sample.name} {value}\n"
+def family_head(name: str, description: str, kind: str) -> str:
+    """The lines before the samples of a metric."""
+    kind = "untyped" if kind == "unknown" else kind
+    return f"# HELP {name} {description.translate(_ESCAPES)}\n# TYPE {name} {kind}\n"
 
 
-def _number(value: float) -> str:
+def sample_start(name: str, labels: Mapping[str, str]) -> str:
+    """What stands before a sample's value."""
+    text = ",".join(f'{label}="{value.translate(_LABEL_ESCAPES)}"' for label, value in sorted(labels.items()))
+    return f"{name}{{{text}}} " if text else f"{name} "
+
+
+def number(value: float) -> str:
+    """A sample's value."""
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return "NaN" if math.isnan(value) else repr(value)

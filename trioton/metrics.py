@@ -16,11 +16,12 @@ from prometheus_client.registry import Collector
 
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.metrics.custom import FamilyValues
+from actors.metrics.histogram import HistogramSnapshot
 from actors.metrics.statistics import FailureReason, VersionSnapshot
 from backends.devices.devices import Devices
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
-from trioton.custom_collector import CustomCollector, add_histogram
+from trioton.custom_exposition import CustomExposition
 from trioton.exposition import render_text
 from trioton.gpus import Gpus
 from trioton.machine import Machine
@@ -265,9 +266,16 @@ class ModelCollector(Collector):
                 histogram = snapshot.histograms.get(key)
                 if histogram is None:
                     continue
-                add_histogram(metric, labels, histogram.bounds, histogram.cumulative, histogram.total)
+                _add_histogram(metric, labels, histogram)
             if metric.samples:
                 yield metric
+
+
+def _add_histogram(metric: Metric, labels: dict[str, str], histogram: HistogramSnapshot) -> None:
+    for bound, count in zip((*map(repr, histogram.bounds), "+Inf"), histogram.cumulative, strict=True):
+        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, count)
+    metric.add_sample(f"{metric.name}_sum", labels, histogram.total)
+    metric.add_sample(f"{metric.name}_count", labels, histogram.cumulative[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,10 +349,10 @@ class Metrics:
         devices: Devices | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
+        self._custom = CustomExposition(custom)
         self.registry.register(ModelCollector(snapshots, has_counters, gpus))
         self.registry.register(LimitCollector(limits or LimitCounter()))
         self.registry.register(FailureCollector(failures or CallbackFailures()))
-        self.registry.register(CustomCollector(custom))
         self.registry.register(TraceCollector(lost_traces))
         self.registry.register(PinnedMemoryCollector(devices or Devices()))
         self.registry.register(ResidenceCollector(residence))
@@ -355,4 +363,4 @@ class Metrics:
 
     def render(self) -> bytes:
         """Prometheus text, format 0.0.4."""
-        return render_text(self.registry)
+        return (render_text(self.registry) + self._custom.render()).encode()

@@ -64,7 +64,7 @@ from protocol.shared_memory.table import SharedMemoryTable
 from repository.layout import Repository
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import StoreUrl
-from trioton.custom_collector import is_own_name
+from trioton.custom_exposition import is_own_name
 from trioton.edges import Edge, Shared, edges, tls_contexts
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags import UsageError
@@ -138,7 +138,11 @@ class Server:
         self.cache = ResponseCache(cache.name, cache.settings) if cache is not None else None
         self._failures = CallbackFailures()
         self._failure_log = FailureLog()
-        custom = CustomMetrics(is_own_name, is_enabled=settings.allow_metrics)
+        custom = CustomMetrics(
+            is_own_name,
+            is_enabled=settings.allow_metrics,
+            has_histograms=settings.shows_metrics("histogram_latencies"),
+        )
         registry = BackendRegistry(directories=settings.backend_directory)
         self._stores = settings.stores(os.environ)
         devices = Devices(

@@ -85,7 +85,7 @@ async def test_what_a_gpu_does_not_tell_is_left_out(nursery: trio.Nursery) -> No
     await nursery.start(gpus.run)
     registry = CollectorRegistry()
     registry.register(GpuCollector(gpus))
-    text = render_text(registry).decode()
+    text = render_text(registry)
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
         'nv_gpu_utilization{gpu_uuid="GPU-0"} 0.25',
         'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.25',
@@ -125,7 +125,7 @@ def test_pinned_memory(has_gpus: bool, total: int, used: int) -> None:
     assert held is not None
     registry = CollectorRegistry()
     registry.register(PinnedMemoryCollector(devices))
-    text = render_text(registry).decode()
+    text = render_text(registry)
     for word, value in (("total", total), ("used", used)):
         name = f"nv_pinned_memory_pool_{word}_bytes"
         assert f"# TYPE {name} gauge\n{name} {value}" in text

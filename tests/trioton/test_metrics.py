@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.statistics import VersionSnapshot
 from protocol.core import InferStatistics, ModelStatistics, StatisticDuration
-from trioton.custom_collector import is_own_name
+from trioton.custom_exposition import is_own_name
 from trioton.exposition import render_text
 from trioton.metrics import Metrics
 
@@ -127,7 +127,7 @@ def test_other_kinds_of_metrics_are_written_too() -> None:
     histogram = Histogram("a_histogram", "H", ["l"], buckets=[1, 2], registry=registry)
     histogram.labels("x").observe(1.5)
     Counter("a_counter", "C", registry=registry).inc(3)
-    text = render_text(registry).decode()
+    text = render_text(registry)
     assert "# HELP a_gauge Up and\\ndown\n" in text
     assert "_created" not in text
     families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -175,6 +175,32 @@ def test_what_models_count_for_themselves() -> None:
         ("lines_count", None): 3,
     }
     assert "# TYPE nothing_yet gauge\n" in text
+
+
+def test_what_models_count_is_shown_as_it_is_now() -> None:
+    """What stands before the values is kept between scrapes, but not where a metric comes again with other bounds."""
+    custom = CustomMetrics()
+    metrics = Metrics(list, interval=1, custom=custom.values)
+    family = custom.family("sizes", "", "histogram")
+
+    def shown() -> list[str]:
+        return [line for line in metrics.render().decode().splitlines() if line.startswith("sizes")]
+
+    labels = {"model": 'a "b"\\\n'}
+    escaped = r'model="a \"b\"\\\n"'
+    held = family.metric(labels, [1.0])
+    for count in (0, 2):
+        held.observe(0.5, count)
+        assert shown() == [
+            f'sizes_bucket{{le="1.0",{escaped}}} {count}',
+            f'sizes_bucket{{le="+Inf",{escaped}}} {count}',
+            f"sizes_sum{{{escaped}}} {count / 2}",
+            f"sizes_count{{{escaped}}} {count}",
+        ]
+    held.close()
+    assert shown() == []
+    family.metric(labels, [2.0])
+    assert shown()[0] == f'sizes_bucket{{le="2.0",{escaped}}} 0'
 
 
 def test_every_name_of_the_servers_own_is_kept_from_models() -> None:

@@ -114,3 +114,39 @@ def test_labels_and_buckets_that_cannot_be(labels: dict[str, str], buckets: list
 def test_without_metrics_there_are_none() -> None:
     with pytest.raises(Unsupported, match="metrics are not enabled"):
         CustomMetrics(is_enabled=False).family("f", "", "counter")
+
+
+# The server's own backends
+
+
+def test_a_backend_of_the_servers_own_may_use_its_names() -> None:
+    metrics = CustomMetrics(lambda name: name.startswith("trioton_"))
+    own = metrics.family("trioton_tokens", "", "counter", is_own=True)
+    own.metric({}, ()).increment(1)
+    with pytest.raises(AlreadyExists, match="'trioton_others' is a metric of the server's own"):
+        metrics.family("trioton_others", "", "counter")
+    assert [value.value for value in metrics.find("trioton_tokens")] == [1]
+    assert metrics.find("unknown") == []
+
+
+def test_its_histograms_can_be_off_while_those_of_models_are_on() -> None:
+    metrics = CustomMetrics(has_histograms=False)
+    metrics.family("of_a_model", "", "histogram")
+    metrics.family("own", "", "counter", is_own=True)
+    with pytest.raises(Unsupported, match="histograms are not enabled"):
+        metrics.family("sizes", "", "histogram", is_own=True)
+
+
+def test_its_metric_with_other_bounds_takes_the_place_of_the_one_before() -> None:
+    """Whose holder lets go of it later, and counts on meanwhile for nobody."""
+    metrics = CustomMetrics()
+    family = metrics.family("sizes", "", "histogram", is_own=True)
+    before = family.metric({}, [1.0])
+    after = family.metric({}, [1.0, 2.0])
+    before.observe(5)
+    after.observe(5, 3)
+    before.close()
+    [found] = metrics.find("sizes")
+    assert (found.bounds, list(found.cumulative), found.value) == ((1.0, 2.0), [0, 0, 3], 15.0)
+    after.close()
+    assert metrics.find("sizes") == []
