@@ -376,3 +376,7 @@ class Backend(abc.ABC):
 
     async def unload(self) -> None:  # noqa: B027 (many frameworks have nothing to free)
         """Free everything, also after a failed load or a death. Called once, shielded, within a bounded time."""
+
+    def retire(self) -> None:  # noqa: B027 (few keep anything)
+        """Let go of what was kept beyond `unload` for an instance of the same name that would be started after a death,
+        as counters are: none will be. Called once, last, on the latest object of an instance. Must not wait."""

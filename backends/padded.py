@@ -38,6 +38,9 @@ class PaddedBackend(Backend):
     async def load(self) -> None:
         await self._backend.load()
 
+    def retire(self) -> None:
+        self._backend.retire()
+
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
         padded = self._pad(requests)
         try:

@@ -160,11 +160,20 @@ class ModelInstances:
         try:
             await supervised.run(task_status=task_status)
         finally:
+            self._retire(spec.name)
             self._supervised.remove(supervised)
             if not self.is_over:
                 self._loaded.pop(spec.name, None)
             if limit is not None:
                 limit.close()
+
+    def _retire(self, name: str) -> None:
+        backend = self._loaded.get(name)
+        try:
+            if backend is not None:
+                backend.retire()
+        except Exception:  # an instance that is over must not take the server down
+            logger.exception("model instance '%s' has not let go of all that it kept", name)
 
     def _note_delay(self) -> None:
         """A restart is delayed: requests must not wait for it, unless another one is under way."""

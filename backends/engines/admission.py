@@ -22,6 +22,9 @@ import msgspec
 from backends.engines.worker.trioton_engine.engine import Stats
 from protocol.errors import Overloaded
 
+# The limits of the queue, by their names at vLLM.
+QUEUED_REQUESTS, QUEUED_TOKENS = "max_num_queued_reqs", "max_num_queued_tokens"
+
 T = TypeVar("T", bound=Hashable)
 
 
@@ -33,6 +36,14 @@ class AdmissionLimits(msgspec.Struct, frozen=True):
     tokens: int = 0
     queued_requests: int = 0
     queued_tokens: int = 0
+
+
+class QueueFull(Overloaded):
+    """The queue has no room for one more, because of its `limit`."""
+
+    def __init__(self, message: str, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -70,18 +81,20 @@ class Admission(Generic[T]):
         return len(self._in_flight)
 
     def add(self, item: T, need: Need) -> None:
-        """Queue one. Raises Overloaded."""
+        """Queue one. Raises QueueFull."""
         limits = self._limits
         if limits.queued_requests and len(self._queued) >= limits.queued_requests:
-            raise Overloaded(
+            raise QueueFull(
                 f"model '{self._model}': {len(self._queued)} requests wait for its engine, which is the maximum "
-                "(parameter max_queue_requests)"
+                "(parameter max_queue_requests)",
+                QUEUED_REQUESTS,
             )
         tokens = self._queued_tokens + need.prompt_tokens
         if limits.queued_tokens and self._queued and tokens > limits.queued_tokens:
-            raise Overloaded(
+            raise QueueFull(
                 f"model '{self._model}': the requests that wait for its engine have {self._queued_tokens} tokens; with "
-                f"{need.prompt_tokens} more they would exceed {limits.queued_tokens} (parameter max_queue_tokens)"
+                f"{need.prompt_tokens} more they would exceed {limits.queued_tokens} (parameter max_queue_tokens)",
+                QUEUED_TOKENS,
             )
         self._queued[item] = need
         self._queued_tokens = tokens

@@ -67,7 +67,6 @@ class EngineBackend(Backend):
         self._where = f"model '{source.name}'"
         self._worker: EngineWorker | None = None
         self._generations: Generations | None = None
-        self._metrics: EngineMetrics | None = None
         self._tokenizer: Tokenizer | None = None
         self._context_length = 0
         self._death = ""
@@ -94,8 +93,7 @@ class EngineBackend(Backend):
         in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
         settings = await in_thread(EngineSettings.of, source)
         tokenizer, text_length = await in_thread(read_text_parts, source, settings)
-        self._metrics = EngineMetrics(self.spec, None if source.services is None else source.services.metrics)
-        generations = Generations(source.name, settings.limits, self._metrics, self._failures)
+        generations = Generations(source.name, settings.limits, self._failures)
         try:
             worker = await EngineWorker.start(self.spec, self.engine, settings, generations.step)
         except Internal as error:
@@ -107,7 +105,10 @@ class EngineBackend(Backend):
             raise error if says_where else Internal(f"{self._where}: {error.message}") from None
         lengths = [settings.context_length, worker.info.context_length, text_length]
         self._context_length = min((length for length in lengths if length), default=0)
-        generations.attach(worker)
+        metrics = EngineMetrics.of(
+            self.spec, context_length=self._context_length, info=worker.info, adapters=worker.adapters
+        )
+        generations.attach(worker, metrics)
         self._worker, self._generations, self._tokenizer = worker, generations, tokenizer
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
@@ -131,21 +132,28 @@ class EngineBackend(Backend):
         return _NO_TIME
 
     def _begin(self, worker: EngineWorker, request: InferenceRequest, responder: Responder) -> None:
+        assert self._generations is not None
+        arrival = self._generations.now()
         parsed = parse_request(request)
         if (len(parsed.token_ids) or len(parsed.text)) <= INLINE_CHARACTERS:
-            self._queue(worker.info, request, responder, parsed, self._tokens(parsed))
+            self._queue(worker.info, request, responder, parsed, self._tokens(parsed), arrival)
         else:
             self._tokenizing[request] = trio.CancelScope()
-            worker.link.spawn(self._begin_later, worker, request, responder, parsed)
+            worker.link.spawn(self._begin_later, worker, request, responder, parsed, arrival)
 
     async def _begin_later(
-        self, worker: EngineWorker, request: InferenceRequest, responder: Responder, parsed: TextRequest
+        self,
+        worker: EngineWorker,
+        request: InferenceRequest,
+        responder: Responder,
+        parsed: TextRequest,
+        arrival: float,
     ) -> None:
         """As `_begin`, for a long text. Cancelled with the instance, which closes the responder."""
         try:
             with self._tokenizing[request]:
                 token_ids = await trio.to_thread.run_sync(self._tokens, parsed, abandon_on_cancel=True)
-                self._queue(worker.info, request, responder, parsed, token_ids)
+                self._queue(worker.info, request, responder, parsed, token_ids, arrival)
                 return
             responder.close()  # its caller has gone
         except ServerError as error:
@@ -177,6 +185,7 @@ class EngineBackend(Backend):
         responder: Responder,
         parsed: TextRequest,
         token_ids: Sequence[int],
+        arrival: float,
     ) -> None:
         """Raises ServerError."""
         assert self._tokenizer is not None
@@ -199,7 +208,9 @@ class EngineBackend(Backend):
             min_tokens=sampling.min_tokens,
         )
         priority = fields.priority if fields.priority is not None else level(request.priority)
-        self._generations.add(request, responder, answer, token_ids, sampling, adapter=adapter, priority=priority)
+        self._generations.add(
+            request, responder, answer, token_ids, sampling, arrival=arrival, adapter=adapter, priority=priority
+        )
 
     def _prompt_text(self, parsed: TextRequest) -> str:
         if parsed.text or not (parsed.token_ids and parsed.options.has_prompt):
@@ -246,10 +257,12 @@ class EngineBackend(Backend):
     async def unload(self) -> None:
         """Close the engine within some seconds, then end its process."""
         worker, self._worker = self._worker, None
-        if self._metrics is not None:
-            self._metrics.close()
         if worker is not None:
             await worker.link.stop()
+
+    def retire(self) -> None:
+        """Show its metrics no more."""
+        EngineMetrics.retire(self.spec)
 
 
 def most_tokens(prompt: int, asked: int | None, context: int, where: str) -> int:

@@ -9,11 +9,12 @@ A defect in the handling of one generation ends that one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
-from backends.engines.admission import Admission, AdmissionLimits, Need
+from backends.engines.admission import Admission, AdmissionLimits, Need, QueueFull
 from backends.engines.answer import Answer
-from backends.engines.metrics import EngineMetrics
+from backends.engines.metrics import EngineMetrics, Timing
 from backends.engines.worker.trioton_engine.engine import Event, Generation, Sampling, Stats
 from backends.engines.worker_link import EngineWorker
 from backends.interface import NotBegun, Responder
@@ -27,25 +28,35 @@ class Running:
     """One generation. `is_answered` says that its responder is closed, or its last response is being sent; the engine
     may have it still."""
 
-    __slots__ = ("answer", "generation", "has_begun", "is_answered", "is_sending", "request", "responder")
+    __slots__ = ("answer", "generation", "has_begun", "is_answered", "is_sending", "request", "responder", "timing")
 
-    def __init__(self, request: InferenceRequest, responder: Responder, answer: Answer, generation: Generation) -> None:
+    def __init__(
+        self, request: InferenceRequest, responder: Responder, answer: Answer, generation: Generation, timing: Timing
+    ) -> None:
         self.request = request
         self.responder = responder
         self.answer = answer
         self.generation = generation
+        self.timing = timing
         self.has_begun = False
         self.is_answered = False
         self.is_sending = False  # a task does
 
 
 class Generations:
-    """`spawn` runs a task beside the worker's link."""
+    """`clock` gives the time in seconds."""
 
-    def __init__(self, model: str, limits: AdmissionLimits, metrics: EngineMetrics, failures: CallbackFailures) -> None:
+    def __init__(
+        self,
+        model: str,
+        limits: AdmissionLimits,
+        failures: CallbackFailures,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._model = model
-        self._metrics = metrics
         self._failures = failures
+        self._clock = clock
+        self._metrics: EngineMetrics  # from `attach` on
         self._admission: Admission[Running] = Admission(limits, model)
         self._worker: EngineWorker | None = None
         self._by_sequence: dict[int, Running] = {}
@@ -63,11 +74,16 @@ class Generations:
         """How many wait for the engine."""
         return self._admission.waiting
 
-    def attach(self, worker: EngineWorker) -> None:
-        """The worker that generates."""
+    def attach(self, worker: EngineWorker, metrics: EngineMetrics) -> None:
+        """The worker that generates, before anything else; what it does is counted in `metrics`."""
         self._worker = worker
+        self._metrics = metrics
         self._admission.note(worker.stats)
-        self._note()
+        metrics.begin(worker.stats, self._admission.waiting)
+
+    def now(self) -> float:
+        """By which a request's arrival is to be told."""
+        return self._clock()
 
     def add(
         self,
@@ -77,18 +93,25 @@ class Generations:
         token_ids: Sequence[int],
         sampling: Sampling,
         *,
+        arrival: float,
         adapter: str = "",
         priority: int = 0,
     ) -> None:
-        """Queue a generation, and submit it if it is its turn.
+        """Queue a generation whose request came at `arrival`, and submit it if it is its turn.
 
         Raises:
-            Overloaded: the queue is full.
+            QueueFull: too many wait.
         """
         self._last += 1
         generation = Generation(self._last, token_ids, sampling, adapter, priority)
-        running = Running(request, responder, answer, generation)
-        self._admission.add(running, Need(len(token_ids), len(token_ids) + sampling.max_tokens, priority))
+        running = Running(request, responder, answer, generation, Timing(arrival))
+        try:
+            self._admission.add(running, Need(len(token_ids), len(token_ids) + sampling.max_tokens, priority))
+        except QueueFull as refusal:
+            self._metrics.reject(refusal.limit)
+            raise
+        if adapter:
+            running.timing.adapter = self._metrics.adapters.queue(adapter)
         self._by_request[request] = running
         self._submit()
         if self._admission.waiting:
@@ -98,11 +121,14 @@ class Generations:
         if self._worker is None:
             return
         while (running := self._admission.next()) is not None:
-            self._by_sequence[running.generation.sequence] = running
+            generation, running.timing.submitted = running.generation, self._clock()
+            self._by_sequence[generation.sequence] = running
+            if generation.adapter:
+                self._metrics.adapters.submit(generation.adapter)
             try:
-                self._worker.submit(running.generation)
+                self._worker.submit(generation)
             except WorkerGone:  # its end is told in a moment
-                del self._by_sequence[running.generation.sequence]
+                del self._by_sequence[generation.sequence]
                 self._unsent.append(running)
                 return
 
@@ -114,10 +140,16 @@ class Generations:
         waited = self._admission.withdraw(running)
         self._close(running, Cancelled(f"[request id: {request.id}] request to model '{self._model}' was cancelled"))
         if waited:
+            self._withdraw(running)
             self._submit()  # it may have stood in the way
             self._note()
         else:
             self._abort(running)
+
+    def _withdraw(self, running: Running) -> None:
+        """It waits no more."""
+        if running.generation.adapter:
+            self._metrics.adapters.withdraw(running.generation.adapter)
 
     def _abort(self, running: Running) -> None:
         if self._worker is not None and running.generation.sequence in self._by_sequence:
@@ -125,42 +157,57 @@ class Generations:
 
     def step(self, events: Sequence[Event], stats: Stats) -> None:
         """What a step of the engine has brought."""
+        now = self._clock()
         for event in events:
             running = self._by_sequence.get(event.sequence)
             if running is not None:
-                self._take(running, event)
+                self._take(running, event, now)
+        self._metrics.step(now)
         self._admission.note(stats)
         if self._admission.waiting:
             self._submit()
         self._note()
 
-    def _take(self, running: Running, event: Event) -> None:
-        prompt = 0 if running.has_begun or not event.token_ids else len(running.generation.token_ids)
-        self._metrics.count(prompt, len(event.token_ids))
+    def _take(self, running: Running, event: Event, now: float) -> None:
+        if event.token_ids:
+            timing = running.timing
+            if not timing.first:
+                prompt = len(running.generation.token_ids)
+                self._metrics.first(timing, prompt, event.cached_tokens, event.queued_seconds, now)
+            self._metrics.tokens(timing, len(event.token_ids), now)
         if event.finish:
             del self._by_sequence[event.sequence]
-            self._admission.finish(running)
+            self._finish(running)
         elif not running.has_begun:
             running.has_begun = True
             self._admission.begin(running)
         if running.is_answered:
             return
         try:
-            self._push(running, event)
+            self._push(running, event, now)
         except Exception as error:
             self._fail(running, error)
+
+    def _finish(self, running: Running) -> None:
+        """The engine holds nothing of it any more."""
+        self._admission.finish(running)
+        if running.generation.adapter:
+            self._metrics.adapters.finish(running.generation.adapter)
 
     def _note(self) -> None:
         if self._worker is not None:
             self._metrics.note(self._worker.stats, self._admission.waiting)
 
-    def _push(self, running: Running, event: Event) -> None:
+    def _push(self, running: Running, event: Event, now: float) -> None:
         answer = running.answer
+        had_ended = bool(answer.finish)
         if event.finish == "error":
             text = f"model '{self._model}': {event.error or 'the engine has ended the generation'}"
             self._close(running, InvalidArgument(text) if event.is_refused else Internal(text))
             return
         answer.push(event)
+        if answer.finish and not had_ended:
+            self._count(running, answer.finish, now)
         if not running.is_sending and answer.has_news:
             self._send(running)
         if answer.was_cut:
@@ -196,7 +243,13 @@ class Generations:
         self._close(running, Internal(f"model '{self._model}' failed unexpectedly; the server's log has the details"))
         self._abort(running)
 
+    def _count(self, running: Running, reason: str, now: float) -> None:
+        prompt, most = len(running.generation.token_ids), running.generation.sampling.max_tokens
+        self._metrics.finish(running.timing, reason, now, prompt_tokens=prompt, most_tokens=most)
+
     def _close(self, running: Running, error: ServerError) -> None:
+        if not running.answer.finish:
+            self._count(running, "abort" if isinstance(error, Cancelled) else "error", self._clock())
         self._answered(running)
         running.responder.close(error)
 
@@ -207,14 +260,19 @@ class Generations:
     def end(self, error: ServerError) -> None:
         """The worker has ended: what it had fails, and what waits goes back to the scheduler."""
         self._worker = None
-        waiting = [*self._unsent, *self._admission.clear()]
-        self._unsent.clear()
+        waiting = self._admission.clear()
         for running in list(self._by_sequence.values()):
-            self._admission.finish(running)
+            self._finish(running)
             if not running.is_answered:
                 self._close(running, error)
         self._by_sequence.clear()
         for running in waiting:
-            self._admission.finish(running)
+            self._withdraw(running)
+        for running in self._unsent:
+            self._finish(running)
+        for running in (*self._unsent, *waiting):
             if not running.is_answered:
-                self._close(running, NotBegun())
+                self._answered(running)
+                running.responder.close(NotBegun())
+        self._unsent.clear()
+        self._metrics.end()

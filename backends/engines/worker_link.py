@@ -52,6 +52,7 @@ class _Described(msgspec.Struct):
     context_length: int
     most_logprobs: int
     sequences: int
+    most_adapters: int
     adapters: list[tuple[str, str]]
     stats: tuple[int, int, float, int, int, int, int, int]
 
@@ -134,7 +135,9 @@ class EngineWorker:
             found = msgspec.convert(done.engine, _Described)
         except msgspec.ValidationError as error:
             raise BrokenFrame(f"it describes its engine in a wrong way: {error}") from None
-        self.info = EngineInfo(found.features, found.context_length, found.most_logprobs, found.sequences)
+        self.info = EngineInfo(
+            found.features, found.context_length, found.most_logprobs, found.sequences, found.most_adapters
+        )
         self.stats = Stats(*found.stats)
         self.adapters = dict(found.adapters)
 

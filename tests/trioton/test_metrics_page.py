@@ -12,6 +12,7 @@ from prometheus_client import Metric
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
+from backends.engines import metric_families
 from protocol.core import ModelStatistics
 from tests.trioton.test_gpus import Driver
 from trioton.gpus import Gpus
@@ -25,8 +26,8 @@ def described() -> dict[str, str]:
     found = {}
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) > 3 and cells[1].startswith(("`nv_", "`trioton_")):
-            found.update(dict.fromkeys(re.findall(r"`(\w+)`", cells[1]), cells[2]))
+        if len(cells) > 3 and cells[1].startswith(("`nv_", "`trioton_", "`vllm:")):
+            found.update(dict.fromkeys(re.findall(r"`([\w:]+)`", cells[1]), cells[2]))
     return found
 
 
@@ -56,4 +57,8 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         residence=lambda: BUDGET,
     )
     shown: list[Metric] = list(metrics.registry.collect())
-    assert described() == {metric.name: metric.type for metric in shown}
+    of_engines = [each for each in vars(metric_families).values() if isinstance(each, metric_families.Family)]
+    assert described() == {
+        **{metric.name: metric.type for metric in shown},
+        **{family.name: family.kind for family in of_engines},
+    }

@@ -302,3 +302,55 @@ async def test_what_an_instance_gives_back_runs_on_the_next_one(autojump_clock: 
         assert served.pending_count == 0
         served.drain()
     assert ends == {"begun": "the worker has died", "not begun": 2, "neither": 2}
+
+
+class Retiring(FakeBackend):
+    """One that tells when it is retired."""
+
+    retired: list[FakeBackend]
+
+    def retire(self) -> None:
+        type(self).retired.append(self)
+        raise RuntimeError("what it raises harms nobody")
+
+
+def retiring(*, fails: bool = False) -> type[Retiring]:
+    def load(backend: FakeBackend) -> None:
+        if fails:
+            raise Internal("it cannot")
+
+    return type("TestBackend", (Retiring,), {"made": [], "batches": [], "retired": [], "on_load": staticmethod(load)})
+
+
+async def test_an_instance_is_retired_once_when_it_is_over(autojump_clock: MockClock) -> None:
+    """Not where it is started anew: what it has kept is for the next one."""
+    backend = retiring()
+    served = model(backend)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(served.run)
+        await worked(served)
+        backend.made[0].die()
+        await wait_all_tasks_blocked()
+        assert served.is_ready
+        assert backend.retired == []
+        served.drain()
+    assert backend.retired == [backend.made[1]]
+    assert [each.unloads for each in backend.made] == [1, 1]
+
+
+async def test_one_that_is_over_before_it_is_started_anew_is_retired(autojump_clock: MockClock) -> None:
+    backend = retiring()
+    served = model(backend)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(served.run)
+        backend.made[0].die()  # without work, so that the next start is put off
+        await wait_all_tasks_blocked()
+        served.drain()
+    assert backend.retired == [backend.made[-1]]
+
+
+async def test_one_that_has_failed_to_load_is_retired() -> None:
+    backend = retiring(fails=True)
+    with pytest.raises(Internal, match="it cannot"):
+        await model(backend).run()
+    assert backend.retired == backend.made

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from backends.engines.admission import Admission, AdmissionLimits, Need
+from backends.engines.admission import Admission, AdmissionLimits, Need, QueueFull
 from backends.engines.worker.trioton_engine.engine import Stats
-from protocol.errors import Overloaded
 
 
 def admission(**limits: int) -> Admission[str]:
@@ -100,8 +99,9 @@ def test_a_full_queue_refuses_by_requests() -> None:
     policy.add("a", Need(1, 1))
     admitted(policy)
     policy.add("b", Need(1, 1))
-    with pytest.raises(Overloaded, match="model 'm': 1 requests wait for its engine, which is the maximum"):
+    with pytest.raises(QueueFull, match="model 'm': 1 requests wait for its engine, which is the maximum") as caught:
         policy.add("c", Need(1, 1))
+    assert caught.value.limit == "max_num_queued_reqs"
     assert policy.withdraw("b")
     policy.add("c", Need(1, 1))
 
@@ -111,8 +111,9 @@ def test_a_full_queue_refuses_by_tokens_but_takes_one_of_any_length() -> None:
     policy.add("a", Need(500, 1))
     admitted(policy)
     policy.add("b", Need(500, 1))
-    with pytest.raises(Overloaded, match="have 500 tokens; with 1 more they would exceed 100"):
+    with pytest.raises(QueueFull, match="have 500 tokens; with 1 more they would exceed 100") as caught:
         policy.add("c", Need(1, 1))
+    assert caught.value.limit == "max_num_queued_tokens"
 
 
 def test_one_that_is_withdrawn_stands_in_nobodys_way() -> None:
@@ -149,7 +150,7 @@ def test_random_schedules_lose_nothing_and_keep_the_bounds(seed: int) -> None:
             name, need = str(step), Need(chance.randrange(1, 40), chance.randrange(40, 120), chance.randrange(3))
             try:
                 policy.add(name, need)
-            except Overloaded:
+            except QueueFull:
                 assert len(waiting) == 30
             else:
                 needs[name] = need

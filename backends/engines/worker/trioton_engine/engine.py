@@ -72,12 +72,14 @@ class EngineInfo:
         context_length: the greatest number of tokens of prompt and output together; 0 where it has no limit.
         most_logprobs: how many of the likeliest tokens it can report at each place, beside the chosen one.
         sequences: how many generations it runs at once; more wait within it. 0 where there is no limit.
+        adapters: how many adapters it has in memory at once; 0 where it has none, or no limit.
     """
 
     features: frozenset[str] = frozenset()
     context_length: int = 0
     most_logprobs: int = 0
     sequences: int = 0
+    adapters: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,8 @@ class Event(NamedTuple):
             the engine does not know.
         error: why it has failed, where `finish` is "error".
         is_refused: the failure is the client's mistake.
+        queued_seconds: how long it has waited within the engine before it was computed; said once, with the first
+            tokens; 0 where the engine does not know.
     """
 
     sequence: int
@@ -191,6 +195,7 @@ class Event(NamedTuple):
     cached_tokens: int = -1
     error: str = ""
     is_refused: bool = False
+    queued_seconds: float = 0.0
 
 
 class Stats(NamedTuple):

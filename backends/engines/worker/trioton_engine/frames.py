@@ -16,7 +16,7 @@ The column of SUBMIT has the prompt's token ids, its head the rest. The column o
 The column of STEP has the engine's load (`Stats`, its cache usage in millionths), the number of events, and for each
 event the sequence's number, how it ended (0 for not yet, else the place in `FINISHED` plus 1), the stop token or -1,
 the number of cached tokens or -1, the number of new tokens, and these tokens. Its head is there only where some events
-have more: `logprobs` and `errors` have it by the event's place.
+have more: `logprobs`, `errors` and `queued` (seconds) have it by the event's place.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def encode_step(events: Sequence[Event], stats: Stats) -> tuple[list[int], dict[
     column = [*map(int, stats._replace(cache_usage=stats.cache_usage * _MILLION)), len(events)]
     logprobs: dict[int, Any] = {}
     errors: dict[int, Any] = {}
+    queued: dict[int, float] = {}
     for place, event in enumerate(events):
         tokens = event.token_ids
         stop = -1 if event.stop_token is None else event.stop_token
@@ -91,11 +92,15 @@ def encode_step(events: Sequence[Event], stats: Stats) -> tuple[list[int], dict[
             logprobs[place] = event.logprobs
         if event.error:
             errors[place] = (event.error, event.is_refused)
+        if event.queued_seconds:
+            queued[place] = event.queued_seconds
     head: dict[str, Any] = {}
     if logprobs:
         head["logprobs"] = logprobs
     if errors:
         head["errors"] = errors
+    if queued:
+        head["queued"] = queued
     return column, head
 
 
@@ -106,7 +111,7 @@ def decode_step(column: Sequence[int], head: Mapping[str, Any]) -> tuple[list[Ev
         raise BadStep(f"it has {end} numbers, fewer than the engine's load takes")
     usage = column[_USAGE] / _MILLION
     stats = Stats._make((*column[:_USAGE], usage, *column[_USAGE + 1 : _STATS]))
-    logprobs, errors = head.get("logprobs", {}), head.get("errors", {})
+    logprobs, errors, queued = head.get("logprobs", {}), head.get("errors", {}), head.get("queued", {})
     events = []
     position = _STATS + 1
     for place in range(column[_STATS]):
@@ -120,18 +125,20 @@ def decode_step(column: Sequence[int], head: Mapping[str, Any]) -> tuple[list[Ev
         if count < 0 or position > end:
             raise BadStep(f"its event {place} claims {count} tokens")
         event = Event(sequence, column[first:position], name, None if stop < 0 else stop, (), cached)
-        if logprobs or errors:
-            event = _with_more(event, logprobs.get(str(place), ()), errors.get(str(place)))
+        if head:
+            key = str(place)
+            event = _with_more(event, logprobs.get(key, ()), errors.get(key), queued.get(key, 0.0))
         events.append(event)
     if position != end:
         raise BadStep(f"it has {end - position} numbers behind its events")
     return events, stats
 
 
-def _with_more(event: Event, logprobs: Any, error: Any) -> Event:
+def _with_more(event: Event, logprobs: Any, error: Any, queued: Any) -> Event:
     try:
         found = tuple(TokenLogprob(each[0], each[1], tuple(map(tuple, each[2]))) for each in logprobs)
         text, is_refused = ("", False) if error is None else error
+        seconds = float(queued)
     except (TypeError, ValueError, IndexError):
         raise BadStep("its head is not as it must be") from None
-    return event._replace(logprobs=found, error=text, is_refused=is_refused)
+    return event._replace(logprobs=found, error=text, is_refused=is_refused, queued_seconds=seconds)

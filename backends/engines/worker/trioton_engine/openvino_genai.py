@@ -107,7 +107,8 @@ class OpenVinoGenAiEngine(Engine):
         self._adapters = {each.name: each for each in model.adapters}
         self._temperature = _default_temperature(Path(self._folder))
         _check_stop(base)
-        return EngineInfo(_FEATURES, most_logprobs=1, sequences=self._scheduler.max_num_seqs)
+        sequences = self._scheduler.max_num_seqs
+        return EngineInfo(_FEATURES, most_logprobs=1, sequences=sequences, adapters=self._most_adapters)
 
     @property
     def _has_one_thread(self) -> bool:

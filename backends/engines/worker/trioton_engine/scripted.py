@@ -14,6 +14,7 @@ Its options, all of them optional:
     raise_token      the same, by an exception of `step`
     fail_token       a prompt with this token fails, alone
     adapters         "true": it has adapters, each of which turns the output around
+    max_loras        how many of them it says to have in memory at once
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _LAST_STEP = 3  # that of a generation that ends the process
 class _Running:
     """A generation, and what of it has been replayed."""
 
-    __slots__ = ("generation", "has_begun", "made", "stop_token", "tokens")
+    __slots__ = ("generation", "has_begun", "made", "queued_seconds", "stop_token", "submitted", "tokens")
 
     def __init__(self, generation: Generation, tokens: Iterator[int], stop_token: int | None) -> None:
         self.generation = generation
@@ -53,6 +54,8 @@ class _Running:
         self.stop_token = stop_token
         self.made = 0
         self.has_begun = False
+        self.submitted = time.monotonic()
+        self.queued_seconds = 0.0
 
     @property
     def blocks(self) -> int:
@@ -82,6 +85,7 @@ class ScriptedEngine(Engine):
         self._crash, self._raise, self._fail = (
             _number(options.pop(f"{what}_token", -1)) for what in ("crash", "raise", "fail")
         )
+        self._most_adapters = _number(options.pop("max_loras", 0))
         self._has_adapters = str(options.pop("adapters", "false")).lower() == "true"
         if options:
             raise ValueError(f"the scripted engine has no option '{min(options)}'")
@@ -98,6 +102,7 @@ class ScriptedEngine(Engine):
             context_length=model.context_length,
             most_logprobs=_MOST_LOGPROBS,
             sequences=self._most,
+            adapters=self._most_adapters,
         )
 
     def submit(self, generation: Generation) -> None:
@@ -140,6 +145,7 @@ class ScriptedEngine(Engine):
         for sequence, each in list(self._waiting.items()):
             if len(self._running) >= self._most or self._used + each.blocks > self._blocks:
                 return
+            each.queued_seconds = time.monotonic() - each.submitted
             self._running[sequence] = self._waiting.pop(sequence)
 
     def _advance(self, running: _Running) -> Event:
@@ -151,6 +157,7 @@ class ScriptedEngine(Engine):
         if running.made + 1 >= _LAST_STEP:
             self._break_off(generation)
         cached = -1 if running.has_begun else self._cached(tuple(generation.token_ids))
+        queued = 0.0 if running.has_begun else running.queued_seconds
         running.has_begun = True
         token = next(running.tokens, None)
         if token is None and running.stop_token is None:  # the script has an end, but no stop
@@ -164,7 +171,8 @@ class ScriptedEngine(Engine):
         if finish:
             del self._running[sequence]
         logprobs = () if sampling.logprobs is None else (_logprob(token, sampling.logprobs),)
-        return Event(sequence, (token,), finish, token if is_stop else None, logprobs, cached)
+        stop = token if is_stop else None
+        return Event(sequence, (token,), finish, stop, logprobs, cached, queued_seconds=queued)
 
     def _break_off(self, generation: Generation) -> None:
         if self._crash in generation.token_ids:

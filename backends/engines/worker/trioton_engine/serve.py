@@ -185,6 +185,7 @@ def _description(info: EngineInfo, engine: Engine) -> dict[str, Any]:
         "context_length": info.context_length,
         "most_logprobs": info.most_logprobs,
         "sequences": info.sequences,
+        "most_adapters": info.adapters,
         "adapters": _adapters(engine),
         "stats": list(engine.stats()),
     }

@@ -21,6 +21,7 @@ EVENTS = [
     Event(2, [8], "stop", 8, cached_tokens=16),
     Event(3, [], "error", error="it cannot", is_refused=True),
     Event(4, [], "abort"),
+    Event(6, [1], queued_seconds=0.25),
     Event(5, [9], "length", logprobs=(TokenLogprob(-0.5, 1, ((9, -0.5), (10, -2.0))),)),
 ]
 
@@ -53,7 +54,9 @@ def test_an_unknown_end_is_refused(finish: int) -> None:
         decode_step(column, {})
 
 
-@pytest.mark.parametrize("head", [{"logprobs": {"0": 3}}, {"logprobs": {"0": [[1]]}}, {"errors": {"0": "x"}}])
+@pytest.mark.parametrize(
+    "head", [{"logprobs": {"0": 3}}, {"logprobs": {"0": [[1]]}}, {"errors": {"0": "x"}}, {"queued": {"0": "x"}}]
+)
 def test_a_broken_head_is_refused(head: dict[str, object]) -> None:
     column, _ = encode_step([Event(1, [5])], STATS)
     with pytest.raises(BadStep):
