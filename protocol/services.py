@@ -18,8 +18,8 @@ from protocol.shared_memory.table import SharedMemoryTable
 
 @dataclass(frozen=True, slots=True)
 class EdgeServices:
-    """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives load figures by name, for
-    load balancers; `addresses` are those bound so far, by "grpc", "http" and "metrics"."""
+    """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures
+    of a model by name, for load balancers; `addresses` are those bound so far, by "grpc", "http" and "metrics"."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -29,7 +29,7 @@ class EdgeServices:
     memory: RequestMemory
     log: LogControl
     trace: TraceControl
-    load_report: Callable[[], Mapping[str, float]] | None = None
+    load_report: Callable[[str], Mapping[str, float]] | None = None
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)

@@ -53,6 +53,10 @@ def _histogram_starts(name: str, value: MetricValue) -> Sequence[str]:
     return (*buckets, sample_start(f"{name}_sum", value.labels), sample_start(f"{name}_count", value.labels))
 
 
+# Those of the TensorRT-LLM backend are its own, not the server's.
+_OF_MODELS = "nv_trt_llm_"
+
+
 def is_own_name(name: str) -> bool:
     """Whether a metric of this name is, or may one day be, one of the server's."""
-    return name.startswith(("nv_", "trioton_"))
+    return name.startswith(("nv_", "trioton_")) and not name.startswith(_OF_MODELS)

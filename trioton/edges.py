@@ -55,7 +55,7 @@ class Shared:
     keys: KeysFile | None
     leaving: trio.Event
     render_metrics: Callable[[], bytes]
-    load_report: Callable[[], Mapping[str, float]]
+    load_report: Callable[[str], Mapping[str, float]]
     addresses: Mapping[str, Address]
     failures: CallbackFailures
     failure_log: FailureLog

@@ -344,7 +344,7 @@ class Server:
             keys=keys,
             leaving=self._leaving,
             render_metrics=self._metrics.render,
-            load_report=partial(load_report, self._metrics.registry),
+            load_report=partial(load_report, self.core.custom_metrics),
             addresses=self.addresses,
             failures=self._failures,
             failure_log=self._failure_log,

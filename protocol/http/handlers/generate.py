@@ -92,7 +92,7 @@ async def _decode(request: HttpRequest) -> InferenceRequest:
 
 
 def _load_report(request: HttpRequest) -> Headers:
-    return load_report_headers(request.headers, request.services.load_report)
+    return load_report_headers(request.headers, request.services.load_report, request.model_name)
 
 
 def _event(data: bytes) -> bytes:

@@ -1,7 +1,8 @@
-"""Load reports (ORCA) for load balancers: the response header `endpoint-load-metrics` of the generate extension.
+"""Load reports (ORCA) for load balancers: the response header `endpoint-load-metrics` of generate and of the OpenAI
+interface.
 
 The format is that of the request's header `endpoint-load-metrics-format`. A pure codec of named numbers. Source:
-Triton's ORCA headers; Envoy, "Open Request Cost Aggregation".
+Triton's ORCA headers; vLLM's server; Envoy, "Open Request Cost Aggregation".
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ FORMAT_HEADER = b"endpoint-load-metrics-format"
 REPORT_HEADER = b"endpoint-load-metrics"
 
 
-def load_report_headers(headers: Mapping[bytes, bytes], report: Callable[[], Mapping[str, float]] | None) -> Headers:
-    """The header for a response to a request with these headers; none where it asks for none or there is nothing to
-    tell. `report` is only called for a request that asks."""
+def load_report_headers(
+    headers: Mapping[bytes, bytes], report: Callable[[str], Mapping[str, float]] | None, model: str
+) -> Headers:
+    """The header for a response to a request to a model with these headers; none where it asks for none or there is
+    nothing to tell. `report` is only called for a request that asks."""
     wanted = headers.get(FORMAT_HEADER)
     if wanted is None or report is None:
         return ()
@@ -32,7 +35,7 @@ def load_report_headers(headers: Mapping[bytes, bytes], report: Callable[[], Map
         logger.debug("header '%s': expected text or json, got %r", FORMAT_HEADER.decode(), wanted[:64])
         return ()
     try:
-        figures = {name: value for name, value in report().items() if math.isfinite(value)}
+        figures = {name: value for name, value in report(model).items() if math.isfinite(value)}
     except Exception:  # a response is worth more than its header
         logger.exception("the load report failed")
         return ()

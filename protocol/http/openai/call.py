@@ -51,7 +51,7 @@ class Call:
     @property
     def headers(self) -> Headers:
         request = self.request
-        report = load_report_headers(request.headers, request.services.load_report)
+        report = load_report_headers(request.headers, request.services.load_report, self.target.model)
         return ((REQUEST_ID, self.request_id.encode()), *report)
 
     def reply(self, value: object) -> Reply:

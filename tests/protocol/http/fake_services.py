@@ -101,7 +101,7 @@ def make_services(
     forwarding: str = "",
     trace: FakeTraceControl | None = None,
     allow_shared_memory: bool = True,
-    load_report: Callable[[], Mapping[str, float]] | None = None,
+    load_report: Callable[[str], Mapping[str, float]] | None = None,
 ) -> EdgeServices:
     return EdgeServices(
         core=core or FakeCore(),

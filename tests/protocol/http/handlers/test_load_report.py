@@ -26,35 +26,38 @@ AS_JSON = 'JSON {"named_metrics":{"kv_cache_utilization":0.25,"max_token_capacit
 FORMAT = "endpoint-load-metrics-format"
 
 
-def report() -> Mapping[str, float]:
+def report(model: str) -> Mapping[str, float]:
+    assert model == "echo"
     return REPORT
 
 
 @pytest.mark.parametrize(("wanted", "header"), [(b"text", AS_TEXT), (b"json", AS_JSON), (b"JSON", AS_JSON)])
 def test_both_forms(wanted: bytes, header: str) -> None:
-    assert load_report_headers({FORMAT.encode(): wanted}, report) == ((b"endpoint-load-metrics", header.encode()),)
+    assert load_report_headers({FORMAT.encode(): wanted}, report, "echo") == (
+        (b"endpoint-load-metrics", header.encode()),
+    )
 
 
 @pytest.mark.parametrize("figures", [{}, {"kv_cache_utilization": math.nan}, {"kv_cache_utilization": math.inf}])
 def test_no_header_where_there_is_nothing_to_tell(figures: Mapping[str, float]) -> None:
-    assert load_report_headers({FORMAT.encode(): b"json"}, lambda: figures) == ()
-    assert load_report_headers({FORMAT.encode(): b"json"}, None) == ()
+    assert load_report_headers({FORMAT.encode(): b"json"}, lambda model: figures, "echo") == ()
+    assert load_report_headers({FORMAT.encode(): b"json"}, None, "echo") == ()
 
 
 def test_only_who_asks_is_told() -> None:
-    def never() -> Mapping[str, float]:
+    def never(model: str) -> Mapping[str, float]:
         raise AssertionError
 
-    assert load_report_headers({}, never) == ()
-    assert load_report_headers({FORMAT.encode(): b"xml"}, never) == ()
+    assert load_report_headers({}, never, "echo") == ()
+    assert load_report_headers({FORMAT.encode(): b"xml"}, never, "echo") == ()
 
 
 def test_a_report_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> Mapping[str, float]:
+    def broken(model: str) -> Mapping[str, float]:
         raise RuntimeError("no figures")
 
     caplog.set_level(logging.ERROR)
-    assert load_report_headers({FORMAT.encode(): b"text"}, broken) == ()
+    assert load_report_headers({FORMAT.encode(): b"text"}, broken, "echo") == ()
     assert "the load report failed" in caplog.text
 
 

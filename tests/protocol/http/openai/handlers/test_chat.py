@@ -205,10 +205,10 @@ async def test_default_lengths() -> None:
 
 async def test_load_reports_for_balancers() -> None:
     headers = {"endpoint-load-metrics-format": "json"}
-    app = make_app(ScriptedCore(), load_report=lambda: {"queue": 2.0})
+    app = make_app(ScriptedCore(), load_report=lambda model: {"queue": 2.0, "length": len(model)})
     for stream in (False, True):
         answer = await call(app, "POST", PATH, make_body(stream=stream), headers)
-        assert answer.headers["endpoint-load-metrics"] == 'JSON {"named_metrics":{"queue":2.0}}'
+        assert answer.headers["endpoint-load-metrics"] == 'JSON {"named_metrics":{"queue":2.0,"length":1}}'
 
 
 @pytest.mark.parametrize("given", ["", "two words", "x" * 129, "\u00e9"])
