@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 from protocol.core import LoadParameters, Respond
 from protocol.errors import ServerError, Unavailable
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import GenAi
 from protocol.messages import InferenceRequest, InferenceResponse
 
 MetricKind: TypeAlias = Literal["counter", "gauge", "histogram"]
@@ -108,8 +109,9 @@ class CustomMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendServices:
-    """`failures` counts defects of callbacks."""
+    """`failures` counts defects of callbacks; `gen_ai` is there if calls of generative models are to be observed."""
 
     models: ModelCaller
     metrics: CustomMetrics
     failures: CallbackFailures = field(default_factory=CallbackFailures)
+    gen_ai: GenAi | None = None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from protocol.datatypes import DataType, from_numpy_dtype
 from protocol.errors import InvalidArgument
+from protocol.gen_ai import GenAiCall
 from protocol.limits.response_memory import ResponseMemory
 from protocol.server_settings import Trace
 
@@ -182,6 +183,7 @@ class InferenceRequest(msgspec.Struct, eq=False):
             none.
         response_memory: what the responses of a decoupled model count for while they wait for the client; without one
             each request has its own bound.
+        gen_ai: there if the call that it belongs to, one of a generative model, is observed.
     """
 
     model_name: str
@@ -201,6 +203,7 @@ class InferenceRequest(msgspec.Struct, eq=False):
     device_outputs: frozenset[str] = frozenset()
     template: object | None = None
     response_memory: ResponseMemory | None = None
+    gen_ai: GenAiCall | None = None
 
 
 class InferenceResponse(msgspec.Struct, eq=False):

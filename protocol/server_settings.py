@@ -108,6 +108,9 @@ class Trace(Protocol):
     def record_tensors(self, activity: str, tensors: Sequence[TracedTensor]) -> None:
         """Record the contents of tensors, if the trace is of level TENSORS. They are copied."""
 
+    def annotate(self, attributes: Mapping[str, str | int | float | Sequence[str]]) -> None:
+        """Add attributes to the request's span, where spans are made."""
+
     def child(self, model: str) -> Trace | None:
         """A trace for a request that is made to answer this one; None where none is recorded. Its caller ends it."""
 

@@ -10,6 +10,7 @@ from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
 from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import GenAi
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.server_settings import LogControl, TraceControl
@@ -18,8 +19,9 @@ from protocol.shared_memory.table import SharedMemoryTable
 
 @dataclass(frozen=True, slots=True)
 class EdgeServices:
-    """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures
-    of a model by name, for load balancers; `addresses` are those bound so far, by "grpc", "http" and "metrics"."""
+    """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures of a model
+    by name, for load balancers; `gen_ai` is there if calls of generative models are to be observed; `addresses` are
+    those bound so far, by "grpc", "http" and "metrics"."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -33,3 +35,4 @@ class EdgeServices:
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)
+    gen_ai: GenAi | None = None

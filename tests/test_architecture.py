@@ -57,7 +57,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "server_settings": "datatypes",
         "shapes": "datatypes errors",
         "limits": "errors sync",
-        "messages": "datatypes errors limits server_settings",
+        "gen_ai": "errors server_settings",
+        "messages": "datatypes errors gen_ai limits server_settings",
         "zipped": "errors messages",
         "failure_log": "errors limits messages",
         "text": "errors",
@@ -67,13 +68,13 @@ ROOMS: dict[str, dict[str, str]] = {
         "reactor": "core errors failure_log failures messages sync",
         "shared_memory": "core datatypes errors messages tensors",
         "http2": "limits messages reactor sync",
-        "services": "access core failure_log failures limits server_settings shared_memory",
+        "services": "access core failure_log failures gen_ai limits server_settings shared_memory",
         "grpc": (
             "access core datatypes errors failure_log failures http2 limits messages proto reactor "
             "server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access core datatypes errors failure_log failures http2 limits messages reactor "
+            "access core datatypes errors failure_log failures gen_ai http2 limits messages reactor "
             "server_settings services shapes shared_memory sync text zipped"
         ),
     },
@@ -123,9 +124,10 @@ ROOMS: dict[str, dict[str, str]] = {
         "metric_set": "metric_families",
         "adapter_metrics": "metric_families metric_set",
         "metrics": "adapter_metrics admission metric_families metric_set worker",
+        "observed": "sampling",
         "worker_link": "settings worker",
         "generations": "admission answer metrics worker worker_link",
-        "backend": "answer completion generations metrics request sampling settings text worker worker_link",
+        "backend": "answer completion generations metrics observed request sampling settings text worker worker_link",
         "installed": "backend",
     },
     "backends.python": {

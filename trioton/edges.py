@@ -21,6 +21,7 @@ from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Dialect, Restric
 from protocol.core import InferenceCore
 from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import GenAi
 from protocol.grpc.server import serve_grpc
 from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS
@@ -59,6 +60,7 @@ class Shared:
     addresses: Mapping[str, Address]
     failures: CallbackFailures
     failure_log: FailureLog
+    gen_ai: GenAi | None
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -134,4 +136,5 @@ def _services(
         addresses=shared.addresses,
         failures=shared.failures,
         failure_log=shared.failure_log,
+        gen_ai=shared.gen_ai,
     )

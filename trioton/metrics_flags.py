@@ -114,6 +114,14 @@ class MetricsFlags:
         True, boolean, group=METRICS, metavar=BOOLEAN, help="Show the same of NVIDIA's GPUs, where there are any."
     )
 
+    gen_ai_telemetry: bool = flag(
+        False,
+        boolean,
+        group=METRICS,
+        metavar=BOOLEAN,
+        help="Observe calls of language models in OpenTelemetry's terms: metrics gen_ai_server_*, and attributes "
+        "gen_ai.* of exported traces. Prompts and answers are in neither.",
+    )
     metrics_config: tuple[MetricSetting, ...] = repeatable(
         metric_setting,
         group=METRICS,

@@ -33,6 +33,7 @@ from actors.cache.response_cache import ResponseCache
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from actors.lifecycle.table import EVICTED
 from actors.metrics.custom import CustomMetrics
+from actors.metrics.gen_ai import GenAiMetrics
 from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
 from backends.devices.devices import Devices
@@ -143,6 +144,7 @@ class Server:
             is_enabled=settings.allow_metrics,
             has_histograms=settings.shows_metrics("histogram_latencies"),
         )
+        self._gen_ai = GenAiMetrics(custom) if settings.gen_ai_telemetry else None
         registry = BackendRegistry(directories=settings.backend_directory)
         self._stores = settings.stores(os.environ)
         devices = Devices(
@@ -157,6 +159,7 @@ class Server:
             custom,
             devices=devices,
             failures=self._failures,
+            gen_ai=self._gen_ai,
         )
         self.tracer = Tracer(settings.tracing(), self.core.is_model_ready)
         self.log = log or ServerLog(settings)
@@ -348,6 +351,7 @@ class Server:
             addresses=self.addresses,
             failures=self._failures,
             failure_log=self._failure_log,
+            gen_ai=self._gen_ai,
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:

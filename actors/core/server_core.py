@@ -40,6 +40,7 @@ from protocol.core import (
 )
 from protocol.errors import Internal, NotFound, ServerError, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import GenAi
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from protocol.text.model import TextModel
 from repository.agents.registry import AgentRegistry
@@ -60,8 +61,10 @@ class ServerCore:
         agents: AgentRegistry | None = None,
         devices: Devices | None = None,
         failures: CallbackFailures | None = None,
+        gen_ai: GenAi | None = None,
     ) -> None:
         self._failures = failures or CallbackFailures()
+        self._gen_ai = gen_ai
         self._settings = settings
         self._cache = cache
         self._in_flight = InFlight()
@@ -91,7 +94,9 @@ class ServerCore:
             capabilities,
             limiter,
             cache=self._cache,
-            services=BackendServices(ModelCalls(self._running, limiter), self.custom_metrics, self._failures),
+            services=BackendServices(
+                ModelCalls(self._running, limiter), self.custom_metrics, self._failures, self._gen_ai
+            ),
             agents=self._agents,
             devices=self.devices,
             resources=resources,

@@ -7,7 +7,7 @@ ensemble's request is traced, the clock forwards every stamp to the step's own t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from actors.tracing.stamps import COMPUTE_END, COMPUTE_INPUT_END, COMPUTE_OUTPUT_START, COMPUTE_START, QUEUE_START
@@ -75,6 +75,10 @@ class StepClock:
     def record_tensors(self, activity: str, tensors: Sequence[TracedTensor]) -> None:
         if self._trace is not None:
             self._trace.record_tensors(activity, tensors)
+
+    def annotate(self, attributes: Mapping[str, str | int | float | Sequence[str]]) -> None:
+        if self._trace is not None:
+            self._trace.annotate(attributes)
 
     def child(self, model: str) -> Trace | None:
         return None if self._trace is None else self._trace.child(model)

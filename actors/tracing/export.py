@@ -8,7 +8,7 @@ library is global to the process. Source: Triton, "Tracing", mode opentelemetry.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -119,7 +119,8 @@ def _make_spans(tracer: Tracer, ids: PresetIds, trace: RequestTrace, epoch: int)
         attributes["triton.request_id"] = trace.request_id
     preset = trace.span_context
     ids.trace_id = 0 if preset is None else preset.trace_id
-    context = _make_span(tracer, ROOT_SPAN, edge, _parent(trace), stamps, attributes, SpanKind.SERVER)
+    own = {**attributes, **trace.attributes}
+    context = _make_span(tracer, ROOT_SPAN, edge, _parent(trace), stamps, own, SpanKind.SERVER)
     if model:
         context = _make_span(tracer, trace.model_name, model, context, model + compute, attributes)
     if compute:
@@ -134,7 +135,7 @@ def _make_span(
     events: Stamps,
     parent: Context,
     extent: Stamps,
-    attributes: dict[str, str | int],
+    attributes: Mapping[str, str | int | float | Sequence[str]],
     kind: SpanKind = SpanKind.INTERNAL,
 ) -> Context:
     """A finished span over all of `extent`; returns the context for its children."""

@@ -6,7 +6,7 @@ Flow: edge → core → model → model instance → edge, carried by the reques
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from actors.tracing.context import SpanContext, new_span_context
@@ -50,6 +50,7 @@ class RequestTrace:
         "_finish",
         "_is_open",
         "_new_id",
+        "attributes",
         "id",
         "is_cut",
         "model_name",
@@ -85,6 +86,7 @@ class RequestTrace:
         self.parent_id = parent_id
         self.span_context: SpanContext | None = None
         self.stamps: list[tuple[str, int]] = []
+        self.attributes: dict[str, str | int | float | Sequence[str]] = {}
         self.tensors: list[RecordedTensor] = []
         self.tensor_bytes = 0
         self.is_cut = False
@@ -118,6 +120,10 @@ class RequestTrace:
             # A copy: what it views may be a client's memory, which is theirs again when the request is answered.
             copied = Tensor(tensor.name, tensor.datatype, tensor.shape, bytes(view))
             self.tensors.append(RecordedTensor(activity, copied))
+
+    def annotate(self, attributes: Mapping[str, str | int | float | Sequence[str]]) -> None:
+        if self._is_open and self.sampling.makes_spans:
+            self.attributes.update(attributes)
 
     def child(self, model: str) -> RequestTrace | None:
         if not self._is_open or self._new_id is None:

@@ -18,6 +18,7 @@ from backends.engines.answer import Answer
 from backends.engines.completion import check_engine_config, complete_engine_config
 from backends.engines.generations import Generations
 from backends.engines.metrics import EngineMetrics
+from backends.engines.observed import ObservedResponder
 from backends.engines.request import TOKEN_IDS, TextRequest, parse_request
 from backends.engines.sampling import sampling_of
 from backends.engines.settings import EngineSettings
@@ -64,6 +65,7 @@ class EngineBackend(Backend):
         source = spec.source
         failures = CallbackFailures() if source.services is None else source.services.failures
         self._failures = failures
+        self._gen_ai = None if source.services is None else source.services.gen_ai
         self._where = f"model '{source.name}'"
         self._worker: EngineWorker | None = None
         self._generations: Generations | None = None
@@ -123,7 +125,7 @@ class EngineBackend(Backend):
             for responder in responders:
                 responder.close(NotBegun())
             raise InstanceDied(self._death or f"model instance '{self.spec.name}' has no engine")
-        for request, responder in zip(requests, responders, strict=True):
+        for request, responder in zip(requests, map(self._observed, requests, responders), strict=True):
             try:
                 self._begin(worker, request, responder)
             except ServerError as error:
@@ -131,10 +133,18 @@ class EngineBackend(Backend):
         await trio.lowlevel.checkpoint()
         return _NO_TIME
 
+    def _observed(self, request: InferenceRequest, responder: Responder) -> Responder:
+        """One that sees how the request ends, if calls are observed, and this one is not by its edge."""
+        if self._gen_ai is None or request.gen_ai is not None:
+            return responder
+        return ObservedResponder(self._gen_ai, request, responder)
+
     def _begin(self, worker: EngineWorker, request: InferenceRequest, responder: Responder) -> None:
         assert self._generations is not None
         arrival = self._generations.now()
         parsed = parse_request(request)
+        if isinstance(responder, ObservedResponder):
+            responder.ask(parsed.sampling)
         if (len(parsed.token_ids) or len(parsed.text)) <= INLINE_CHARACTERS:
             self._queue(worker.info, request, responder, parsed, self._tokens(parsed), arrival)
         else:

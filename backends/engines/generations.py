@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 
 from backends.engines.admission import Admission, AdmissionLimits, Need, QueueFull
 from backends.engines.answer import Answer
-from backends.engines.metrics import EngineMetrics, Timing
+from backends.engines.metrics import ANSWERED, EngineMetrics, Timing
 from backends.engines.worker.trioton_engine.engine import Event, Generation, Sampling, Stats
 from backends.engines.worker_link import EngineWorker
 from backends.interface import NotBegun, Responder
 from backends.python.wire.channel import WorkerGone
 from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import Generated
 from protocol.messages import InferenceRequest
 
 
@@ -174,6 +175,8 @@ class Generations:
             if not timing.first:
                 prompt = len(running.generation.token_ids)
                 self._metrics.first(timing, prompt, event.cached_tokens, event.queued_seconds, now)
+                if running.request.gen_ai is not None:
+                    running.request.gen_ai.first_token()
             self._metrics.tokens(timing, len(event.token_ids), now)
         if event.finish:
             del self._by_sequence[event.sequence]
@@ -246,6 +249,8 @@ class Generations:
     def _count(self, running: Running, reason: str, now: float) -> None:
         prompt, most = len(running.generation.token_ids), running.generation.sampling.max_tokens
         self._metrics.finish(running.timing, reason, now, prompt_tokens=prompt, most_tokens=most)
+        if running.request.gen_ai is not None and reason in ANSWERED:
+            running.request.gen_ai.succeed(Generated(prompt, running.timing.tokens, (reason,)))
 
     def _close(self, running: Running, error: ServerError) -> None:
         if not running.answer.finish:

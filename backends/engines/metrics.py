@@ -20,7 +20,7 @@ from backends.services import CustomMetric
 
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 # The ends of a request that was answered; its times are those of an answer.
-_ANSWERED = ("stop", "length")
+ANSWERED = ("stop", "length")
 
 
 class Timing:
@@ -223,7 +223,7 @@ class EngineMetrics:
         adapter = timing.adapter
         if adapter is not None:
             adapter.generated_tokens.increment(timing.tokens)
-        if reason not in _ANSWERED:
+        if reason not in ANSWERED:
             return
         begun = timing.submitted + timing.queued
         self._end_to_end.observe(now - timing.arrival)

@@ -10,6 +10,8 @@ import trio
 from prometheus_client import Metric
 
 from actors.lifecycle.residence import ResidenceSnapshot
+from actors.metrics.custom import CustomMetrics
+from actors.metrics.gen_ai import GenAiMetrics
 from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
 from backends.engines import metric_families
@@ -26,7 +28,7 @@ def described() -> dict[str, str]:
     found = {}
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) > 3 and cells[1].startswith(("`nv_", "`trioton_", "`vllm:")):
+        if len(cells) > 3 and cells[1].startswith(("`nv_", "`trioton_", "`vllm:", "`gen_ai_")):
             found.update(dict.fromkeys(re.findall(r"`([\w:]+)`", cells[1]), cells[2]))
     return found
 
@@ -58,7 +60,10 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
     )
     shown: list[Metric] = list(metrics.registry.collect())
     of_engines = [each for each in vars(metric_families).values() if isinstance(each, metric_families.Family)]
+    custom = CustomMetrics()
+    GenAiMetrics(custom)
     assert described() == {
+        **{family.name: family.kind for family in custom.values()},
         **{metric.name: metric.type for metric in shown},
         **{family.name: family.kind for family in of_engines},
     }

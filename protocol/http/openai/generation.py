@@ -13,6 +13,7 @@ import trio
 
 from protocol.core import InferenceCore
 from protocol.http.openai.codec.tensors import TextPart, decode_text_response
+from protocol.http.openai.observation import observed_run
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.text.model import TensorNames
 
@@ -50,6 +51,8 @@ class _Inference:
 
     async def _respond(self, response: InferenceResponse) -> None:
         part = decode_text_response(response, self._names)
+        if self._request.gen_ai is not None:
+            self._request.gen_ai.first_token()
         self._is_taking = True
         try:
             wants_more = await self._receiver.take(part)
@@ -68,6 +71,13 @@ async def generate_all(
     core: InferenceCore, requests: Sequence[InferenceRequest], names: TensorNames, receivers: Sequence[Receiver]
 ) -> None:
     """Raises what the first that fails raises."""
+    with observed_run(requests):
+        await _run_all(core, requests, names, receivers)
+
+
+async def _run_all(
+    core: InferenceCore, requests: Sequence[InferenceRequest], names: TensorNames, receivers: Sequence[Receiver]
+) -> None:
     inferences = [
         _Inference(core, request, names, receiver) for request, receiver in zip(requests, receivers, strict=True)
     ]

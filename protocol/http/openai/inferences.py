@@ -8,6 +8,7 @@ from typing import Any
 
 import trio
 
+from protocol.gen_ai import Generated
 from protocol.http.openai.call import TOKENIZE_IN_THREAD_ABOVE, Call, queue_priority
 from protocol.http.openai.choice import ChoiceText
 from protocol.http.openai.codec.chunks import Usage
@@ -15,6 +16,7 @@ from protocol.http.openai.codec.requests import SamplingFields
 from protocol.http.openai.codec.sampling import stop_strings, wanted_logprobs
 from protocol.http.openai.codec.tensors import PromptEncoder
 from protocol.http.openai.errors import FieldError
+from protocol.http.openai.observation import observe, operation_of, requested_of
 from protocol.http.openai.prompts import Prompt
 from protocol.http.openai.usage import total_usage
 from protocol.messages import InferenceRequest
@@ -39,6 +41,17 @@ class Inferences:
         if texts > TOKENIZE_IN_THREAD_ABOVE or any(len(each.text) > TOKENIZE_IN_THREAD_ABOVE for each in self.prompts):
             return await trio.to_thread.run_sync(total_usage, text, self.prompts, self.choices)
         return total_usage(text, self.prompts, self.choices)
+
+    def generated(self) -> Generated | None:
+        """What they have come to, as far as the model counts; None before all have ended."""
+        if not all(choice.finish_reason for choice in self.choices):
+            return None
+        first_of_prompts = self.choices[:: len(self.choices) // len(self.prompts)]
+        return Generated(
+            sum(choice.input_tokens for choice in first_of_prompts) or None,
+            sum(choice.output_tokens for choice in self.choices) or None,
+            tuple(choice.finish_reason for choice in self.choices),
+        )
 
 
 def plan_inferences(
@@ -81,7 +94,9 @@ def plan_inferences(
             requests.append(request)
             watcher = StopStrings(stops, include=bool(body.include_stop_str_in_output)) if stops else None
             choices.append(ChoiceText(watcher, prompt.max_tokens, keeps=not is_counted and text.tokenizer is not None))
-    return Inferences(prompts, requests, choices)
+    inferences = Inferences(prompts, requests, choices)
+    observe(call, operation_of(body), requests, requested_of(body), inferences.generated)
+    return inferences
 
 
 def _completed(sampling: Mapping[str, Any], prompt: Prompt, adapter: str) -> dict[str, Any]:

@@ -235,3 +235,24 @@ async def test_a_collector_that_fails_is_nobody_s_trouble(
         async with exporting(collector) as tracer:
             stamp_all(tracer.sample("m"), REQUEST)
     assert "the last traces could not be sent within 0.2 s" in caplog.text
+
+
+async def test_attributes_of_the_request_are_those_of_its_root(collector: Collector) -> None:
+    """Also lists of texts; after the end of the trace there are no more."""
+    async with exporting(collector) as tracer:
+        trace = tracer.sample("m")
+        assert trace is not None
+        trace.annotate({"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 3})
+        trace.annotate({"gen_ai.response.finish_reasons": ("stop", "length"), "gen_ai.request.temperature": 0.5})
+        stamp_all(trace, REQUEST)
+        trace.annotate({"late": "x"})
+    root, *others = sorted(collector.spans(), key=lambda span: span.start_time_unix_nano)
+    found = attributes(root)
+    reasons = found.pop("gen_ai.response.finish_reasons")
+    assert [each.string_value for each in reasons.values] == ["stop", "length"]  # type: ignore[attr-defined]
+    assert {name: found[name] for name in found if not name.startswith("triton.")} == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.usage.input_tokens": 3,
+        "gen_ai.request.temperature": 0.5,
+    }
+    assert not any(name.startswith("gen_ai") for span in others for name in attributes(span))

@@ -16,6 +16,7 @@ from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from backends.engines import OpenVinoGenAiBackend, ScriptedBackend
 from backends.interface import Backend
 from backends.registry import BackendRegistry
+from protocol.gen_ai import GenAi
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from tests.backends.engines.models import sampling
 from tests.backends.helpers import objects
@@ -96,13 +97,14 @@ def outputs(response: InferenceResponse) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serve(folder: Path) -> AsyncIterator[Served]:
-    """The model in a folder of the name `m`, whose processes are gone afterwards. Requests wait for a restart."""
+async def serve(folder: Path, gen_ai: GenAi | None = None) -> AsyncIterator[Served]:
+    """The model in a folder of the name `m`, whose processes are gone afterwards. Requests wait for a restart. Calls
+    are observed by `gen_ai`."""
     before = set(children())
     settings = CoreSettings(
         (find_tested_model(folder),), control_mode=ControlMode.EXPLICIT, restart_wait_seconds=RESTART_SECONDS
     )
-    core = ServerCore(settings, BackendRegistry(BACKENDS))
+    core = ServerCore(settings, BackendRegistry(BACKENDS), gen_ai=gen_ai)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         await nursery.start(core.run)

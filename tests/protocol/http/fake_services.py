@@ -10,6 +10,7 @@ from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument, NotFound
+from protocol.gen_ai import GenAi
 from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.exchange import HttpRequest
 from protocol.http.reply import Headers
@@ -42,6 +43,7 @@ class FakeTrace:
     parent: str = ""
     stamps: list[str] = field(default_factory=list)
     ends: int = 0
+    attributes: dict[str, Any] = field(default_factory=dict)
 
     def stamp(self, activity: str, ns: int | None = None) -> None:
         assert self.ends == 0
@@ -50,6 +52,9 @@ class FakeTrace:
     def identify(self, model_version: int, request_id: str) -> None: ...
 
     def record_tensors(self, activity: str, tensors: Sequence[TracedTensor]) -> None: ...
+
+    def annotate(self, attributes: Mapping[str, Any]) -> None:
+        self.attributes.update(attributes)
 
     def child(self, model: str) -> None: ...
 
@@ -102,6 +107,7 @@ def make_services(
     trace: FakeTraceControl | None = None,
     allow_shared_memory: bool = True,
     load_report: Callable[[str], Mapping[str, float]] | None = None,
+    gen_ai: GenAi | None = None,
 ) -> EdgeServices:
     return EdgeServices(
         core=core or FakeCore(),
@@ -113,6 +119,7 @@ def make_services(
         log=FakeLog(),
         trace=trace or FakeTraceControl(),
         load_report=load_report,
+        gen_ai=gen_ai,
     )
 
 

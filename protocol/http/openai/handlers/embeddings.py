@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import trio
 
 from protocol.errors import Internal
+from protocol.gen_ai import EMBEDDINGS, Generated
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import TOKENIZE_IN_THREAD_ABOVE, Call, open_call, queue_priority, read_body
 from protocol.http.openai.codec.embeddings import (
@@ -20,6 +21,7 @@ from protocol.http.openai.codec.embeddings import (
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import EmbeddingRequest
 from protocol.http.openai.errors import FieldError
+from protocol.http.openai.observation import observe, observed_run
 from protocol.http.reply import Reply
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.text.model import TextModel
@@ -50,11 +52,15 @@ async def embeddings(request: HttpRequest) -> Reply:
     requests = [embedding_request(text, metadata, each, body.dimensions, call.id) for each in inputs]
     for inference in requests:
         inference.priority = priority
+    observed = observe(call, EMBEDDINGS, requests, {"encoding_formats": (encoding,)})
     call.begin(requests)
-    found = await _run(call, requests)
-    vectors = [vector for vector, _ in found]
-    _check_dimensions(text, vectors, body.dimensions)
-    tokens = sum(size for _, size in found) or await _counted(text, inputs, body.add_special_tokens is not False)
+    with observed_run(requests):
+        found = await _run(call, requests)
+        vectors = [vector for vector, _ in found]
+        _check_dimensions(text, vectors, body.dimensions)
+        tokens = sum(size for _, size in found) or await _counted(text, inputs, body.add_special_tokens is not False)
+        if observed is not None:
+            observed.succeed(Generated(tokens))
     if sum(vector.size for vector in vectors) <= _FEW_VALUES:
         return call.reply(embeddings_answer(vectors, encoding, call.target.name, tokens))
     return await trio.to_thread.run_sync(
