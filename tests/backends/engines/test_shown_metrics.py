@@ -150,7 +150,7 @@ async def test_each_instance_has_its_own(tmp_path: Path) -> None:
     async with serve(folder) as served:
         await gather(*(served.text(TEXT, max_tokens=3) for _ in range(4)))
         found = by_label(served, "vllm:generation_tokens_total", "engine")
-        assert found.keys() == {"m_0_0", "m_0_1"} or len(found) == 2
+        assert len(found) == 2
         assert sum(found.values()) == 12
         await served.core.unload_model("m")
         await until(lambda: not list(served.core.custom_metrics.values()))
