@@ -48,7 +48,7 @@ class Metric(CustomMetric):
     def set(self, value: float) -> None:
         self.done.append(("set", value))
 
-    def observe(self, value: float) -> None:
+    def observe(self, value: float, count: int = 1) -> None:
         self.done.append(("observe", value))
 
     def value(self) -> float:
@@ -80,7 +80,7 @@ class Server:
     families: dict[str, Family] = field(default_factory=dict)
     asked: list[object] = field(default_factory=list)
 
-    def family(self, name: str, description: str, kind: MetricKind) -> CustomMetricFamily:
+    def family(self, name: str, description: str, kind: MetricKind, *, is_own: bool = False) -> CustomMetricFamily:
         return self.families.setdefault(name, Family(kind))
 
     async def infer(self, request: InferenceRequest, caller: Execution | None = None) -> InferenceResponse:
