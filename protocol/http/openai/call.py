@@ -19,10 +19,9 @@ from protocol.http.exchange import ClientGone, HttpRequest, header_text
 from protocol.http.handlers.failed_request import describe
 from protocol.http.handlers.generate import EVENT_STREAM
 from protocol.http.handlers.load_report import load_report_headers
-from protocol.http.openai.codec.chunks import DONE
 from protocol.http.openai.codec.reading import BodyReader
-from protocol.http.openai.errors import FieldError, error_event, openai_status
-from protocol.http.openai.event_stream import EventStream
+from protocol.http.openai.errors import FieldError
+from protocol.http.openai.event_stream import OPENAI_STREAM, EventStream, StreamForm
 from protocol.http.openai.targets import Target, find_target
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.messages import InferenceRequest
@@ -40,19 +39,21 @@ _USUAL_ID = re.compile(r"[!-~]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a client: `id` is that of the answer, and of each inference, by which it may be cancelled."""
+    """One call of a client: `id` is that of the answer, and of each inference, by which it may be cancelled; the header
+    `id_header` of the answer has the request's."""
 
     request: HttpRequest
     target: Target
     id: str
     request_id: str
     created: int
+    id_header: bytes = REQUEST_ID
 
     @property
     def headers(self) -> Headers:
         request = self.request
         report = load_report_headers(request.headers, request.services.load_report, self.target.model)
-        return ((REQUEST_ID, self.request_id.encode()), *report)
+        return ((self.id_header, self.request_id.encode()), *report)
 
     def reply(self, value: object) -> Reply:
         return Reply(200, (*JSON_CONTENT, *self.headers), msgspec.json.encode(value))
@@ -70,15 +71,15 @@ class Call:
                 trace.stamp("HTTP_RECV_START", request.arrival_ns)
                 trace.stamp("HTTP_RECV_END")
 
-    async def stream(self, run: Callable[[EventStream], Awaitable[bytes]]) -> None:
+    async def stream(self, run: Callable[[EventStream], Awaitable[bytes]], form: StreamForm = OPENAI_STREAM) -> None:
         """Send the events of `run`, which returns what stands before the end of the stream. What it raises after the
-        first event is the last event, without `[DONE]`: official clients raise it, and others see no end.
+        first event is the last event, without the end: official clients raise it, and others see no end.
 
         Raises:
             ServerError, Exception: what `run` raises before its first event.
         """
         request = self.request
-        events = EventStream(request.writer, (*EVENT_STREAM, *self.headers))
+        events = EventStream(request.writer, (*EVENT_STREAM, *self.headers), form.keep_alive)
         failures: list[Exception] = []
         last = b""
 
@@ -92,25 +93,25 @@ class Call:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_alive)
             try:
-                last = await run(events) + DONE
+                last = await run(events) + form.end
             except Exception as error:
                 failures.append(error)
             events.stop()
         if failures:
             if not events.has_started or isinstance(failures[0], ClientGone):
                 raise failures[0]
-            last = self._told(failures[0])
+            last = self._told(failures[0], form)
         await events.send(last)
         await events.end()
 
-    def _told(self, error: Exception) -> bytes:
+    def _told(self, error: Exception, form: StreamForm) -> bytes:
         request = self.request
         if not isinstance(error, ServerError):
             logger.error("a stream of model '%s' failed", self.target.text.name, exc_info=error)
             error = Internal(f"internal error: {text_of(error)}")
         failed = partial(describe, request, request.path_parameters, request.arrival_ns)
-        request.services.failure_log.note("OpenAI stream", openai_status(error), error, failed)
-        return error_event(error)
+        request.services.failure_log.note(f"{form.name} stream", form.status(error), error, failed)
+        return form.error(error)
 
 
 async def read_body(request: HttpRequest, reader: BodyReader[T]) -> T:

@@ -11,11 +11,21 @@ class ChoiceText:
     """Attributes:
     input_tokens: of the prompt, as the model says; 0 if it does not.
     output_tokens: so far.
+    cached_tokens: of the prompt, where the model says so.
     finish_reason: empty until the text has ended.
     is_stopped: a stop string has ended it, and the model need not go on.
     """
 
-    __slots__ = ("_kept", "_max_tokens", "_stops", "finish_reason", "input_tokens", "is_stopped", "output_tokens")
+    __slots__ = (
+        "_kept",
+        "_max_tokens",
+        "_stops",
+        "cached_tokens",
+        "finish_reason",
+        "input_tokens",
+        "is_stopped",
+        "output_tokens",
+    )
 
     def __init__(self, stops: StopStrings | None = None, max_tokens: int | None = None, *, keeps: bool = False) -> None:
         """`stops` are those that the model does not look for itself. With `keeps` the text is kept, to be counted."""
@@ -24,12 +34,18 @@ class ChoiceText:
         self._kept: list[str] | None = [] if keeps else None
         self.input_tokens = 0
         self.output_tokens = 0
+        self.cached_tokens = 0
         self.finish_reason = ""
         self.is_stopped = False
 
     @property
     def is_plain(self) -> bool:
         return self._stops is None
+
+    @property
+    def stop_string(self) -> str | None:
+        """The one that has ended the text, if that was seen here."""
+        return None if self._stops is None else self._stops.matched
 
     @property
     def kept(self) -> str:
@@ -39,6 +55,8 @@ class ChoiceText:
         """The text that may be shown."""
         if part.input_tokens:
             self.input_tokens = part.input_tokens
+        if part.cached_tokens:
+            self.cached_tokens = part.cached_tokens
         self.output_tokens += part.output_tokens
         if self._kept is not None:
             self._kept.append(part.text)

@@ -6,12 +6,39 @@ before that is an error reply.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import trio
 
+from protocol.errors import ServerError
 from protocol.http.exchange import BodyWriter
-from protocol.http.openai.codec.chunks import KEEP_ALIVE
+from protocol.http.openai.codec.chunks import DONE, KEEP_ALIVE
+from protocol.http.openai.errors import error_event, openai_status
 from protocol.http.reply import Headers
 from protocol.sync.wakeup import WaitingTasks
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """What streams of one interface have around their events.
+
+    Attributes:
+        name: of the interface, for the log.
+        end: the bytes after the last event.
+        keep_alive: a comment, or an event that says nothing, for when nothing comes.
+        error: the event of an error, which ends the stream.
+        status: the status that an error has outside of streams.
+    """
+
+    name: str = "OpenAI"
+    end: bytes = DONE
+    keep_alive: bytes = KEEP_ALIVE
+    error: Callable[[ServerError], bytes] = error_event
+    status: Callable[[ServerError], int] = openai_status
+
+
+OPENAI_STREAM = StreamForm()
 
 
 class EventStream:
@@ -20,11 +47,22 @@ class EventStream:
         stream was cut off.
     """
 
-    __slots__ = ("_headers", "_is_over", "_is_sending", "_sent", "_silence", "_waiting", "_writer", "is_cut")
+    __slots__ = (
+        "_headers",
+        "_is_over",
+        "_is_sending",
+        "_keep_alive",
+        "_sent",
+        "_silence",
+        "_waiting",
+        "_writer",
+        "is_cut",
+    )
 
-    def __init__(self, writer: BodyWriter, headers: Headers) -> None:
+    def __init__(self, writer: BodyWriter, headers: Headers, keep_alive: bytes = KEEP_ALIVE) -> None:
         self._writer = writer
         self._headers = headers
+        self._keep_alive = keep_alive
         self._is_sending = False
         self._waiting = WaitingTasks()
         self._sent = 0
@@ -62,7 +100,7 @@ class EventStream:
             with trio.CancelScope() as self._silence:
                 await trio.sleep(seconds)
             if self._sent == before and not (self._is_sending or self._is_over):
-                await self.send(KEEP_ALIVE)
+                await self.send(self._keep_alive)
 
     def stop(self) -> None:
         """No more comments; one that is being sent still goes out."""

@@ -25,6 +25,8 @@ from protocol.text.stop_strings import StopStrings
 
 # Of one call: each is a request that runs at once, or waits in the model's queue.
 MAX_INFERENCES = 1024
+# A parameter of requests to engines; other models do not know it.
+_RETURN_DETAILS = "return_details"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,18 @@ class Inferences:
 
 
 def plan_inferences(
-    call: Call, body: SamplingFields, prompts: Sequence[Prompt], sampling: Mapping[str, Any]
+    call: Call,
+    body: SamplingFields,
+    prompts: Sequence[Prompt],
+    sampling: Mapping[str, Any],
+    *,
+    wants_details: bool = False,
 ) -> Inferences:
-    """Raises:
-    FieldError: the model cannot do what a field asks for, or there are too many inferences.
+    """With `wants_details` a choice knows which stop string has ended it, since the model leaves them in the text, and
+    how many tokens of its prompt were cached, if the model says so.
+
+    Raises:
+        FieldError: the model cannot do what a field asks for, or there are too many inferences.
     """
     core, target = call.request.core, call.target
     text = target.text
@@ -73,7 +83,10 @@ def plan_inferences(
     inputs = {each.name for each in metadata.inputs}
     is_counted = text.names.num_output_tokens in {each.name for each in metadata.outputs}
     finds_stops = bool({text.names.sampling_parameters, "stop", "stop_words"} & inputs)
-    stops = [] if finds_stops else stop_strings(body)
+    stops = stop_strings(body) if wants_details or not finds_stops else []
+    if wants_details and stops and text.names.sampling_parameters in inputs:
+        sampling = {**sampling, "include_stop_str_in_output": True}
+    details = {_RETURN_DETAILS: True} if wants_details else {}
     priority = queue_priority(body.priority)
     requests: list[InferenceRequest] = []
     choices: list[ChoiceText] = []
@@ -84,7 +97,7 @@ def plan_inferences(
             _completed(sampling, prompt, target.adapter),
             stream=bool(body.stream),
             return_logprobs=wanted_logprobs(body) is not None,
-            parameters={"add_special_tokens": prompt.adds_special_tokens},
+            parameters={"add_special_tokens": prompt.adds_special_tokens, **details},
             request_id=call.id,
         )
         for place in range(number):

@@ -90,10 +90,16 @@ def completion_prompts(prompt: Any, tokenizer: Tokenizer | None, model: str) -> 
 
 
 def measured(
-    text: TextModel, prompt: str, *, adds_special_tokens: bool, max_tokens: int | None, default: int | None
+    text: TextModel,
+    prompt: str,
+    *,
+    adds_special_tokens: bool,
+    max_tokens: int | None,
+    default: int | None,
+    fits_context: bool = False,
 ) -> Prompt:
     """The prompt, with the number of tokens that may follow: as asked for, by `default`, or all that the context has
-    room for, if that is known.
+    room for, if that is known. With `fits_context`, never more than that.
 
     Raises:
         FieldError: the prompt leaves no room.
@@ -101,7 +107,7 @@ def measured(
     if max_tokens is None:
         max_tokens = default
     tokenizer, context = text.tokenizer, text.context_length
-    if max_tokens is not None or tokenizer is None or context is None:
+    if tokenizer is None or context is None or (max_tokens is not None and not fits_context):
         return Prompt(prompt, adds_special_tokens, max_tokens)
     tokens = len(tokenizer.encode(prompt, add_special_tokens=adds_special_tokens))
     if tokens >= context:
@@ -111,7 +117,8 @@ def measured(
             "messages" if not adds_special_tokens else "prompt",
             "context_length_exceeded",
         )
-    return Prompt(prompt, adds_special_tokens, context - tokens, tokens)
+    room = context - tokens
+    return Prompt(prompt, adds_special_tokens, room if max_tokens is None else min(room, max_tokens), tokens)
 
 
 def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from protocol.errors import InvalidArgument
-from protocol.http.openai.codec.requests import REFUSED
+from protocol.http.openai.codec.requests import REFUSED, Refusals
 from protocol.http.openai.errors import FieldError, SchemaError
 from protocol.messages import Buffer
 
@@ -43,10 +43,10 @@ _TYPE_WORDS = {
 
 
 class BodyReader(Generic[T]):
-    """Reads one kind of body."""
+    """Reads one kind of body; `refused` are those of its fields that are, where `REFUSED` does not have the kind."""
 
-    def __init__(self, kind: type[T]) -> None:
-        self._refused = REFUSED[kind]
+    def __init__(self, kind: type[T], refused: Refusals | None = None) -> None:
+        self._refused = REFUSED[kind] if refused is None else refused
         self._decoder = msgspec.json.Decoder(kind)
         strict = msgspec.defstruct(
             f"Strict{kind.__name__}", (), bases=(kind,), forbid_unknown_fields=True, kw_only=True

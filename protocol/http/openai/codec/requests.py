@@ -159,7 +159,9 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 # Fields that may only have these values, beside null, and what to do about it.
-_REFUSED_EVERYWHERE: dict[str, tuple[tuple[Any, ...], str]] = {
+Refusals: TypeAlias = dict[str, tuple[tuple[Any, ...], str]]
+
+_REFUSED_EVERYWHERE: Refusals = {
     "prompt_logprobs": ((), "logprobs of the prompt are not supported"),
     "return_token_ids": ((False,), "token ids are not part of answers; /tokenize gives those of a text"),
     "return_tokens_as_token_ids": ((False,), "token ids are not part of answers; /tokenize gives those of a text"),
@@ -170,7 +172,7 @@ _REFUSED_EVERYWHERE: dict[str, tuple[tuple[Any, ...], str]] = {
     "logits_processors": (([],), "logits processors are not supported"),
     "vllm_xargs": (({},), "extra arguments are not passed on"),
 }
-_REFUSED_IN_CHAT: dict[str, tuple[tuple[Any, ...], str]] = {
+_REFUSED_IN_CHAT: Refusals = {
     "modalities": ((["text"], []), 'models answer with text: expected ["text"]'),
     "audio": ((), "models answer with text"),
     "web_search_options": ((), "there is no web search"),
@@ -183,18 +185,18 @@ _REFUSED_IN_CHAT: dict[str, tuple[tuple[Any, ...], str]] = {
     "media_io_kwargs": (({},), "only text is supported"),
     "thinking_token_budget": ((), "reasoning has no budget of its own"),
 }
-_REFUSED_IN_COMPLETIONS: dict[str, tuple[tuple[Any, ...], str]] = {
+_REFUSED_IN_COMPLETIONS: Refusals = {
     "suffix": (("",), "suffix is not currently supported"),
     "prompt_embeds": ((), "prompts are text or token ids"),
 }
-_REFUSED_IN_EMBEDDINGS: dict[str, tuple[tuple[Any, ...], str]] = {
+_REFUSED_IN_EMBEDDINGS: Refusals = {
     "messages": ((), "chats are not embedded; use 'input'"),
     "truncate_prompt_tokens": ((), "inputs are not cut"),
     "normalize": ((), "vectors are as the model gives them"),
 }
 _REFUSED_IN_TOKENIZE = {key: _REFUSED_IN_CHAT[key] for key in ("chat_template", "mm_processor_kwargs")}
 
-REFUSED: dict[type, dict[str, tuple[tuple[Any, ...], str]]] = {
+REFUSED: dict[type, Refusals] = {
     ChatRequest: {**_REFUSED_EVERYWHERE, **_REFUSED_IN_CHAT},
     CompletionRequest: {**_REFUSED_EVERYWHERE, **_REFUSED_IN_COMPLETIONS},
     EmbeddingRequest: _REFUSED_IN_EMBEDDINGS,

@@ -33,13 +33,15 @@ _OTHER_NAMES = {"stop": "stop_words"}
 
 class TextPart(msgspec.Struct):
     """What one response has of a text. `finish_reason` is empty while there is more to come, `output_tokens` counts
-    those that are new, and `logprobs` has one entry for each of them, the token that was taken first."""
+    those that are new, and `logprobs` has one entry for each of them, the token that was taken first. Of the
+    prompt, `cached_tokens` were in the model's cache, if it says so."""
 
     text: str = ""
     finish_reason: str = ""
     logprobs: list[dict[str, dict[str, Any]]] | None = None
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
 
 
 class PromptEncoder:
@@ -162,6 +164,8 @@ def decode_text_response(response: InferenceResponse, names: TensorNames) -> Tex
             part.finish_reason = "" if reason == "None" else reason
         elif name == names.logprobs:
             part.logprobs = _logprobs_of(tensor, response.model_name)
+    if response.parameters and isinstance(cached := response.parameters.get("cached_tokens"), int):
+        part.cached_tokens = cached
     return part
 
 

@@ -1,0 +1,88 @@
+"""Chats: from the messages and tools of a request to inferences that can run, and how their texts are read.
+
+What chat completions, responses and Anthropic's messages have in common; each has the same request here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from protocol.http.openai.call import Call
+from protocol.http.openai.chat_choice import ChatAnswers
+from protocol.http.openai.codec.requests import ChatRequest
+from protocol.http.openai.codec.sampling import sampling_parameters, wanted_logprobs
+from protocol.http.openai.inferences import Inferences, plan_inferences
+from protocol.http.openai.prompts import Prompt, chat_prompt, measured
+from protocol.http.openai.tools import ToolPlan, answer_parser, needs_special_tokens, plan_tools
+from protocol.text.model import TextModel
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat that can run."""
+
+    inferences: Inferences
+    answers: ChatAnswers
+
+
+async def plan_chat(call: Call, body: ChatRequest, *, fits_context: bool = False, wants_details: bool = False) -> Chat:
+    """With `fits_context` an answer may be shorter than was asked for, where the context has no room for more; with
+    `wants_details` the choice knows more of its end, and of its prompt.
+
+    Raises:
+        ServerError: the model cannot do what is asked for.
+    """
+    text = call.target.text
+    tools = plan_tools(body, text)
+    default = call.request.settings.openai.default_max_tokens
+    prompt = await trio.to_thread.run_sync(_prompt, body, text, tools, default, fits_context)
+    sampling = _sampling(body, text, tools)
+    inferences = plan_inferences(call, body, [prompt], sampling, wants_details=wants_details)
+    return Chat(inferences, _answers(body, text, tools, prompt))
+
+
+def render_chat(body: ChatRequest, text: TextModel, tools: ToolPlan) -> str:
+    """The prompt's text. Takes as long as the template likes."""
+    variables = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", body.reasoning_effort)
+    return chat_prompt(
+        text,
+        body.messages,
+        tools.shown,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        documents=body.documents,
+        variables=variables,
+    )
+
+
+def _prompt(body: ChatRequest, text: TextModel, tools: ToolPlan, default: int | None, fits_context: bool) -> Prompt:
+    """In a thread: a template is a program."""
+    prompt = render_chat(body, text, tools)
+    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    adds = bool(body.add_special_tokens)
+    return measured(
+        text, prompt, adds_special_tokens=adds, max_tokens=wanted, default=default, fits_context=fits_context
+    )
+
+
+def _sampling(body: ChatRequest, text: TextModel, tools: ToolPlan) -> dict[str, Any]:
+    sampling = sampling_parameters(body)
+    if tools.structure is not None:
+        sampling["structured_outputs"] = tools.structure
+    if body.skip_special_tokens is None and needs_special_tokens(tools, text):
+        sampling["skip_special_tokens"] = False
+    return sampling
+
+
+def _answers(body: ChatRequest, text: TextModel, tools: ToolPlan, prompt: Prompt) -> ChatAnswers:
+    return ChatAnswers(
+        answer_parser(tools, text, prompt.text, shows_reasoning=body.include_reasoning is not False),
+        top_logprobs=wanted_logprobs(body),
+        token_bytes=None if text.tokenizer is None else text.tokenizer.token_bytes,
+        ends_with_calls=tools.choice in ("auto", "required"),
+    )
