@@ -131,7 +131,7 @@ class HttpApp:
         endpoint, parameters = self.routes.find(raw_path)
         access = self.services.access
         if not access.is_open:
-            access.check(endpoint.category, lambda name: header_text(headers, name))
+            access.check(endpoint.category, partial(endpoint.header, headers))
         return endpoint.route(method), parameters
 
     def _sample(self, parameters: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Trace | None:

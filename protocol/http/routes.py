@@ -12,8 +12,10 @@ from urllib.parse import unquote_to_bytes
 
 from protocol.access.categories import Category
 from protocol.errors import NotFound
+from protocol.http.anthropic import handlers as anthropic
+from protocol.http.anthropic.errors import anthropic_error_reply
 from protocol.http.errors import ErrorForm, MethodNotAllowed, error_reply
-from protocol.http.exchange import Handler
+from protocol.http.exchange import Handler, header_text
 from protocol.http.handlers import metadata as handlers
 from protocol.http.handlers import repository as repository_handlers
 from protocol.http.handlers import settings as settings_handlers
@@ -44,6 +46,7 @@ class Route:
         has_binary_tail: whether a body may hold binary tensors behind its JSON, and so exceed `max_input_size`.
         takes_codings: whether a body may be compressed.
         error_form: how errors are written; one for each path.
+        key_header: a header that the caller's key may come in, beside `authorization`; one for each path.
     """
 
     method: str
@@ -55,6 +58,7 @@ class Route:
     has_binary_tail: bool = False
     takes_codings: bool = True
     error_form: ErrorForm = error_reply
+    key_header: str = ""
 
 
 def _routes() -> Iterator[Route]:
@@ -142,8 +146,10 @@ OPENAI_PREFIX = b"/v1/"
 
 
 def _openai() -> Iterator[Route]:
-    def route(method: str, path: str, category: Category, handler: Handler, summary: str, **more: bool) -> Route:
-        return Route(method, path, category, handler, summary, error_form=openai_error_reply, **more)
+    def route(
+        method: str, path: str, category: Category, handler: Handler, summary: str, *, is_inference: bool = False
+    ) -> Route:
+        return Route(method, path, category, handler, summary, is_inference, error_form=openai_error_reply)
 
     for path, handler, summary in (
         ("/v1/chat/completions", chat_completions, "The next message of a chat"),
@@ -151,6 +157,7 @@ def _openai() -> Iterator[Route]:
         ("/v1/embeddings", embeddings, "Vectors of texts"),
     ):
         yield route("POST", path, Category.INFERENCE, handler, summary, is_inference=True)
+    yield from _anthropic()
     metadata = Category.METADATA
     yield route("GET", "/v1/models", metadata, openai_models.list_models, "Text models and their adapters")
     yield route("GET", "/v1/models/{model_name}", metadata, openai_models.retrieve_model, "A text model or adapter")
@@ -164,6 +171,23 @@ def _openai() -> Iterator[Route]:
     yield route("POST", "/ping", Category.HEALTH, openai_health.health, "Whether the server takes requests")
     yield route("GET", "/health/ready", Category.HEALTH, openai_health.ready, "Whether the server takes requests")
     yield route("GET", "/version", metadata, openai_health.version, "The server's version")
+
+
+def _anthropic() -> Iterator[Route]:
+    for path, handler, summary, is_inference in (
+        ("/v1/messages", anthropic.messages, "The next message of a chat, as Anthropic has it", True),
+        ("/v1/messages/count_tokens", anthropic.count_tokens, "The tokens of messages", False),
+    ):
+        yield Route(
+            "POST",
+            path,
+            Category.INFERENCE,
+            handler,
+            summary,
+            is_inference=is_inference,
+            error_form=anthropic_error_reply,
+            key_header="x-api-key",
+        )
 
 
 ROUTES: tuple[Route, ...] = tuple(_routes())
@@ -181,6 +205,15 @@ class Endpoint:
     category: Category
     routes: Mapping[str, Route]
     error_form: ErrorForm = error_reply
+    key_header: str = ""
+
+    def header(self, headers: Mapping[bytes, bytes], name: str) -> str | None:
+        """A header as access control reads it: the key may come in another one."""
+        value = header_text(headers, name)
+        if value is None and name == "authorization" and self.key_header:
+            key = header_text(headers, self.key_header)
+            return None if key is None else f"Bearer {key}"
+        return value
 
     def route(self, method: str) -> Route:
         """HEAD goes where GET goes.
@@ -217,7 +250,8 @@ class RouteTable:
                 children = node.named if part.startswith("{") else node.literal
                 node = children.setdefault(part.strip("{}"), _Node())
             (category,) = {route.category for route in methods.values()}
-            node.endpoint = Endpoint(category, methods, next(iter(methods.values())).error_form)
+            first = next(iter(methods.values()))
+            node.endpoint = Endpoint(category, methods, first.error_form, first.key_header)
         self._found: dict[bytes, tuple[Endpoint, Mapping[str, str]]] = {}
 
     def find(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:

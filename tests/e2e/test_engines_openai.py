@@ -1,4 +1,5 @@
-"""Engines behind the OpenAI interface, by OpenAI's own client: what they generate, and clients and workers that go."""
+"""Engines behind the OpenAI interface, by OpenAI's own client: what they generate, and clients and workers that go; and
+behind Anthropic's messages."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -70,6 +72,23 @@ def test_a_chat_has_the_models_template(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="echo", messages=[{"role": "user", "content": TEXT}])
     assert TEXT in (answer.choices[0].message.content or "")
     assert answer.choices[0].finish_reason == "stop"
+
+
+def test_messages_tell_the_stop_sequence_and_what_was_cached(server: ServerProcess) -> None:
+    with anthropic.Anthropic(base_url=f"http://{server.addresses['http']}", api_key="none", max_retries=0) as client:
+        first, again = (
+            client.messages.create(
+                model="echo", max_tokens=400, messages=[{"role": "user", "content": TEXT}], stop_sequences=["ere bat"]
+            )
+            for _ in range(2)
+        )
+    (block,) = again.content
+    assert block.type == "text"
+    assert block.text.endswith("The scheduler gives größ")
+    assert (again.stop_reason, again.stop_sequence) == ("stop_sequence", "ere bat")
+    assert again.usage.cache_read_input_tokens
+    sizes = [each.usage.input_tokens + (each.usage.cache_read_input_tokens or 0) for each in (first, again)]
+    assert sizes[0] == sizes[1]
 
 
 def test_what_does_not_fit_the_context_is_the_clients_mistake(client: openai.OpenAI) -> None:

@@ -119,11 +119,11 @@ async def read_body(request: HttpRequest, reader: BodyReader[T]) -> T:
     return await trio.to_thread.run_sync(read) if len(request.body) > READ_IN_THREAD_ABOVE else read()
 
 
-def open_call(request: HttpRequest, model: str | None, given_id: str | None, prefix: str) -> Call:
+def open_call(request: HttpRequest, model: str | None, given_id: str | None, prefix: str, separator: str = "-") -> Call:
     """Raises ServerError: there is no such model."""
     target = find_target(request.core, model, request.settings.openai.lora_separator)
     request_id = _id(given_id or header_text(request.headers, "x-request-id"))
-    return Call(request, target, f"{prefix}-{request_id}", request_id, int(time.time()))
+    return Call(request, target, f"{prefix}{separator}{request_id}", request_id, int(time.time()))
 
 
 def queue_priority(priority: int | None) -> int:

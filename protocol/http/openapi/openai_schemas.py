@@ -1,4 +1,5 @@
-"""OpenAPI component schemas of the OpenAI interface: requests from the structures that read them, answers by hand."""
+"""OpenAPI component schemas of the OpenAI interface and of Anthropic's: requests from the structures that read them,
+answers by hand."""
 
 from __future__ import annotations
 
@@ -6,22 +7,22 @@ from typing import Any
 
 import msgspec
 
+from protocol.http.anthropic.codec.requests import (
+    COUNT_REFUSED,
+    MESSAGES_REFUSED,
+    CountTokensRequest,
+    MessagesRequest,
+)
 from protocol.http.openai.codec.requests import (
     REFUSED,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    EmbeddingRequest,
-    TokenizeRequest,
+    Refusals,
 )
 
-_REQUESTS: tuple[type[msgspec.Struct], ...] = (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    TokenizeRequest,
-    DetokenizeRequest,
-)
+_REQUESTS: dict[type[msgspec.Struct], Refusals] = {
+    **REFUSED,
+    MessagesRequest: MESSAGES_REFUSED,
+    CountTokensRequest: COUNT_REFUSED,
+}
 _STRING = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
 _IDS = {"type": "array", "items": _COUNT, "minItems": 1}
@@ -38,9 +39,9 @@ _OBJECTS = {"type": "array", "items": {"type": "object"}}
 
 def openai_schemas(prefix: str) -> dict[str, dict[str, Any]]:
     """By name; `prefix` is that of references. Fields that are always refused are left out."""
-    _, made = msgspec.json.schema_components(_REQUESTS, ref_template=prefix + "{name}")
-    for kind in _REQUESTS:
-        for name, (allowed, _) in REFUSED[kind].items():
+    _, made = msgspec.json.schema_components(tuple(_REQUESTS), ref_template=prefix + "{name}")
+    for kind, refused in _REQUESTS.items():
+        for name, (allowed, _) in refused.items():
             if not allowed:
                 del made[kind.__name__]["properties"][name]
     made["CompletionRequest"]["properties"]["prompt"] = _TEXTS_OR_IDS
@@ -80,6 +81,23 @@ def _answers(prefix: str) -> dict[str, dict[str, Any]]:
         ),
         "Text": _object({"prompt": _STRING}),
         "Version": _object({"version": _STRING}),
+        **_anthropic_answers(),
+    }
+
+
+def _anthropic_answers() -> dict[str, dict[str, Any]]:
+    counts = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    message = {"id": _STRING, "type": {"const": "message"}, "role": {"const": "assistant"}, "model": _STRING}
+    ended = {"stop_reason": {"type": ["string", "null"]}, "stop_sequence": {"type": ["string", "null"]}}
+    usage = _object(dict.fromkeys(counts, _COUNT))
+    return {
+        "AnthropicError": _object(
+            {"type": {"const": "error"}, "error": _object({"type": _STRING, "message": _STRING})},
+            properties={"request_id": _STRING},
+        ),
+        "Message": _object({**message, "content": _OBJECTS, **ended, "usage": usage}),
+        "MessageEvent": _object({"type": _STRING}),
+        "TokenCount": _object({"input_tokens": _COUNT}),
     }
 
 

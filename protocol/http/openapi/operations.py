@@ -110,6 +110,25 @@ _OPENAI: Mapping[str, Operation] = {
     "GET /version": _openai(gives="Version"),
 }
 
+_ANTHROPIC: Mapping[str, Operation] = {
+    "POST /v1/messages": Operation(
+        "Anthropic's messages, for any model with text in and text out, and a chat template.",
+        takes="MessagesRequest",
+        gives="Message",
+        streams="MessageEvent",
+        error="AnthropicError",
+        **_RUNS,
+    ),
+    "POST /v1/messages/count_tokens": Operation(
+        "What the prompt of these messages has.",
+        takes="CountTokensRequest",
+        needs_body=True,
+        gives="TokenCount",
+        error="AnthropicError",
+        failures=(404, 503),
+    ),
+}
+
 OPERATIONS: Mapping[str, Operation] = {
     "GET /": Operation("A page for clients that take HTML.", gives="Overview"),
     "GET /v2": Operation(gives="ServerMetadata"),
@@ -212,6 +231,7 @@ OPERATIONS: Mapping[str, Operation] = {
         failures=(503,),
     ),
     **_OPENAI,
+    **_ANTHROPIC,
     "GET /v2/docs": Operation("This page.", media_type="text/html"),
     "GET /v2/docs/openapi.json": Operation("This document.", gives="OpenApi", failures=(503,)),
     "GET /v2/docs/{asset_name}": Operation("What the page is made of.", media_type="*/*"),

@@ -1,0 +1,142 @@
+"""Handlers of `/v1/messages`: the messages of a chat in, the assistant's next one out, whole or as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import trio
+
+from protocol.http.anthropic.codec.answers import (
+    PING,
+    MessageUsage,
+    Stop,
+    message,
+    message_end,
+    message_start,
+    stop_of,
+)
+from protocol.http.anthropic.codec.blocks import BlockEvents, ContentBlocks
+from protocol.http.anthropic.codec.chats import chat_of, messages_chat
+from protocol.http.anthropic.codec.requests import (
+    COUNT_REFUSED,
+    MESSAGES_REFUSED,
+    CountTokensRequest,
+    MessagesRequest,
+)
+from protocol.http.anthropic.errors import REQUEST_ID, anthropic_error_event, anthropic_status
+from protocol.http.exchange import HttpRequest
+from protocol.http.openai.call import Call, open_call, read_body
+from protocol.http.openai.chat_choice import ChatAnswers, ChatChoice
+from protocol.http.openai.chats import Chat, plan_chat, render_chat
+from protocol.http.openai.choice import ChoiceText
+from protocol.http.openai.codec.reading import BodyReader
+from protocol.http.openai.codec.requests import ChatRequest
+from protocol.http.openai.errors import FieldError
+from protocol.http.openai.event_stream import EventStream, StreamForm
+from protocol.http.openai.generation import generate_all
+from protocol.http.openai.targets import find_target
+from protocol.http.openai.tools import plan_tools
+from protocol.http.reply import Reply, json_reply
+from protocol.text.deltas import Delta
+from protocol.text.model import TextModel
+
+_READER = BodyReader(MessagesRequest, MESSAGES_REFUSED)
+_COUNT_READER = BodyReader(CountTokensRequest, COUNT_REFUSED)
+_STREAM = StreamForm("Anthropic", b"", PING, anthropic_error_event, anthropic_status)
+
+
+async def messages(request: HttpRequest) -> Reply | None:
+    """Cancelled when the client leaves, and the inference with it."""
+    body = await read_body(request, _READER)
+    asked = messages_chat(body)
+    call = open_call(request, asked.model, None, "msg", "_")
+    call = replace(call, id_header=REQUEST_ID)
+    chat = await plan_chat(call, asked, fits_context=True, wants_details=True)
+    shows_thinking = body.thinking is None or body.thinking.display != "omitted"
+    call.begin(chat.inferences.requests)
+    if body.stream:
+        await call.stream(lambda events: _stream(call, body, chat, shows_thinking, events), _STREAM)
+        return None
+    choice = _WholeMessage(chat.answers, chat.inferences.choices[0], shows_thinking=shows_thinking)
+    await generate_all(request.core, chat.inferences.requests, call.target.text.names, [choice])
+    usage = await _usage(chat, call)
+    return call.reply(message(call.id, call.target.name, choice.blocks.finish(), usage, _stop(choice, body, chat)))
+
+
+async def count_tokens(request: HttpRequest) -> Reply:
+    body = await read_body(request, _COUNT_READER)
+    asked = chat_of(body)
+    text = find_target(request.core, asked.model, request.settings.openai.lora_separator).text
+    return json_reply({"input_tokens": await trio.to_thread.run_sync(_counted, asked, text)})
+
+
+def _counted(asked: ChatRequest, text: TextModel) -> int:
+    if text.tokenizer is None:
+        raise FieldError(f"model '{text.name}' has no tokenizer", "model")
+    prompt = render_chat(asked, text, plan_tools(asked, text))
+    return len(text.tokenizer.encode(prompt, add_special_tokens=False))
+
+
+async def _stream(call: Call, body: MessagesRequest, chat: Chat, shows_thinking: bool, events: EventStream) -> bytes:
+    """Returns the last events."""
+    choice = _StreamedMessage(call, chat, events, shows_thinking=shows_thinking)
+    await generate_all(call.request.core, chat.inferences.requests, call.target.text.names, [choice])
+    return choice.finish() + message_end(_stop(choice, body, chat), await _usage(chat, call))
+
+
+def _stop(choice: ChatChoice, body: MessagesRequest, chat: Chat) -> Stop:
+    most = chat.inferences.prompts[0].max_tokens
+    return stop_of(
+        choice.text.finish_reason,
+        choice.text.stop_string,
+        has_calls=choice.has_calls,
+        is_context_full=most is not None and most < body.max_tokens,
+    )
+
+
+async def _usage(chat: Chat, call: Call) -> MessageUsage:
+    usage = await chat.inferences.usage(call.target.text)
+    if usage is None:
+        return MessageUsage()
+    cached = chat.inferences.choices[0].cached_tokens
+    return MessageUsage(usage.prompt_tokens, usage.completion_tokens, cached)
+
+
+class _WholeMessage(ChatChoice):
+    """A message that is sent whole."""
+
+    def __init__(self, answers: ChatAnswers, text: ChoiceText, *, shows_thinking: bool) -> None:
+        super().__init__(answers, text)
+        self.blocks = ContentBlocks(shows_thinking=shows_thinking)
+
+    async def show(self, deltas: Sequence[Delta]) -> None:
+        self.blocks.add(deltas)
+
+
+class _StreamedMessage(ChatChoice):
+    """A message that is sent as it comes. Its first event waits for the model's first response, which may count the
+    prompt."""
+
+    def __init__(self, call: Call, chat: Chat, events: EventStream, *, shows_thinking: bool) -> None:
+        super().__init__(chat.answers, chat.inferences.choices[0])
+        self._call = call
+        self._prompt_tokens = chat.inferences.prompts[0].tokens or 0
+        self._events = events
+        self._blocks = BlockEvents(shows_thinking=shows_thinking)
+        self._has_begun = False
+
+    async def show(self, deltas: Sequence[Delta]) -> None:
+        data = b"" if self._has_begun else self._begin()
+        data += self._blocks.events(deltas)
+        if data:
+            await self._events.send(data)
+
+    def finish(self) -> bytes:
+        return self._blocks.finish()
+
+    def _begin(self) -> bytes:
+        self._has_begun = True
+        text = self.text
+        usage = MessageUsage(text.input_tokens or self._prompt_tokens, text.output_tokens, text.cached_tokens)
+        return message_start(self._call.id, self._call.target.name, usage)
