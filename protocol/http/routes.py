@@ -31,6 +31,7 @@ from protocol.http.openai.handlers.chat import chat_completions
 from protocol.http.openai.handlers.completions import completions
 from protocol.http.openai.handlers.embeddings import embeddings
 from protocol.http.openai.handlers.tokens import detokenize, tokenize
+from protocol.http.openai.responses import handlers as responses
 from protocol.http.openapi import handlers as openapi_handlers
 
 
@@ -155,8 +156,10 @@ def _openai() -> Iterator[Route]:
         ("/v1/chat/completions", chat_completions, "The next message of a chat"),
         ("/v1/completions", completions, "What may follow a prompt"),
         ("/v1/embeddings", embeddings, "Vectors of texts"),
+        ("/v1/responses", responses.create, "The answer to some items"),
     ):
         yield route("POST", path, Category.INFERENCE, handler, summary, is_inference=True)
+    yield route("POST", "/v1/responses/input_tokens", Category.INFERENCE, responses.input_tokens, "The tokens of items")
     yield from _anthropic()
     metadata = Category.METADATA
     yield route("GET", "/v1/models", metadata, openai_models.list_models, "Text models and their adapters")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-
-import trio
+from functools import partial
 
 from protocol.http.anthropic.codec.answers import (
     PING,
@@ -26,20 +25,16 @@ from protocol.http.anthropic.codec.requests import (
 )
 from protocol.http.anthropic.errors import REQUEST_ID, anthropic_error_event, anthropic_status
 from protocol.http.exchange import HttpRequest
-from protocol.http.openai.call import Call, open_call, read_body
+from protocol.http.openai.call import Call, converted, open_call, read_body
 from protocol.http.openai.chat_choice import ChatAnswers, ChatChoice
-from protocol.http.openai.chats import Chat, plan_chat, render_chat
+from protocol.http.openai.chats import Chat, plan_chat
+from protocol.http.openai.chats import count_tokens as count_chat
 from protocol.http.openai.choice import ChoiceText
 from protocol.http.openai.codec.reading import BodyReader
-from protocol.http.openai.codec.requests import ChatRequest
-from protocol.http.openai.errors import FieldError
 from protocol.http.openai.event_stream import EventStream, StreamForm
 from protocol.http.openai.generation import generate_all
-from protocol.http.openai.targets import find_target
-from protocol.http.openai.tools import plan_tools
 from protocol.http.reply import Reply, json_reply
 from protocol.text.deltas import Delta
-from protocol.text.model import TextModel
 
 _READER = BodyReader(MessagesRequest, MESSAGES_REFUSED)
 _COUNT_READER = BodyReader(CountTokensRequest, COUNT_REFUSED)
@@ -49,7 +44,7 @@ _STREAM = StreamForm("Anthropic", b"", PING, anthropic_error_event, anthropic_st
 async def messages(request: HttpRequest) -> Reply | None:
     """Cancelled when the client leaves, and the inference with it."""
     body = await read_body(request, _READER)
-    asked = messages_chat(body)
+    asked = await converted(request, partial(messages_chat, body))
     call = open_call(request, asked.model, None, "msg", "_")
     call = replace(call, id_header=REQUEST_ID)
     chat = await plan_chat(call, asked, fits_context=True, wants_details=True)
@@ -66,16 +61,8 @@ async def messages(request: HttpRequest) -> Reply | None:
 
 async def count_tokens(request: HttpRequest) -> Reply:
     body = await read_body(request, _COUNT_READER)
-    asked = chat_of(body)
-    text = find_target(request.core, asked.model, request.settings.openai.lora_separator).text
-    return json_reply({"input_tokens": await trio.to_thread.run_sync(_counted, asked, text)})
-
-
-def _counted(asked: ChatRequest, text: TextModel) -> int:
-    if text.tokenizer is None:
-        raise FieldError(f"model '{text.name}' has no tokenizer", "model")
-    prompt = render_chat(asked, text, plan_tools(asked, text))
-    return len(text.tokenizer.encode(prompt, add_special_tokens=False))
+    asked = await converted(request, partial(chat_of, body))
+    return json_reply({"input_tokens": await count_chat(request, asked)})
 
 
 async def _stream(call: Call, body: MessagesRequest, chat: Chat, shows_thinking: bool, events: EventStream) -> bytes:

@@ -29,10 +29,12 @@ from protocol.messages import InferenceRequest
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
+Made = TypeVar("Made")
 
 REQUEST_ID = b"x-request-id"
-# A body of more bytes is read in a thread; a prompt of more characters is tokenized in one.
+# A body of more bytes is read in a thread, or what it holds converted in one; a longer prompt is tokenized in one.
 READ_IN_THREAD_ABOVE = 1 << 18
+CONVERT_IN_THREAD_ABOVE = 1 << 14
 TOKENIZE_IN_THREAD_ABOVE = 1 << 11
 _USUAL_ID = re.compile(r"[!-~]{1,128}")
 
@@ -117,6 +119,11 @@ class Call:
 async def read_body(request: HttpRequest, reader: BodyReader[T]) -> T:
     read = partial(reader.read, request.body, strict=request.settings.openai.strict)
     return await trio.to_thread.run_sync(read) if len(request.body) > READ_IN_THREAD_ABOVE else read()
+
+
+async def converted(request: HttpRequest, convert: Callable[[], Made]) -> Made:
+    """What `convert` makes of the request's body, in a thread where that may take long."""
+    return await trio.to_thread.run_sync(convert) if len(request.body) > CONVERT_IN_THREAD_ABOVE else convert()
 
 
 def open_call(request: HttpRequest, model: str | None, given_id: str | None, prefix: str, separator: str = "-") -> Call:

@@ -10,12 +10,15 @@ from typing import Any
 
 import trio
 
+from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call
 from protocol.http.openai.chat_choice import ChatAnswers
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.codec.sampling import sampling_parameters, wanted_logprobs
+from protocol.http.openai.errors import FieldError
 from protocol.http.openai.inferences import Inferences, plan_inferences
 from protocol.http.openai.prompts import Prompt, chat_prompt, measured
+from protocol.http.openai.targets import find_target
 from protocol.http.openai.tools import ToolPlan, answer_parser, needs_special_tokens, plan_tools
 from protocol.text.model import TextModel
 
@@ -44,7 +47,23 @@ async def plan_chat(call: Call, body: ChatRequest, *, fits_context: bool = False
     return Chat(inferences, _answers(body, text, tools, prompt))
 
 
-def render_chat(body: ChatRequest, text: TextModel, tools: ToolPlan) -> str:
+async def count_tokens(request: HttpRequest, body: ChatRequest) -> int:
+    """Those of the prompt that a chat would have.
+
+    Raises:
+        ServerError: there is no such model, or it has no tokenizer.
+    """
+    text = find_target(request.core, body.model, request.settings.openai.lora_separator).text
+    tokenizer = text.tokenizer
+    if tokenizer is None:
+        raise FieldError(f"model '{text.name}' has no tokenizer", "model")
+    tools = plan_tools(body, text)
+    return await trio.to_thread.run_sync(
+        lambda: len(tokenizer.encode(_rendered(body, text, tools), add_special_tokens=False))
+    )
+
+
+def _rendered(body: ChatRequest, text: TextModel, tools: ToolPlan) -> str:
     """The prompt's text. Takes as long as the template likes."""
     variables = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
@@ -62,7 +81,7 @@ def render_chat(body: ChatRequest, text: TextModel, tools: ToolPlan) -> str:
 
 def _prompt(body: ChatRequest, text: TextModel, tools: ToolPlan, default: int | None, fits_context: bool) -> Prompt:
     """In a thread: a template is a program."""
-    prompt = render_chat(body, text, tools)
+    prompt = _rendered(body, text, tools)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     adds = bool(body.add_special_tokens)
     return measured(

@@ -17,9 +17,17 @@ from protocol.http.openai.codec.requests import (
     REFUSED,
     Refusals,
 )
+from protocol.http.openai.responses.requests import (
+    INPUT_TOKENS_REFUSED,
+    RESPONSES_REFUSED,
+    InputTokensRequest,
+    ResponsesRequest,
+)
 
 _REQUESTS: dict[type[msgspec.Struct], Refusals] = {
     **REFUSED,
+    ResponsesRequest: RESPONSES_REFUSED,
+    InputTokensRequest: INPUT_TOKENS_REFUSED,
     MessagesRequest: MESSAGES_REFUSED,
     CountTokensRequest: COUNT_REFUSED,
 }
@@ -81,7 +89,18 @@ def _answers(prefix: str) -> dict[str, dict[str, Any]]:
         ),
         "Text": _object({"prompt": _STRING}),
         "Version": _object({"version": _STRING}),
+        **_response_answers(),
         **_anthropic_answers(),
+    }
+
+
+def _response_answers() -> dict[str, dict[str, Any]]:
+    members = {"id": _STRING, "object": {"const": "response"}, "created_at": _COUNT, "model": _STRING}
+    more = {"error": {"type": ["object", "null"]}, "usage": {"type": ["object", "null"]}}
+    return {
+        "Response": _object({**members, "status": _STRING, "output": _OBJECTS, **more}),
+        "ResponseEvent": _object({"type": _STRING, "sequence_number": _COUNT}),
+        "InputTokens": _object({"object": {"const": "response.input_tokens"}, "input_tokens": _COUNT}),
     }
 
 

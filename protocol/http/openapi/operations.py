@@ -87,6 +87,20 @@ _OPENAI: Mapping[str, Operation] = {
         gives="Embeddings",
         **_RUNS,
     ),
+    "POST /v1/responses": _openai(
+        "OpenAI's responses, for any model with text in and text out, and a chat template.",
+        takes="ResponsesRequest",
+        gives="Response",
+        streams="ResponseEvent",
+        **_RUNS,
+    ),
+    "POST /v1/responses/input_tokens": _openai(
+        "What the prompt of these items has.",
+        takes="InputTokensRequest",
+        needs_body=True,
+        gives="InputTokens",
+        failures=(404, 503),
+    ),
     "GET /v1/models": _openai("Those with text.", gives="TextModels", failures=(503,)),
     "GET /v1/models/{model_name}": _openai("One of those with text.", gives="TextModel", failures=(503,)),
     "POST /v1/models/{model_name}/load": _openai(

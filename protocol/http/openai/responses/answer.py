@@ -1,0 +1,111 @@
+"""The response object: what was asked, how it stands, and its output, usage or error. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from protocol.errors import ServerError
+from protocol.http.openai.codec.chunks import Usage
+from protocol.http.openai.errors import error_object
+from protocol.http.openai.responses.requests import ResponsesRequest
+
+_encode = msgspec.json.encode
+
+
+class ResponseUsage(msgspec.Struct):
+    """Tokens of one response."""
+
+    usage: Usage
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def members(self) -> dict[str, Any]:
+        usage = self.usage
+        return {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": self.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }
+
+
+class ResponseAnswer:
+    """The response object of one call, as it changes."""
+
+    def __init__(self, response_id: str, created: int, model: str, body: ResponsesRequest, *, is_stored: bool) -> None:
+        reasoning, text = body.reasoning, body.text
+        self.members: dict[str, Any] = {
+            "id": response_id,
+            "object": "response",
+            "created_at": created,
+            "completed_at": None,
+            "status": "in_progress",
+            "background": bool(body.background),
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "max_tool_calls": body.max_tool_calls,
+            "metadata": body.metadata or {},
+            "model": model,
+            "output": [],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "prompt_cache_key": body.prompt_cache_key,
+            "reasoning": {"effort": reasoning and reasoning.effort, "summary": None},
+            "safety_identifier": body.safety_identifier,
+            "service_tier": "default",
+            "store": is_stored,
+            "temperature": body.temperature,
+            "text": {"format": (text and text.format) or {"type": "text"}, "verbosity": text and text.verbosity},
+            "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
+            "tools": body.tools or [],
+            "top_logprobs": body.top_logprobs or 0,
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "user": body.user,
+        }
+
+    @property
+    def id(self) -> str:
+        response_id: str = self.members["id"]
+        return response_id
+
+    @property
+    def status(self) -> str:
+        status: str = self.members["status"]
+        return status
+
+    def end(self, output: Sequence[dict[str, Any]], usage: ResponseUsage | None, *, is_cut: bool, now: int) -> None:
+        """`is_cut`: by the most tokens that it may have."""
+        self.members["output"] = list(output)
+        self.members["usage"] = None if usage is None else usage.members()
+        self.members["status"] = "incomplete" if is_cut else "completed"
+        if is_cut:
+            self.members["incomplete_details"] = {"reason": "max_output_tokens"}
+        else:
+            self.members["completed_at"] = now
+
+    def fail(self, output: Sequence[dict[str, Any]], error: ServerError) -> None:
+        self.members["output"] = list(output)
+        self.members["status"] = "failed"
+        self.members["error"] = {"code": _failure_code(error), "message": error_object(error)["message"]}
+
+    def encode(self) -> bytes:
+        return _encode(self.members)
+
+
+def error_members(error: ServerError) -> dict[str, Any]:
+    """Of the event `error`."""
+    described = error_object(error)
+    return {"code": described["code"], "message": described["message"], "param": described["param"]}
+
+
+def _failure_code(error: ServerError) -> str:
+    """One of the words that the official type has."""
+    return "invalid_prompt" if error_object(error)["type"] == "invalid_request_error" else "server_error"

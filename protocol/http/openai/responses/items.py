@@ -1,0 +1,137 @@
+"""From input items to the messages of a chat. Pure.
+
+What the assistant has thought, said and called, one item after the other, is one message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from protocol.http.openai.errors import FieldError
+
+Item = Mapping[str, Any]
+
+_ROLES = ("user", "assistant", "system", "developer")
+_KNOWN = ("message", "function_call", "function_call_output", "reasoning")
+# The parts of content that can be read, and the field that has their text.
+_TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+
+
+def items_of(given: str | Sequence[Item] | None) -> list[Item]:
+    """Raises:
+    FieldError: there is no input.
+    """
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    if not given:
+        raise FieldError(
+            "'input': expected a text or a list of at least one item", "input", "missing_required_parameter"
+        )
+    return list(given)
+
+
+def chat_messages(instructions: str | None, items: Sequence[Item], known: int = 0) -> list[dict[str, Any]]:
+    """`known` of the items, the first, are those of earlier responses; errors count from there.
+
+    Raises:
+        FieldError: an item is not as it must be, or of a kind that cannot be read.
+    """
+    made: list[dict[str, Any]] = []
+    if instructions:
+        made.append({"role": "system", "content": _parts(instructions, "instructions")})
+    for place, item in enumerate(items):
+        where = f"input[{place - known}]"
+        match item.get("type") or ("message" if "role" in item else None):
+            case "message":
+                _add_message(made, item, where)
+            case "function_call":
+                _assistant(made).setdefault("tool_calls", []).append(_call(item, where))
+            case "function_call_output":
+                output = _parts(item.get("output"), f"{where}.output")
+                made.append({"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": output})
+            case "reasoning":
+                message = _assistant(made)
+                message["reasoning_content"] = message.get("reasoning_content", "") + _thoughts(item, where)
+            case kind:
+                raise FieldError(
+                    f"'{where}.type': expected one of {', '.join(_KNOWN)}, got {kind!r:.80}",
+                    f"{where}.type",
+                    "unsupported_parameter",
+                )
+    return made
+
+
+def _add_message(made: list[dict[str, Any]], item: Item, where: str) -> None:
+    role = item.get("role")
+    if role not in _ROLES:
+        raise FieldError(f"'{where}.role': expected one of {', '.join(_ROLES)}, got {role!r:.40}", f"{where}.role")
+    parts = _parts(item.get("content"), f"{where}.content")
+    is_system = made and made[-1]["role"] == "system" and role in ("system", "developer")
+    if role == "assistant":
+        _assistant(made)["content"] += parts
+    elif is_system:  # most templates know one such message
+        made[-1]["content"] += parts
+    else:
+        made.append({"role": role, "content": parts})
+
+
+def _assistant(made: list[dict[str, Any]]) -> dict[str, Any]:
+    if not made or made[-1]["role"] != "assistant":
+        made.append({"role": "assistant", "content": []})
+    return made[-1]
+
+
+def _parts(content: Any, where: str) -> list[dict[str, str]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise FieldError(f"'{where}': expected a text or a list of parts, got {content!r:.40}", where)
+    return [_part(part, f"{where}[{place}]") for place, part in enumerate(content)]
+
+
+def _part(part: Any, where: str) -> dict[str, str]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    if field is None:
+        raise FieldError(
+            f"'{where}.type': only text can be read here: expected one of {', '.join(_TEXT_PARTS)}, got {kind!r:.80}",
+            f"{where}.type",
+            "unsupported_parameter",
+        )
+    return {"type": "text", "text": _string(part, field, where)}
+
+
+def _call(item: Item, where: str) -> dict[str, Any]:
+    text = _string(item, "arguments", where)
+    try:
+        arguments = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        raise FieldError(f"'{where}.arguments': not JSON: {text!r:.80}", f"{where}.arguments") from None
+    function = {"name": _string(item, "name", where), "arguments": arguments}
+    return {"id": _string(item, "call_id", where), "type": "function", "function": function}
+
+
+def _thoughts(item: Item, where: str) -> str:
+    """The text of its content, or else of its summary. What is encrypted cannot be read."""
+    for name in ("content", "summary"):
+        parts = item.get(name) or []
+        if not isinstance(parts, list):
+            raise FieldError(f"'{where}.{name}': expected a list of parts, got {parts!r:.40}", f"{where}.{name}")
+        if parts:
+            return "".join([_thought(part, f"{where}.{name}[{place}]") for place, part in enumerate(parts)])
+    return ""
+
+
+def _thought(part: Any, where: str) -> str:
+    if not isinstance(part, dict):
+        raise FieldError(f"'{where}': expected a part with a text, got {part!r:.40}", where)
+    return _string(part, "text", where)
+
+
+def _string(item: Item, name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise FieldError(f"'{where}.{name}': expected a text, got {value!r:.40}", f"{where}.{name}")
+    return value
