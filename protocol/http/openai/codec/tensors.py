@@ -128,7 +128,12 @@ class PromptEncoder:
         datatype = BY_PROTOCOL_NAME[there.datatype]
         if datatype is DataType.BYTES:
             return [_strings(there, [str(each) for each in values])]
-        data = np.asarray(values, dtype=datatype.dtype).tobytes()
+        try:
+            data = np.asarray(values, dtype=datatype.dtype).tobytes()
+        except (OverflowError, TypeError, ValueError):
+            raise FieldError(
+                f"'{key}': input '{there.name}' of model '{self._name}' takes {there.datatype}, got {value!r:.40}", key
+            ) from None
         return [Tensor(there.name, datatype, _shape(there, len(values)), data)]
 
 

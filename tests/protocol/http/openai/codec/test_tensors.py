@@ -77,6 +77,12 @@ def test_what_a_model_cannot_be_told_is_refused(key: str) -> None:
         encoder(sampling={key: {"json": {}}})
 
 
+@pytest.mark.parametrize(("key", "kind", "value"), [("max_tokens", "INT32", 2**40), ("bad_words", "INT64", ["a"])])
+def test_a_value_that_the_input_for_its_field_does_not_hold(key: str, kind: str, value: Any) -> None:
+    with pytest.raises(FieldError, match=f"'{key}': input '{key}' of model 'm' takes {kind}, got"):
+        encoder(TensorMetadata(key, kind, (1,)), sampling={key: value})
+
+
 def test_logprobs_of_a_model_that_gives_none() -> None:
     with pytest.raises(FieldError, match="model 'm' gives no logprobs"):
         encoder(SAMPLING, return_logprobs=True)
@@ -113,6 +119,11 @@ def decode(*outputs: Tensor) -> TextPart:
 )
 def test_what_a_response_has_of_a_text(outputs: tuple[Tensor, ...], part: TextPart) -> None:
     assert decode(*outputs) == part
+
+
+def test_what_a_response_says_of_the_cache() -> None:
+    response = InferenceResponse("m", 1, [], parameters={"cached_tokens": 4, "stop_reason": "x"})
+    assert decode_text_response(response, TensorNames()) == TextPart(cached_tokens=4)
 
 
 def test_broken_text_is_replaced() -> None:
