@@ -13,6 +13,7 @@ from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
 from protocol.shared_memory.table import SharedMemoryTable
 
@@ -21,7 +22,7 @@ from protocol.shared_memory.table import SharedMemoryTable
 class EdgeServices:
     """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures of a model
     by name, for load balancers; `gen_ai` is there if calls of generative models are to be observed; `addresses` are
-    those bound so far, by "grpc", "http" and "metrics"."""
+    those bound so far, by "grpc", "http" and "metrics"; `responses` are those that the OpenAI interface keeps."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -36,3 +37,4 @@ class EdgeServices:
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)
     gen_ai: GenAi | None = None
+    responses: Responses = field(default_factory=Responses)

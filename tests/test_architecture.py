@@ -68,14 +68,15 @@ ROOMS: dict[str, dict[str, str]] = {
         "reactor": "core errors failure_log failures messages sync",
         "shared_memory": "core datatypes errors messages tensors",
         "http2": "limits messages reactor sync",
-        "services": "access core failure_log failures gen_ai limits server_settings shared_memory",
+        "responses": "errors failures sync",
+        "services": "access core failure_log failures gen_ai limits responses server_settings shared_memory",
         "grpc": (
             "access core datatypes errors failure_log failures http2 limits messages proto reactor "
             "server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
             "access core datatypes errors failure_log failures gen_ai http2 limits messages reactor "
-            "server_settings services shapes shared_memory sync text zipped"
+            "responses server_settings services shapes shared_memory sync text zipped"
         ),
     },
     "protocol.http": {

@@ -30,6 +30,7 @@ from protocol.http.server import serve_http
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.tls import TlsFiles, server_context
+from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
@@ -61,6 +62,7 @@ class Shared:
     failures: CallbackFailures
     failure_log: FailureLog
     gen_ai: GenAi | None
+    responses: Responses
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -137,4 +139,5 @@ def _services(
         failures=shared.failures,
         failure_log=shared.failure_log,
         gen_ai=shared.gen_ai,
+        responses=shared.responses,
     )

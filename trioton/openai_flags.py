@@ -36,6 +36,12 @@ class OpenAIFlags:
     openai_keep_alive: int = _edge.milliseconds(
         15_000, "How long a stream may be silent before a comment is sent, for proxies that cut such.", minimum=1
     )
+    openai_store_bytes: int = _edge.count(
+        64 << 20,
+        "The most bytes that are kept of the answers of /v1/responses, for clients to come back to; 0 keeps none.",
+        minimum=0,
+    )
+    openai_store_secs: int = _edge.count(86_400, "How many seconds they are kept at most.")
 
     def openai(self) -> OpenAISettings:
         return OpenAISettings(

@@ -60,6 +60,7 @@ from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.tls import CertificateError
+from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, LogSettings
 from protocol.shared_memory.table import SharedMemoryTable
 from repository.layout import Repository
@@ -181,6 +182,7 @@ class Server:
         )
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._ending = Ending(self.core, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs)
+        self._responses = Responses(settings.openai_store_bytes, settings.openai_store_secs, self._failures)
         self._stop = trio.Event()
         self._leaving = trio.Event()
         self._close_edges = trio.Event()
@@ -324,6 +326,7 @@ class Server:
             await background.start(self._gpus.run)
         if files.keys is not None:
             background.start_soon(files.keys.watch, self._failures)
+        background.start_soon(self._responses.run)
         opening = edges(self.settings, self._shared(files.keys), files.tls)
         for word, edge in opening.items():
             is_metrics = word == "metrics"
@@ -352,6 +355,7 @@ class Server:
             failures=self._failures,
             failure_log=self._failure_log,
             gen_ai=self._gen_ai,
+            responses=self._responses,
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:

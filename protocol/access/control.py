@@ -7,7 +7,7 @@ from typing import Protocol
 import trio
 
 from protocol.access.categories import Category
-from protocol.access.keys import KeyRing
+from protocol.access.keys import ANONYMOUS, KeyRing
 from protocol.access.restricted import HeaderLookup, RestrictedApis
 from protocol.errors import ServerError
 
@@ -64,6 +64,11 @@ class AccessControl:
         if (ring := self.keys.current) is not None:
             ring.check(headers("authorization"), category)
         self._restricted.check(category, headers)
+
+    def caller(self, headers: HeaderLookup) -> str:
+        """The name of the key that a call comes with; `anonymous` where it has none, or there are none."""
+        ring = self.keys.current
+        return ANONYMOUS if ring is None else ring.name_of(headers("authorization"))
 
     async def until_refused(self, category: Category, headers: HeaderLookup) -> ServerError:
         """Wait until a call that was allowed is not any more, since the keys have changed; returns the error."""

@@ -93,6 +93,11 @@ class KeyRing:
             )
         return key.name
 
+    def name_of(self, authorization: str | None) -> str:
+        """The name of the caller's key; `anonymous` where it has none that this ring knows."""
+        key = None if authorization is None else self._find(authorization)
+        return ANONYMOUS if key is None else key.name
+
     def _find(self, authorization: str) -> Key | None:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":

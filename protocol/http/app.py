@@ -79,6 +79,7 @@ class HttpApp:
                     exchange.sent_headers,
                     trace,
                     arrival_ns=arrival_ns,
+                    query=exchange.query,
                 )
                 if trace is not None:
                     trace.stamp("HTTP_RECV_END")

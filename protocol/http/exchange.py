@@ -49,7 +49,7 @@ class HttpRequest:
     `path_parameters` are the named parts of the route's path, percent-decoded. `headers` holds the first value of each
     header by its lower-case name, `sent_headers` all of them as they came. `templates` are those of inference requests.
     `trace` is there if the request is traced, `inference` once a request for inference was decoded.
-    `arrival_ns` is when its head was there, in nanoseconds of `time.monotonic_ns`.
+    `arrival_ns` is when its head was there, in nanoseconds of `time.monotonic_ns`. `query` is that of its target.
     """
 
     services: EdgeServices
@@ -63,6 +63,7 @@ class HttpRequest:
     trace: Trace | None = None
     inference: InferenceRequest | None = None
     arrival_ns: int = 0
+    query: bytes = b""
     _lease: Lease | None = None
 
     @property
@@ -109,6 +110,10 @@ class Exchange(BodyWriter, Protocol):
     @property
     def raw_path(self) -> bytes:
         """The request target as the client sent it, without its query."""
+
+    @property
+    def query(self) -> bytes:
+        """What follows the path in it, after the `?`."""
 
     @property
     def headers(self) -> Mapping[bytes, bytes]:

@@ -6,7 +6,7 @@ goes before a named one (`/v2/models/stats` is never a model's metadata).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
@@ -32,6 +32,7 @@ from protocol.http.openai.handlers.completions import completions
 from protocol.http.openai.handlers.embeddings import embeddings
 from protocol.http.openai.handlers.tokens import detokenize, tokenize
 from protocol.http.openai.responses import handlers as responses
+from protocol.http.openai.responses import kept as kept_responses
 from protocol.http.openapi import handlers as openapi_handlers
 
 
@@ -159,7 +160,7 @@ def _openai() -> Iterator[Route]:
         ("/v1/responses", responses.create, "The answer to some items"),
     ):
         yield route("POST", path, Category.INFERENCE, handler, summary, is_inference=True)
-    yield route("POST", "/v1/responses/input_tokens", Category.INFERENCE, responses.input_tokens, "The tokens of items")
+    yield from _responses(route)
     yield from _anthropic()
     metadata = Category.METADATA
     yield route("GET", "/v1/models", metadata, openai_models.list_models, "Text models and their adapters")
@@ -174,6 +175,17 @@ def _openai() -> Iterator[Route]:
     yield route("POST", "/ping", Category.HEALTH, openai_health.health, "Whether the server takes requests")
     yield route("GET", "/health/ready", Category.HEALTH, openai_health.ready, "Whether the server takes requests")
     yield route("GET", "/version", metadata, openai_health.version, "The server's version")
+
+
+def _responses(route: Callable[..., Route]) -> Iterator[Route]:
+    category = Category.INFERENCE
+    yield route("POST", "/v1/responses/input_tokens", category, responses.input_tokens, "The tokens of items")
+    one = "/v1/responses/{response_id}"
+    # Its events may be read as they come: it ends when the client leaves.
+    yield route("GET", one, category, kept_responses.retrieve, "A response that was kept", is_inference=True)
+    yield route("DELETE", one, category, kept_responses.delete, "Forget a response")
+    yield route("POST", f"{one}/cancel", category, kept_responses.cancel, "Stop a response in the background")
+    yield route("GET", f"{one}/input_items", category, kept_responses.input_items, "The items of a response's input")
 
 
 def _anthropic() -> Iterator[Route]:

@@ -31,3 +31,9 @@ def test_the_defaults_are_those_of_the_edge() -> None:
 )
 def test_each_reaches_the_edge(flag: str, value: object, name: str, expected: object) -> None:
     assert getattr(make(**{flag: value}).openai(), name) == expected
+
+
+def test_what_is_kept_of_responses() -> None:
+    assert (make().openai_store_bytes, make().openai_store_secs) == (64 << 20, 86_400)
+    made = make(openai_store_bytes=0, openai_store_secs=60)
+    assert (made.openai_store_bytes, made.openai_store_secs) == (0, 60)

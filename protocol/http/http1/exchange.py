@@ -61,6 +61,10 @@ class Http1Exchange:
         self.sent_headers = head.sent_headers
 
     @property
+    def query(self) -> bytes:
+        return self._head.target.partition(b"?")[2]
+
+    @property
     def has_started(self) -> bool:
         return self._protocol.has_begun_response
 

@@ -42,7 +42,7 @@ class Http2Exchange:
 
     __slots__ = (
         *("_arrived", "_owner", "body", "has_started", "headers", "id", "is_complete", "is_dropping", "method"),
-        *("expects_continue", "raw_path", "scope", "sent_headers"),
+        *("expects_continue", "query", "raw_path", "scope", "sent_headers"),
     )
 
     def __init__(self, owner: StreamOwner, stream_id: int, head: StreamHead, body: StreamBody) -> None:
@@ -50,6 +50,7 @@ class Http2Exchange:
         self.id = stream_id
         self.method = head.head.method
         self.raw_path = head.head.raw_path
+        self.query = head.head.target.partition(b"?")[2]
         self.headers = head.head.headers
         self.sent_headers = head.head.sent_headers
         self.expects_continue = head.head.expects_continue

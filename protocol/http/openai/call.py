@@ -14,14 +14,12 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from protocol.errors import Internal, ServerError, text_of
-from protocol.http.exchange import ClientGone, HttpRequest, header_text
-from protocol.http.handlers.failed_request import describe
-from protocol.http.handlers.generate import EVENT_STREAM
+from protocol.http.exchange import HttpRequest, header_text
 from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.event_stream import OPENAI_STREAM, EventStream, StreamForm
+from protocol.http.openai.streaming import stream_events
 from protocol.http.openai.targets import Target, find_target
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.messages import InferenceRequest
@@ -74,46 +72,8 @@ class Call:
                 trace.stamp("HTTP_RECV_END")
 
     async def stream(self, run: Callable[[EventStream], Awaitable[bytes]], form: StreamForm = OPENAI_STREAM) -> None:
-        """Send the events of `run`, which returns what stands before the end of the stream. What it raises after the
-        first event is the last event, without the end: official clients raise it, and others see no end.
-
-        Raises:
-            ServerError, Exception: what `run` raises before its first event.
-        """
-        request = self.request
-        events = EventStream(request.writer, (*EVENT_STREAM, *self.headers), form.keep_alive)
-        failures: list[Exception] = []
-        last = b""
-
-        async def keep_alive() -> None:
-            try:
-                await events.keep_alive(request.settings.openai.keep_alive)
-            except Exception as error:
-                failures.append(error)
-                nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_alive)
-            try:
-                last = await run(events) + form.end
-            except Exception as error:
-                failures.append(error)
-            events.stop()
-        if failures:
-            if not events.has_started or isinstance(failures[0], ClientGone):
-                raise failures[0]
-            last = self._told(failures[0], form)
-        await events.send(last)
-        await events.end()
-
-    def _told(self, error: Exception, form: StreamForm) -> bytes:
-        request = self.request
-        if not isinstance(error, ServerError):
-            logger.error("a stream of model '%s' failed", self.target.text.name, exc_info=error)
-            error = Internal(f"internal error: {text_of(error)}")
-        failed = partial(describe, request, request.path_parameters, request.arrival_ns)
-        request.services.failure_log.note(f"{form.name} stream", form.status(error), error, failed)
-        return form.error(error)
+        """As `streaming.stream_events`."""
+        await stream_events(self.request, self.headers, run, form)
 
 
 async def read_body(request: HttpRequest, reader: BodyReader[T]) -> T:
@@ -121,9 +81,10 @@ async def read_body(request: HttpRequest, reader: BodyReader[T]) -> T:
     return await trio.to_thread.run_sync(read) if len(request.body) > READ_IN_THREAD_ABOVE else read()
 
 
-async def converted(request: HttpRequest, convert: Callable[[], Made]) -> Made:
-    """What `convert` makes of the request's body, in a thread where that may take long."""
-    return await trio.to_thread.run_sync(convert) if len(request.body) > CONVERT_IN_THREAD_ABOVE else convert()
+async def converted(request: HttpRequest, convert: Callable[[], Made], more: int = 0) -> Made:
+    """What `convert` makes of the request's body, and of so many bytes more, in a thread where that may take long."""
+    is_long = len(request.body) + more > CONVERT_IN_THREAD_ABOVE
+    return await trio.to_thread.run_sync(convert) if is_long else convert()
 
 
 def open_call(request: HttpRequest, model: str | None, given_id: str | None, prefix: str, separator: str = "-") -> Call:

@@ -46,6 +46,7 @@ _PATH_PARAMETERS: Mapping[str, JsonObject] = {
     "model_version": {"description": "A version's number.", "schema": {"type": "integer", "minimum": 0}},
     "request_id": {"description": "The `id` of a request.", "schema": {"type": "string", "minLength": 1}},
     "repository_name": {"description": "A repository's name.", "schema": {"type": "string", "minLength": 1}},
+    "response_id": {"description": "The `id` of a response.", "schema": {"type": "string", "minLength": 1}},
     "region_name": {"description": "A region's name.", "schema": {"type": "string", "minLength": 1}},
 }
 
@@ -145,6 +146,7 @@ def _operation(route: DescribedRoute, names: Mapping[str, JsonObject]) -> JsonOb
     parameters = [
         {"name": name, "in": "path", "required": True, **names[name]} for name in re.findall(r"{(\w+)}", route.path)
     ]
+    parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in entry.query.items()]
     return _finished(
         route,
         entry,

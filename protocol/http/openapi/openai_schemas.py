@@ -100,6 +100,8 @@ def _response_answers() -> dict[str, dict[str, Any]]:
     return {
         "Response": _object({**members, "status": _STRING, "output": _OBJECTS, **more}),
         "ResponseEvent": _object({"type": _STRING, "sequence_number": _COUNT}),
+        "DeletedResponse": _object({"id": _STRING, "object": {"const": "response"}, "deleted": {"const": True}}),
+        "InputItems": _object({"object": {"const": "list"}, "data": _OBJECTS, "has_more": {"type": "boolean"}}),
         "InputTokens": _object({"object": {"const": "response.input_tokens"}, "input_tokens": _COUNT}),
     }
 

@@ -6,7 +6,7 @@ Routes that differ only in an optional part of their path (the version, the repo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 EVENT_STREAM = "text/event-stream"
@@ -28,6 +28,7 @@ class Operation:
         failures: statuses that it may answer with, beside what all do.
         streams: the schema of what each event holds, where the answer is a stream of them if the client wants that.
         error: the schema of its errors.
+        query: the schemas of the fields of its query.
     """
 
     description: str = ""
@@ -39,6 +40,7 @@ class Operation:
     failures: tuple[int, ...] = ()
     streams: str = ""
     error: str = "Error"
+    query: Mapping[str, Any] = field(default_factory=dict)
 
 
 def operation_of(method: str, path: str) -> Operation:
@@ -100,6 +102,22 @@ _OPENAI: Mapping[str, Operation] = {
         needs_body=True,
         gives="InputTokens",
         failures=(404, 503),
+    ),
+    "GET /v1/responses/{response_id}": _openai(
+        "For the key that made it; with `stream` the events of one in the background, after the one of that number.",
+        gives="Response",
+        query={"stream": {"type": "boolean"}, "starting_after": {"type": "integer", "minimum": -1}},
+    ),
+    "DELETE /v1/responses/{response_id}": _openai("One in the background is stopped.", gives="DeletedResponse"),
+    "POST /v1/responses/{response_id}/cancel": _openai("The response, as it is then.", gives="Response"),
+    "GET /v1/responses/{response_id}/input_items": _openai(
+        "The last ones first, unless they are to be in order.",
+        gives="InputItems",
+        query={
+            "order": {"enum": ["asc", "desc"]},
+            "after": {"type": "string"},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+        },
     ),
     "GET /v1/models": _openai("Those with text.", gives="TextModels", failures=(503,)),
     "GET /v1/models/{model_name}": _openai("One of those with text.", gives="TextModel", failures=(503,)),

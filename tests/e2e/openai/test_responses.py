@@ -247,3 +247,75 @@ def test_a_client_that_leaves_stops_the_model(text_server: ServerProcess, text_r
         client.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
         assert eventually(begun.exists)
     assert eventually(cancelled.exists)
+
+
+def test_what_is_kept(client: Any) -> None:
+    first = client.responses.create(model="chat", input="say hello")
+    assert client.responses.retrieve(first.id).output_text == HELLO
+    second = client.responses.create(model="chat", input="quote", previous_response_id=first.id)
+    items = list(client.responses.input_items.list(second.id, order="asc", limit=2))
+    assert [item.content[0].text for item in items] == ["say hello", HELLO, "quote"]
+    assert second.usage.input_tokens > first.usage.input_tokens
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        described(client, previous_response_id=first.id)
+
+
+def test_in_the_background(client: Any) -> None:
+    made = client.responses.create(model="chat", input="say hello", background=True)
+    assert made.status in ("queued", "in_progress")
+    assert eventually(lambda: client.responses.retrieve(made.id).status == "completed")
+    assert client.responses.retrieve(made.id).output_text == HELLO
+
+
+def test_one_in_the_background_is_cancelled(client: Any, text_repository: Path) -> None:
+    begun, cancelled = (text_repository / "chat" / "1" / name for name in ("begun", "cancelled"))
+    for mark in (begun, cancelled):
+        mark.unlink(missing_ok=True)
+    made = client.responses.create(model="chat", input="forever", background=True)
+    assert eventually(begun.exists)
+    assert client.responses.cancel(made.id).status == "cancelled"
+    assert eventually(cancelled.exists)
+
+
+def test_a_stream_is_taken_up_again(client: Any, text_repository: Path) -> None:
+    cancelled = text_repository / "chat" / "1" / "cancelled"
+    cancelled.unlink(missing_ok=True)
+    stream = client.responses.create(model="chat", input="forever", background=True, stream=True)
+    seen = [event for _, event in zip(range(8), stream, strict=False)]
+    stream.close()
+    response_id = seen[0].response.id
+    rest = client.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number)
+    following = [event for _, event in zip(range(4), rest, strict=False)]
+    rest.close()
+    assert [event.sequence_number for event in following] == [8, 9, 10, 11]
+    assert not cancelled.exists()
+    with client.responses.stream(response_id=response_id) as again:
+        first = next(iter(again))
+    assert first.type == "response.created"
+    client.responses.delete(response_id)
+    assert eventually(cancelled.exists)
+
+
+def test_over_every_version_of_http(base_url: str, client: Any) -> None:
+    made = client.responses.create(model="chat", input="say hello", background=True, stream=True)
+    first, *_ = made
+    response_id = first.response.id
+    url = f"{base_url}/v1/responses/{response_id}?stream=true&starting_after=2"
+    for is_http2 in (False, True):
+        with httpx.Client(http1=not is_http2, http2=is_http2) as plain:
+            reply = plain.get(url)
+        assert reply.text.startswith("event: response.output_item.added")
+
+
+def test_flags(text_repository: Path) -> None:
+    flags = ("--openai-store-bytes=0", "--model-control-mode=explicit", "--load-model=chat")
+    with (
+        ServerProcess(*flags, repository=text_repository) as server,
+        openai.OpenAI(base_url=f"http://{server.addresses['http']}/v1", api_key="none", max_retries=0) as client,
+    ):
+        made = client.responses.create(model="chat", input="say hello")
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(made.id)

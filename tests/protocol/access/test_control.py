@@ -76,6 +76,14 @@ def test_each_rule_works_alone(keys: KeysFile) -> None:
     assert outcome(only_keys, Category.INFERENCE, {}) is Unauthenticated
 
 
+def test_whose_call_it_is(keys: KeysFile) -> None:
+    control = AccessControl(RESTRICTED, keys)
+    assert control.caller(KEY.get) == "alice"
+    assert control.caller(lambda name: None) == "anonymous"
+    assert control.caller({"authorization": "Bearer another-0123456789"}.get) == "anonymous"
+    assert AccessControl(RESTRICTED).caller(KEY.get) == "anonymous"
+
+
 async def test_new_keys_count_from_the_next_call_on(tmp_path: Path, keys: KeysFile) -> None:
     control = AccessControl(keys=keys)
     assert outcome(control, Category.INFERENCE, KEY) is Forbidden

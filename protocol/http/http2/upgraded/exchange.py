@@ -35,13 +35,16 @@ def as_asgi(app: App, answers: AnswerMemory) -> AppWrapper:
 class AsgiExchange:
     """Implements `exchange.Exchange`."""
 
-    __slots__ = ("_answers", "_receive", "_send", "has_started", "headers", "method", "raw_path", "sent_headers")
+    __slots__ = (
+        *("_answers", "_receive", "_send", "has_started", "headers", "method", "query", "raw_path", "sent_headers"),
+    )
 
     def __init__(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable, answers: AnswerMemory
     ) -> None:
         self.method = scope["method"]
         self.raw_path = scope["raw_path"]
+        self.query = scope["query_string"]
         self.sent_headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:

@@ -72,14 +72,15 @@ class ResponseAnswer:
         }
 
     @property
-    def id(self) -> str:
-        response_id: str = self.members["id"]
-        return response_id
-
-    @property
     def status(self) -> str:
         status: str = self.members["status"]
         return status
+
+    def queue(self) -> None:
+        self.members["status"] = "queued"
+
+    def begin(self) -> None:
+        self.members["status"] = "in_progress"
 
     def end(self, output: Sequence[dict[str, Any]], usage: ResponseUsage | None, *, is_cut: bool, now: int) -> None:
         """`is_cut`: by the most tokens that it may have."""
@@ -95,6 +96,13 @@ class ResponseAnswer:
         self.members["output"] = list(output)
         self.members["status"] = "failed"
         self.members["error"] = {"code": _failure_code(error), "message": error_object(error)["message"]}
+
+    def cancel(self, output: Sequence[dict[str, Any]]) -> None:
+        self.members["output"] = list(output)
+        self.members["status"] = "cancelled"
+
+    def is_not_kept(self) -> None:
+        self.members["store"] = False
 
     def encode(self) -> bytes:
         return _encode(self.members)

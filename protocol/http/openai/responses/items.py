@@ -6,6 +6,7 @@ What the assistant has thought, said and called, one item after the other, is on
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ Item = Mapping[str, Any]
 
 _ROLES = ("user", "assistant", "system", "developer")
 _KNOWN = ("message", "function_call", "function_call_output", "reasoning")
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 # The parts of content that can be read, and the field that has their text.
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
@@ -30,6 +32,20 @@ def items_of(given: str | Sequence[Item] | None) -> list[Item]:
             "'input': expected a text or a list of at least one item", "input", "missing_required_parameter"
         )
     return list(given)
+
+
+def listed(items: Sequence[Item]) -> list[Item]:
+    """As `/v1/responses/{id}/input_items` lists them: each with an id and a type, and content in parts."""
+    return [_listed(item) for item in items]
+
+
+def _listed(item: Item) -> Item:
+    kind = item.get("type") or "message"
+    made = {**item, "type": kind, "id": item.get("id") or f"{_PREFIXES[kind]}_{secrets.token_hex(16)}"}
+    if kind == "message" and isinstance(content := item.get("content"), str):
+        part = "output_text" if item.get("role") == "assistant" else "input_text"
+        made["content"] = [{"type": part, "text": content}]
+    return made
 
 
 def chat_messages(instructions: str | None, items: Sequence[Item], known: int = 0) -> list[dict[str, Any]]:

@@ -91,15 +91,12 @@ class InputTokensRequest(ResponseFields, kw_only=True):
 
 
 _REFUSED: Refusals = {
-    "previous_response_id": ((), "responses are not kept"),
     "conversation": ((), "conversations are not kept; use 'previous_response_id'"),
     "truncation": (("disabled",), "prompts are not cut"),
 }
 INPUT_TOKENS_REFUSED: Refusals = {**_REFUSED, "personality": ((), "models have none")}
 RESPONSES_REFUSED: Refusals = {
-    "previous_response_id": ((), "responses are not kept"),
     **_REFUSED,
-    "background": ((False,), "responses are not kept"),
     "access_programs": (({},), "there are none"),
     "context_management": (([],), "items are not edited or summarised"),
     "image": (({},), "only text is supported"),

@@ -30,7 +30,7 @@ async def test_a_reply_counts_while_it_is_sent() -> None:
         await trio.lowlevel.checkpoint()
         held.append(server.held)
 
-    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "headers": []})
+    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "query_string": b"", "headers": []})
     await AsgiExchange(scope, nothing_comes, send, answers).reply(Reply(body=bytes(10)))
     assert (held, server.held) == ([10, 10], 0)
 
@@ -42,7 +42,7 @@ async def test_a_reply_that_there_is_no_memory_for_has_not_begun() -> None:
     async def send(event: ASGISendEvent) -> None:
         raise AssertionError(event)
 
-    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "headers": []})
+    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "query_string": b"", "headers": []})
     exchange = AsgiExchange(scope, nothing_comes, send, answers)
     with pytest.raises(Overloaded):
         await exchange.reply(Reply(body=bytes(20 * SMALL)))
@@ -68,7 +68,12 @@ async def read(chunks: list[bytes], limit: int = 100, *, declared: bytes | None 
 
     scope = cast(
         HTTPScope,
-        {"method": "POST", "raw_path": b"/", "headers": [] if declared is None else [(b"content-length", declared)]},
+        {
+            "method": "POST",
+            "raw_path": b"/",
+            "query_string": b"",
+            "headers": [] if declared is None else [(b"content-length", declared)],
+        },
     )
     exchange = AsgiExchange(scope, receive, send, AnswerMemory(RequestMemory(sys.maxsize)))
     share = RequestShare(RequestMemory(1 << 20))

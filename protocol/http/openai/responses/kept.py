@@ -1,0 +1,114 @@
+"""Handlers of `/v1/responses/{id}`: what is kept of a response, for the caller that it belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+import trio
+
+from protocol.errors import NotFound
+from protocol.http.exchange import HttpRequest
+from protocol.http.openai.call import READ_IN_THREAD_ABOVE
+from protocol.http.openai.errors import FieldError
+from protocol.http.openai.event_stream import StreamForm
+from protocol.http.openai.responses.background import follow
+from protocol.http.openai.responses.conversation import owner_of
+from protocol.http.openai.streaming import stream_events
+from protocol.http.reply import JSON_CONTENT, Reply, json_reply
+from protocol.responses.store import KeptResponse
+
+_MOST_FIELDS = 32
+_MOST_ITEMS = 100
+
+
+async def retrieve(request: HttpRequest) -> Reply | None:
+    """The response, or with `stream=true` its events after `starting_after`, and those that come."""
+    kept = _kept(request)
+    query = _query(request)
+    if query.get("stream", "false") != "true":
+        return Reply(200, JSON_CONTENT, kept.answer)
+    log = kept.log
+    if log is None:
+        raise FieldError("'stream': only events of responses in the background that are streamed are kept", "stream")
+    after = _number(query, "starting_after", -1, -1)
+    await stream_events(request, (), lambda events: follow(log, after, events), StreamForm(end=b""))
+    return None
+
+
+async def delete(request: HttpRequest) -> Reply:
+    """One that runs in the background is cancelled."""
+    kept = _kept(request)
+    await request.services.responses.remove(kept)
+    return json_reply({"id": kept.id, "object": "response", "deleted": True})
+
+
+async def cancel(request: HttpRequest) -> Reply:
+    """The response as it is then; one that has ended stays as it is."""
+    kept = _kept(request)
+    if not kept.is_background:
+        raise FieldError("Cannot cancel a synchronous response: only those in the background.", "response_id")
+    await request.services.responses.cancel(kept)
+    return Reply(200, JSON_CONTENT, kept.answer)
+
+
+async def input_items(request: HttpRequest) -> Reply:
+    """The items that it was made from, the last ones first unless `order=asc`."""
+    kept = _kept(request)
+    query = _query(request)
+    limit = _number(query, "limit", 20, 1)
+    if limit > _MOST_ITEMS:
+        raise FieldError(f"'limit': expected at most {_MOST_ITEMS}, got {limit}", "limit")
+    if query.get("order", "desc") not in ("asc", "desc"):
+        raise FieldError(f"'order': expected 'asc' or 'desc', got '{query['order']:.40}'", "order")
+
+    def list_items() -> dict[str, Any]:
+        return _listed(msgspec.json.decode(kept.items), query.get("order"), query.get("after"), limit)
+
+    is_long = len(kept.items) > READ_IN_THREAD_ABOVE
+    return json_reply(await trio.to_thread.run_sync(list_items) if is_long else list_items())
+
+
+def _listed(items: list[dict[str, Any]], order: str | None, after: str | None, limit: int) -> dict[str, Any]:
+    if order != "asc":
+        items.reverse()
+    if after is not None:
+        place = next((place for place, item in enumerate(items) if item["id"] == after), None)
+        if place is None:
+            raise FieldError(f"'after': there is no item '{after:.256}'", "after")
+        items = items[place + 1 :]
+    found = items[:limit]
+    return {
+        "object": "list",
+        "data": found,
+        "first_id": found[0]["id"] if found else None,
+        "last_id": found[-1]["id"] if found else None,
+        "has_more": len(items) > limit,
+    }
+
+
+def _kept(request: HttpRequest) -> KeptResponse:
+    response_id = request.path_parameters["response_id"]
+    kept = request.services.responses.find(owner_of(request), response_id)
+    if kept is None:
+        raise NotFound(f"Response with id '{response_id:.256}' not found.")
+    return kept
+
+
+def _query(request: HttpRequest) -> dict[str, str]:
+    """The first value of each field; those that are not known are ignored."""
+    try:
+        found = parse_qs(request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise FieldError(f"the query has more than {_MOST_FIELDS} fields", "query") from None
+    return {name: values[0] for name, values in found.items()}
+
+
+def _number(query: dict[str, str], name: str, default: int, minimum: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.lstrip("-").isdigit() or len(text) > 18 or int(text) < minimum:
+        raise FieldError(f"'{name}': expected a number from {minimum} on, got '{text:.40}'", name)
+    return int(text)
