@@ -11,6 +11,7 @@ import logging
 import trio
 
 from actors.core.server_core import ServerCore
+from protocol.responses.background import Responses
 
 logger = logging.getLogger("trioton.server")
 
@@ -32,9 +33,10 @@ class Ending:
     `cut_off` counts the requests that were under way when the exit timeout expired, and the open sequences.
     """
 
-    def __init__(self, core: ServerCore, *, drain_secs: int, exit_timeout_secs: int) -> None:
+    def __init__(self, core: ServerCore, responses: Responses, *, drain_secs: int, exit_timeout_secs: int) -> None:
         self.cut_off = 0
         self._core = core
+        self._responses = responses
         self._drain_secs = drain_secs
         self._exit_timeout_secs = exit_timeout_secs
         self._began = 0.0
@@ -53,6 +55,7 @@ class Ending:
         refuses_at = self._began + self._drain_secs
         await trio.sleep_until(refuses_at)
         self._core.stop(finishes_sequences=True)
+        self._responses.stop()  # nobody could come back for them
         deadline = refuses_at + self._exit_timeout_secs
         helpers.start_soon(self._expire, deadline, whole)
         helpers.start_soon(self._tell_progress, deadline)

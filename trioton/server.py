@@ -181,8 +181,10 @@ class Server:
             devices=devices,
         )
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
-        self._ending = Ending(self.core, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs)
         self._responses = Responses(settings.openai_store_bytes, settings.openai_store_secs, self._failures)
+        self._ending = Ending(
+            self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
+        )
         self._stop = trio.Event()
         self._leaving = trio.Event()
         self._close_edges = trio.Event()

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import trio
 
-from protocol.errors import Overloaded, Unavailable
+from protocol.errors import InvalidArgument, Overloaded, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.responses.store import KeptResponse, ResponseStore
 
@@ -37,6 +37,7 @@ class Responses:
         self._store = ResponseStore(limit, max_age)
         self._failures = failures or CallbackFailures()
         self._nursery: trio.Nursery | None = None
+        self._is_stopped = False
         self._running: dict[KeptResponse, tuple[trio.CancelScope, trio.Event]] = {}
 
     @property
@@ -61,11 +62,17 @@ class Responses:
         """Keep a response and run it in the background.
 
         Raises:
+            InvalidArgument: it is too large to be kept.
             Overloaded: too many do, or hold too much.
             Unavailable: the server is starting or stopping.
         """
-        if self._nursery is None:
+        if self._nursery is None or self._is_stopped:
             raise Unavailable("no response runs in the background now: the server starts or stops")
+        if response.size > self._store.limit_of_one:
+            raise InvalidArgument(
+                f"the response holds {response.size} bytes, and at most {self._store.limit_of_one} are kept of one. "
+                f"Use --openai-store-bytes to keep more."
+            )
         held = sum(each.size for each in self._running) + response.size
         if len(self._running) >= MAX_BACKGROUND or 2 * held > self._store.limit:
             raise Overloaded(
@@ -80,6 +87,12 @@ class Responses:
     def changed(self, response: KeptResponse) -> None:
         """Its answer or its events have."""
         self._store.recount(response)
+
+    def stop(self) -> None:
+        """Cancel what runs, and let nothing begin any more."""
+        self._is_stopped = True
+        for scope, _ in self._running.values():
+            scope.cancel()
 
     async def cancel(self, response: KeptResponse) -> None:
         """Returns when it does not run any more."""

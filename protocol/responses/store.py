@@ -6,12 +6,17 @@ has the most gives up its oldest, so that nobody drives out what others keep.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 
 from protocol.responses.event_log import EventLog
 
 # What a response costs beside its bytes, about.
 _OVERHEAD = 1024
+# No call gives up more than so many, or what this part of the limit holds: it would hold the server's loop.
+_MOST_EXPIRED = 64
+_PART_OF_ONE = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -52,27 +57,32 @@ class ResponseStore:
         self.limit = limit
         self.max_age = max_age
         self.size = 0
-        self._owners: dict[str, dict[str, KeptResponse]] = {}  # each in the order in which they were kept
+        self._owners: dict[str, OrderedDict[str, KeptResponse]] = {}  # each in the order in which they were kept
         self._sizes: dict[str, int] = {}
 
+    @property
+    def limit_of_one(self) -> int:
+        return self.limit // _PART_OF_ONE
+
     def keep(self, response: KeptResponse, now: float) -> bool:
-        """Returns whether there is room for it at all."""
+        """Returns whether it is small enough to be kept."""
         self.expire(now)
-        if response.size > self.limit:
+        if response.size > self.limit_of_one:
             return False
         response.kept_at = now
-        self._owners.setdefault(response.owner, {})[response.id] = response
+        self._owners.setdefault(response.owner, OrderedDict())[response.id] = response
         self.recount(response)
         return True
 
     def find(self, owner: str, response_id: str, now: float) -> KeptResponse | None:
         self.expire(now)
-        return self._owners.get(owner, {}).get(response_id)
+        found = self._find(owner, response_id)
+        return None if found is None or self._is_expired(found, now) else found
 
     def remove(self, response: KeptResponse) -> None:
         """Once; one that is not kept any more is none to remove."""
-        own = self._owners.get(response.owner, {})
-        if own.pop(response.id, None) is None:
+        own = self._owners.get(response.owner)
+        if own is None or own.pop(response.id, None) is None:
             return
         self._count(response, -response.counted)
         if not own:
@@ -80,7 +90,7 @@ class ResponseStore:
 
     def recount(self, response: KeptResponse) -> None:
         """Its size has changed. Others are given up for it, and then its oldest events."""
-        if self._owners.get(response.owner, {}).get(response.id) is not response:
+        if self._find(response.owner, response.id) is not response:
             return
         self._count(response, response.size - response.counted)
         while self.size > self.limit and (oldest := self._oldest(response)) is not None:
@@ -90,12 +100,22 @@ class ResponseStore:
             self._count(response, response.size - response.counted)
 
     def expire(self, now: float) -> None:
+        """Remove some of those that are too old, if there are any."""
+        left = _MOST_EXPIRED
         for owner in list(self._owners):
-            for response in list(self._owners[owner].values()):
-                if response.kept_at + self.max_age > now:
-                    break
-                if not response.is_running:
+            for response in list(islice(self._owners[owner].values(), left)):
+                if self._is_expired(response, now):
                     self.remove(response)
+                    left -= 1
+                elif not response.is_running:
+                    break
+
+    def _find(self, owner: str, response_id: str) -> KeptResponse | None:
+        own = self._owners.get(owner)
+        return None if own is None else own.get(response_id)
+
+    def _is_expired(self, response: KeptResponse, now: float) -> bool:
+        return not response.is_running and response.kept_at + self.max_age <= now
 
     def _count(self, response: KeptResponse, more: int) -> None:
         response.counted += more

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.errors import Overloaded, Unavailable
+from protocol.errors import InvalidArgument, Overloaded, Unavailable
 from protocol.responses.background import MAX_BACKGROUND, Responses
 from protocol.responses.event_log import EventLog
 from protocol.responses.store import KeptResponse
@@ -96,9 +96,22 @@ async def test_there_are_only_so_many(responses: Responses) -> None:
 
 
 async def test_they_hold_only_so_much(responses: Responses) -> None:
-    responses.begin(make("1", 400_000), Run())
-    with pytest.raises(Overloaded):
-        responses.begin(make("2", 400_000), Run())
+    for number in range(8):
+        responses.begin(make(str(number), 60_000), Run())
+    with pytest.raises(Overloaded, match="8 responses run in the background"):
+        responses.begin(make("8", 60_000), Run())
+    with pytest.raises(InvalidArgument, match="the response holds 71030 bytes, and at most 65536 are kept of one"):
+        responses.begin(make("9", 70_000), Run())
+
+
+async def test_stopped(responses: Responses) -> None:
+    kept = make()
+    responses.begin(kept, Run())
+    responses.stop()
+    await trio.testing.wait_all_tasks_blocked()
+    assert (kept.is_running, kept.answer) == (False, b"cancelled")
+    with pytest.raises(Unavailable):
+        responses.begin(make("2"), Run())
 
 
 async def test_nothing_runs_without_a_server() -> None:

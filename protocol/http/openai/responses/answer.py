@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from protocol.errors import ServerError
 from protocol.http.openai.codec.chunks import Usage
-from protocol.http.openai.errors import error_object
+from protocol.http.openai.errors import FieldError, error_object
 from protocol.http.openai.responses.requests import ResponsesRequest
 
 _encode = msgspec.json.encode
@@ -33,42 +33,67 @@ class ResponseUsage(msgspec.Struct):
         }
 
 
+# Bytes of what an answer repeats of its request. Each of its events may repeat it, too.
+MAX_REPEATED_BYTES = 1 << 20
+
+
+def repeated(body: ResponsesRequest) -> dict[str, msgspec.Raw]:
+    """The members that an answer repeats of its request, as JSON. Takes as long as there is to write.
+
+    Raises:
+        FieldError: they are too long.
+    """
+    reasoning, text = body.reasoning, body.text
+    members = {
+        "background": bool(body.background),
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {"effort": reasoning and reasoning.effort, "summary": None},
+        "safety_identifier": body.safety_identifier,
+        "temperature": body.temperature,
+        "text": {"format": (text and text.format) or {"type": "text"}, "verbosity": text and text.verbosity},
+        "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
+        "tools": body.tools or [],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": body.top_p,
+        "user": body.user,
+    }
+    made = {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
+    if sum(map(len, made.values())) > MAX_REPEATED_BYTES:
+        longest = max(made, key=lambda name: len(made[name]))
+        raise FieldError(
+            f"'{longest}': instructions, tools, metadata and their like may have {MAX_REPEATED_BYTES} bytes together",
+            longest,
+        )
+    return made
+
+
 class ResponseAnswer:
     """The response object of one call, as it changes."""
 
-    def __init__(self, response_id: str, created: int, model: str, body: ResponsesRequest, *, is_stored: bool) -> None:
-        reasoning, text = body.reasoning, body.text
+    def __init__(
+        self, response_id: str, created: int, model: str, repeated: Mapping[str, msgspec.Raw], *, is_stored: bool
+    ) -> None:
         self.members: dict[str, Any] = {
             "id": response_id,
             "object": "response",
             "created_at": created,
             "completed_at": None,
             "status": "in_progress",
-            "background": bool(body.background),
             "error": None,
             "incomplete_details": None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "max_tool_calls": body.max_tool_calls,
-            "metadata": body.metadata or {},
             "model": model,
             "output": [],
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": body.previous_response_id,
-            "prompt_cache_key": body.prompt_cache_key,
-            "reasoning": {"effort": reasoning and reasoning.effort, "summary": None},
-            "safety_identifier": body.safety_identifier,
+            "usage": None,
             "service_tier": "default",
             "store": is_stored,
-            "temperature": body.temperature,
-            "text": {"format": (text and text.format) or {"type": "text"}, "verbosity": text and text.verbosity},
-            "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
-            "tools": body.tools or [],
-            "top_logprobs": body.top_logprobs or 0,
-            "top_p": body.top_p,
             "truncation": "disabled",
-            "usage": None,
-            "user": body.user,
+            **repeated,
         }
 
     @property

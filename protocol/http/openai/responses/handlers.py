@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call, converted, open_call, read_body
@@ -12,7 +15,7 @@ from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.event_stream import EventStream, StreamForm
-from protocol.http.openai.responses.answer import ResponseAnswer
+from protocol.http.openai.responses.answer import ResponseAnswer, repeated
 from protocol.http.openai.responses.background import QueuedRun, follow
 from protocol.http.openai.responses.chats import chat_of, responses_chat
 from protocol.http.openai.responses.conversation import conversation_of, owner_of, previous_response
@@ -33,10 +36,11 @@ _COUNT_READER = BodyReader(InputTokensRequest, INPUT_TOKENS_REFUSED)
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """`items` are what is kept of its input, None where nothing is."""
+    """`items` are what is kept of its input."""
 
     chat: ChatRequest
-    items: bytes | None
+    repeated: Mapping[str, msgspec.Raw]
+    items: bytes
 
 
 async def create(request: HttpRequest) -> Reply | None:
@@ -49,12 +53,12 @@ async def create(request: HttpRequest) -> Reply | None:
     call = open_call(request, asked.chat.model, body.request_id, "resp", "_")
     call = replace(call, id=f"resp_{secrets.token_hex(24)}")  # that of the request is the client's, and may be guessed
     chat = await plan_chat(call, asked.chat, fits_context=True, wants_details=True)
-    answer = ResponseAnswer(call.id, call.created, call.target.name, body, is_stored=keeps)
+    answer = ResponseAnswer(call.id, call.created, call.target.name, asked.repeated, is_stored=keeps)
     if body.background:
         return await _begin(call, body, asked, ResponseRun(request.core, call.target.text, chat, answer))
 
     def keep(answer: ResponseAnswer) -> None:
-        kept = KeptResponse(call.id, owner_of(request), asked.items or b"[]", answer.encode())
+        kept = KeptResponse(call.id, owner_of(request), asked.items, answer.encode())
         if not (keeps and request.services.responses.keep(kept)):
             answer.is_not_kept()
 
@@ -70,7 +74,7 @@ async def input_tokens(request: HttpRequest) -> Reply:
         conversation = conversation_of(body, previous)
         return chat_of(body, conversation.items, conversation.known)
 
-    asked = await converted(request, convert, len(previous.items) if previous else 0)
+    asked = await converted(request, convert, previous.size if previous else 0)
     return json_reply({"object": "response.input_tokens", "input_tokens": await count_tokens(request, asked)})
 
 
@@ -80,9 +84,9 @@ async def _asked(request: HttpRequest, body: ResponsesRequest, keeps: bool) -> _
     def convert() -> _Asked:
         conversation = conversation_of(body, previous)
         chat = responses_chat(body, conversation.items, conversation.known)
-        return _Asked(chat, conversation.encode() if keeps else None)
+        return _Asked(chat, repeated(body), conversation.encode() if keeps else b"")
 
-    return await converted(request, convert, len(previous.items) if previous else 0)
+    return await converted(request, convert, previous.size if previous else 0)
 
 
 async def _answer(call: Call, body: ResponsesRequest, run: ResponseRun) -> Reply | None:
@@ -101,7 +105,7 @@ async def _begin(call: Call, body: ResponsesRequest, asked: _Asked, run: Respons
     """Run it in the background. A client that reads its events and leaves does not stop it."""
     services = call.request.services
     log = EventLog() if body.stream else None
-    kept = KeptResponse(call.id, owner_of(call.request), asked.items or b"[]", run.answer.encode(), log)
+    kept = KeptResponse(call.id, owner_of(call.request), asked.items, run.answer.encode(), log)
     queued = QueuedRun(run, services.responses, services.failures)
     queued.queue(kept)
     services.responses.begin(kept, queued)

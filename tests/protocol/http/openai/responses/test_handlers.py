@@ -123,3 +123,18 @@ def test_a_body_of_any_kind_is_answered_or_refused(members: dict[str, Any]) -> N
 def test_a_body_that_is_none_is_refused(body: bytes) -> None:
     answer = trio.run(call, make_app(ScriptedCore()), "POST", PATH, body)
     assert (answer.status, answer.json["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_what_an_answer_repeats_is_bounded() -> None:
+    answer = await post(ScriptedCore(), instructions="x" * (1 << 20))
+    assert (answer.status, answer.json["error"]["param"]) == (400, "instructions")
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+    given: dict[str, Any] = {
+        "instructions": "be",
+        "tools": [tool],
+        "tool_choice": "none",
+        "temperature": 0.5,
+        "user": "me",
+    }
+    made = (await post(ScriptedCore(), **given)).json
+    assert {name: made[name] for name in given} == given
