@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -319,3 +320,36 @@ def test_flags(text_repository: Path) -> None:
         made = client.responses.create(model="chat", input="say hello")
         with pytest.raises(openai.NotFoundError):
             client.responses.retrieve(made.id)
+
+
+def test_one_in_the_background_does_not_hold_up_the_servers_end(text_repository: Path) -> None:
+    begun = text_repository / "chat" / "1" / "begun"
+    begun.unlink(missing_ok=True)
+    flags = ("--exit-timeout-secs=600", "--model-control-mode=explicit", "--load-model=chat")
+    with (
+        ServerProcess(*flags, repository=text_repository) as server,
+        openai.OpenAI(base_url=f"http://{server.addresses['http']}/v1", api_key="none", max_retries=0) as client,
+    ):
+        client.responses.create(model="chat", input="forever", background=True)
+        assert eventually(begun.exists)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def test_a_response_is_its_keys_alone(text_repository: Path, tmp_path: Path) -> None:
+    secrets = {name: f"a-secret-of-{name}-{'0' * 16}" for name in ("alice", "bob")}
+    keys = tmp_path / "keys.toml"
+    keys.write_text("".join(f'[keys.{name}]\nkey = "{key}"\nallow = ["inference"]\n' for name, key in secrets.items()))
+    flags = (f"--auth-keys-file={keys}", "--model-control-mode=explicit", "--load-model=chat")
+    with ServerProcess(*flags, repository=text_repository) as server:
+        url = f"http://{server.addresses['http']}/v1"
+        alice, bob = (openai.OpenAI(base_url=url, api_key=key, max_retries=0) for key in secrets.values())
+        with alice, bob:
+            made = alice.responses.create(model="chat", input="say hello")
+            assert alice.responses.retrieve(made.id).output_text == HELLO
+            with pytest.raises(openai.NotFoundError):
+                bob.responses.retrieve(made.id)
+            with pytest.raises(openai.NotFoundError):
+                bob.responses.delete(made.id)
+            with pytest.raises(openai.BadRequestError, match="not found"):
+                bob.responses.create(model="chat", input="x", previous_response_id=made.id)
