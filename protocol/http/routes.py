@@ -143,8 +143,11 @@ def _documentation() -> Iterator[Route]:
     yield Route("GET", "/v2/docs/{asset_name}", category, openapi_handlers.asset, "Files of the page")
 
 
-# Under it errors are OpenAI's, also where there is no route.
-OPENAI_PREFIX = b"/v1/"
+# Under these the errors are so, also where there is no route; the first that fits counts.
+_ERROR_FORMS: tuple[tuple[bytes, ErrorForm], ...] = (
+    (b"/v1/messages/", anthropic_error_reply),
+    (b"/v1/", openai_error_reply),
+)
 
 
 def _openai() -> Iterator[Route]:
@@ -289,7 +292,7 @@ class RouteTable:
         try:
             return self.find(raw_path)[0].error_form
         except NotFound:
-            return openai_error_reply if raw_path.startswith(OPENAI_PREFIX) else error_reply
+            return next((form for prefix, form in _ERROR_FORMS if raw_path.startswith(prefix)), error_reply)
 
     def _search(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         if not raw_path.startswith(b"/"):

@@ -172,6 +172,26 @@ async def test_strict_servers_refuse_what_they_do_not_know() -> None:
     assert (await post(ScriptedCore(), what=1)).status == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status", "kind"),
+    [
+        ("GET", PATH, b"", {}, 405, "invalid_request_error"),
+        ("POST", f"{PATH}/batches", b"{}", {}, 404, "not_found_error"),
+        ("POST", f"{PATH}/batches/x", b"{}", {}, 404, "not_found_error"),
+        ("POST", PATH, b"x" * 200, {}, 413, "request_too_large"),
+        ("POST", PATH, b"x", {"content-encoding": "what"}, 400, "invalid_request_error"),
+        ("POST", PATH, b"x", {"content-encoding": "gzip"}, 400, "invalid_request_error"),
+    ],
+)
+async def test_what_is_refused_before_it_is_read(
+    method: str, path: str, body: bytes, headers: dict[str, str], status: int, kind: str
+) -> None:
+    app = HttpApp(make_services(ScriptedCore()), HttpSettings(max_input_size=100))
+    answer = await call(app, method, path, body, headers)
+    assert (answer.status, answer.json["error"]["type"]) == (status, kind)
+    assert answer.json["request_id"] == answer.headers["request-id"]
+
+
 junk = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
     lambda inner: (
