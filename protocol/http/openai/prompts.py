@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from protocol.errors import Unsupported
 from protocol.http.openai.errors import FieldError
@@ -191,15 +192,19 @@ def _calls(calls: Any, place: int) -> list[dict[str, Any]]:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise FieldError(f"'{param}': expected calls with a function and its name", param)
-        read.append({**call, "function": {**function, "arguments": _arguments(function.get("arguments"), param)}})
+        read.append({**call, "function": {**function, "arguments": call_arguments(function.get("arguments"), param)}})
     return read
 
 
-def _arguments(arguments: Any, param: str) -> Any:
-    """Templates write the arguments as JSON themselves."""
+def call_arguments(arguments: Any, param: str) -> Any:
+    """Of a call, as an object: templates write it as JSON themselves.
+
+    Raises:
+        FieldError: a text that is not JSON, or has half a character, which no prompt can have.
+    """
     if not isinstance(arguments, str):
         return arguments if arguments is not None else {}
     try:
-        return json.loads(arguments) if arguments.strip() else {}
+        return msgspec.json.decode(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
         raise FieldError(f"'{param}': the arguments of a call are not JSON: {arguments!r:.80}", param) from None

@@ -5,12 +5,12 @@ What the assistant has thought, said and called, one item after the other, is on
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protocol.http.openai.errors import FieldError
+from protocol.http.openai.prompts import call_arguments
 
 Item = Mapping[str, Any]
 
@@ -120,11 +120,7 @@ def _part(part: Any, where: str) -> dict[str, str]:
 
 
 def _call(item: Item, where: str) -> dict[str, Any]:
-    text = _string(item, "arguments", where)
-    try:
-        arguments = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError):
-        raise FieldError(f"'{where}.arguments': not JSON: {text!r:.80}", f"{where}.arguments") from None
+    arguments = call_arguments(_string(item, "arguments", where), f"{where}.arguments")
     function = {"name": _string(item, "name", where), "arguments": arguments}
     return {"id": _string(item, "call_id", where), "type": "function", "function": function}
 

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.http.openai.errors import FieldError
-from protocol.http.openai.prompts import chat_prompt, completion_prompts, measured
+from protocol.http.openai.prompts import call_arguments, chat_prompt, completion_prompts, measured
 from protocol.text.chat_template import ChatTemplate
 from protocol.text.model import TextModel
 from protocol.text.tokenizer import Tokenizer
@@ -48,6 +48,14 @@ def test_templates_that_read_parts_get_parts() -> None:
 def test_templates_that_know_developers_see_them() -> None:
     template = "{{ messages[0].role }}{# developer #}"
     assert chat_prompt(model(template), [{"role": "developer", "content": ""}]) == "developer"
+
+
+@pytest.mark.parametrize("arguments", ["{", '{"a": "\\ud800"}', "NaN", "[" * 100_000])
+def test_arguments_of_calls_that_are_not_json(arguments: str) -> None:
+    """Half a character has no place in a prompt: it cannot be sent to a model."""
+    with pytest.raises(FieldError, match="'x': the arguments of a call are not JSON"):
+        call_arguments(arguments, "x")
+    assert (call_arguments(None, "x"), call_arguments(" ", "x"), call_arguments([1], "x")) == ({}, {}, [1])
 
 
 def test_arguments_of_calls_are_objects() -> None:
@@ -162,3 +170,13 @@ def test_an_unknown_context_is_the_models_matter(tokenizer: Tokenizer) -> None:
     for text in (TextModel("m", 1), TextModel("m", 1, tokenizer=tokenizer), TextModel("m", 1, context_length=5)):
         made = measured(text, "hello", adds_special_tokens=True, max_tokens=None, default=None)
         assert (made.max_tokens, made.tokens) == (None, None)
+
+
+def test_a_prompt_may_be_cut_to_the_context() -> None:
+    text = model(tokenizer=word_tokenizer(), context_length=4)
+    for wanted, most in ((None, 2), (1, 1), (9, 2)):
+        prompt = measured(
+            text, "hello world", adds_special_tokens=False, max_tokens=wanted, default=None, fits_context=True
+        )
+        assert (prompt.max_tokens, prompt.tokens) == (most, 2)
+    assert measured(text, "hello", adds_special_tokens=False, max_tokens=9, default=None).max_tokens == 9

@@ -88,6 +88,7 @@ def test_a_summary_stands_for_what_was_thought() -> None:
         ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].type"),
         ({**CALL, "arguments": "{"}, "input[0].arguments"),
         ({**CALL, "arguments": {}}, "input[0].arguments"),
+        ({**CALL, "arguments": '{"a": "\\ud800"}'}, "input[0].arguments"),
         ({**CALL, "arguments": "[" * 100_000}, "input[0].arguments"),
         ({**CALL, "name": None}, "input[0].name"),
         ({**CALL, "call_id": 1}, "input[0].call_id"),
