@@ -91,6 +91,25 @@ def test_messages_tell_the_stop_sequence_and_what_was_cached(server: ServerProce
     assert sizes[0] == sizes[1]
 
 
+def test_responses_go_on_from_what_is_kept_and_tell_what_was_cached(client: openai.OpenAI) -> None:
+    first = client.responses.create(model="echo", input=TEXT, max_output_tokens=200)
+    again = client.responses.create(model="echo", input="More.", previous_response_id=first.id, max_output_tokens=200)
+    assert TEXT in first.output_text
+    assert again.output_text.count(TEXT) == 2
+    assert again.usage is not None
+    assert again.usage.input_tokens_details.cached_tokens > 0
+
+
+def test_a_response_in_the_background_frees_the_engine_when_it_is_forgotten(
+    server: ServerProcess, client: openai.OpenAI
+) -> None:
+    made = client.responses.create(model="endless", input="on and on", max_output_tokens=400, background=True)
+    assert eventually(lambda: load(server, "endless").get("num_requests_running") == 1)
+    client.responses.delete(made.id)
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    assert eventually(lambda: [load(server, "endless").get(name) for name in names] == [0, 0, 0])
+
+
 def test_what_does_not_fit_the_context_is_the_clients_mistake(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="512"):
         client.completions.create(model="echo", prompt=TEXT, max_tokens=100_000)

@@ -89,9 +89,11 @@ class CountTokensRequest(MessageFields, kw_only=True):
     pass
 
 
+# Nothing is removed. Agents ask for this one.
+_ALL_IS_KEPT = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 _REFUSED: Refusals = {
     "speed": (("standard",), "models are as fast as they are"),
-    "context_management": (({},), "messages are not edited or summarised"),
+    "context_management": (({}, {"edits": []}, _ALL_IS_KEPT), "messages are not edited or summarised"),
     "mcp_servers": (([],), "the server calls no tools"),
     "compaction": ((), "messages are not edited or summarised"),
     "thread": ((), "messages are not kept"),

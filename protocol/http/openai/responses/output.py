@@ -12,9 +12,12 @@ from typing import Any
 
 import msgspec
 
+from protocol.errors import Internal
 from protocol.text.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 _encode = msgspec.json.encode
+# Of one response, which is in memory until it is complete: more than any context has room for.
+MAX_CHARACTERS = 4 << 20
 _DELTAS = {
     "message": "response.output_text.delta",
     "reasoning": "response.reasoning_text.delta",
@@ -34,6 +37,7 @@ class OutputWriter:
         self.items: list[dict[str, Any]] = []
         self.reasoning: list[str] = []
         self._sequence = 0
+        self._size = 0
         self._item: dict[str, Any] = {}
         self._kind = ""
         self._texts: list[str] = []
@@ -41,7 +45,11 @@ class OutputWriter:
         self._head = b""
 
     def write(self, deltas: Iterable[Delta], logprobs: Sequence[Any] = ()) -> bytes:
-        """The events of these; the logprobs are told with the last text among them, or with the next one."""
+        """The events of these; the logprobs are told with the last text among them, or with the next one.
+
+        Raises:
+            Internal: the model does not come to an end.
+        """
         self._logprobs += logprobs
         found = list(deltas)
         last = next((delta for delta in reversed(found) if isinstance(delta, ContentDelta)), None)
@@ -87,6 +95,9 @@ class OutputWriter:
 
     def _delta(self, parts: list[bytes], text: str, more: bytes) -> None:
         self._texts.append(text)
+        self._size += len(text)
+        if self._size > MAX_CHARACTERS:
+            raise Internal(f"the model has written more than {MAX_CHARACTERS} characters")
         parts += (self._head, _encode(text), more, b',"sequence_number":%d}\n\n' % self._next())
 
     def _open(self, parts: list[bytes], kind: str, members: dict[str, Any]) -> None:

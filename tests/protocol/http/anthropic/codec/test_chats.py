@@ -97,6 +97,13 @@ def test_what_is_refused(members: dict[str, Any], param: str) -> None:
     assert caught.value.param == param
 
 
+def test_edits_that_keep_all_are_none() -> None:
+    edit = {"type": "clear_thinking_20251015", "keep": "all"}
+    assert chat(context_management={"edits": [edit]}) == chat()
+    with pytest.raises(FieldError, match="messages are not edited"):
+        chat(context_management={"edits": [{**edit, "keep": {"type": "thinking_turns", "value": 1}}]})
+
+
 def test_null_is_as_good_as_absent() -> None:
     names = [name for name in MessagesRequest.__struct_fields__ if name not in ("messages", "max_tokens", "model")]
     assert chat(**dict.fromkeys(names)) == chat()

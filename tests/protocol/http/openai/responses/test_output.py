@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.errors import Internal
 from protocol.http.openai.responses.output import OutputWriter
 from protocol.text.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
@@ -88,6 +90,15 @@ def test_logprobs_wait_for_a_text() -> None:
     assert [[token["token"] for token in each["logprobs"]] for each in deltas] == [[], ["1", "2", "3"]]
     writer.finish()
     assert len(writer.items[1]["content"][0]["logprobs"]) == 3
+
+
+def test_a_model_that_does_not_come_to_an_end() -> None:
+    writer = OutputWriter()
+    deltas = [ContentDelta("x" * (1 << 20))] * 5
+    with pytest.raises(Internal, match="the model has written more than 4194304 characters"):
+        writer.write(deltas)
+    writer.finish("incomplete")
+    assert len(writer.items[0]["content"][0]["text"]) == 5 << 20
 
 
 def test_nothing_is_no_item() -> None:
