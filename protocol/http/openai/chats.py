@@ -5,6 +5,7 @@ What chat completions, responses and Anthropic's messages have in common; each h
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from protocol.http.openai.inferences import Inferences, plan_inferences
 from protocol.http.openai.prompts import Prompt, chat_prompt, measured
 from protocol.http.openai.targets import find_target
 from protocol.http.openai.tools import ToolPlan, answer_parser, needs_special_tokens, plan_tools
+from protocol.http.openai.truncation import truncated
 from protocol.text.model import TextModel
 
 
@@ -31,9 +33,12 @@ class Chat:
     answers: ChatAnswers
 
 
-async def plan_chat(call: Call, body: ChatRequest, *, fits_context: bool = False, wants_details: bool = False) -> Chat:
-    """With `fits_context` an answer may be shorter than was asked for, where the context has no room for more; with
-    `wants_details` the choice knows more of its end, and of its prompt.
+async def plan_chat(
+    call: Call, body: ChatRequest, *, fits_context: bool = False, truncates: bool = False, wants_details: bool = False
+) -> Chat:
+    """With `fits_context` an answer may be shorter than was asked for, where the context has no room for more. With
+    `truncates` the oldest turns are left out, where it has none for all. With `wants_details` the choice knows more of
+    its end, and of its prompt.
 
     Raises:
         ServerError: the model cannot do what is asked for.
@@ -41,7 +46,18 @@ async def plan_chat(call: Call, body: ChatRequest, *, fits_context: bool = False
     text = call.target.text
     tools = plan_tools(body, text)
     default = call.request.settings.openai.default_max_tokens
-    prompt = await trio.to_thread.run_sync(_prompt, body, text, tools, default, fits_context)
+
+    def make_prompt() -> Prompt:
+        """In a thread: a template is a program."""
+        if not truncates:
+            return _prompt(body, text, tools, body.messages, default, fits_context=fits_context)
+        room = _room(body, text)
+        return truncated(
+            body.messages,
+            lambda messages: _prompt(body, text, tools, messages, default, fits_context=fits_context, room=room),
+        )
+
+    prompt = await trio.to_thread.run_sync(make_prompt)
     sampling = _sampling(body, text, tools)
     inferences = plan_inferences(call, body, [prompt], sampling, wants_details=wants_details)
     return Chat(inferences, _answers(body, text, tools, prompt))
@@ -59,18 +75,18 @@ async def count_tokens(request: HttpRequest, body: ChatRequest) -> int:
         raise FieldError(f"model '{text.name}' has no tokenizer", "model")
     tools = plan_tools(body, text)
     return await trio.to_thread.run_sync(
-        lambda: len(tokenizer.encode(_rendered(body, text, tools), add_special_tokens=False))
+        lambda: len(tokenizer.encode(_rendered(body, text, tools, body.messages), add_special_tokens=False))
     )
 
 
-def _rendered(body: ChatRequest, text: TextModel, tools: ToolPlan) -> str:
+def _rendered(body: ChatRequest, text: TextModel, tools: ToolPlan, messages: Sequence[Mapping[str, Any]]) -> str:
     """The prompt's text. Takes as long as the template likes."""
     variables = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", body.reasoning_effort)
     return chat_prompt(
         text,
-        body.messages,
+        messages,
         tools.shown,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
@@ -79,14 +95,35 @@ def _rendered(body: ChatRequest, text: TextModel, tools: ToolPlan) -> str:
     )
 
 
-def _prompt(body: ChatRequest, text: TextModel, tools: ToolPlan, default: int | None, fits_context: bool) -> Prompt:
-    """In a thread: a template is a program."""
-    prompt = _rendered(body, text, tools)
-    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    adds = bool(body.add_special_tokens)
+def _prompt(
+    body: ChatRequest,
+    text: TextModel,
+    tools: ToolPlan,
+    messages: Sequence[Mapping[str, Any]],
+    default: int | None,
+    *,
+    fits_context: bool,
+    room: int = 1,
+) -> Prompt:
     return measured(
-        text, prompt, adds_special_tokens=adds, max_tokens=wanted, default=default, fits_context=fits_context
+        text,
+        _rendered(body, text, tools, messages),
+        adds_special_tokens=bool(body.add_special_tokens),
+        max_tokens=_wanted(body),
+        default=default,
+        fits_context=fits_context,
+        room=room,
     )
+
+
+def _wanted(body: ChatRequest) -> int | None:
+    return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+
+
+def _room(body: ChatRequest, text: TextModel) -> int:
+    """The tokens that are kept free for the answer to a truncated chat."""
+    context = text.context_length or 0
+    return max(1, min(_wanted(body) or context // 8, context // 2))
 
 
 def _sampling(body: ChatRequest, text: TextModel, tools: ToolPlan) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from protocol.http.openai.errors import FieldError
 from protocol.text.model import TextModel
 from protocol.text.tokenizer import Tokenizer
 
+# The code of errors of prompts that the context does not hold.
+CONTEXT_EXCEEDED = "context_length_exceeded"
 _ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 _TEXT_PARTS = {"text": "text", "input_text": "text", "refusal": "refusal"}
 # Templates that go through the parts of a message, and do not ask whether it is a text.
@@ -98,9 +100,10 @@ def measured(
     max_tokens: int | None,
     default: int | None,
     fits_context: bool = False,
+    room: int = 1,
 ) -> Prompt:
     """The prompt, with the number of tokens that may follow: as asked for, by `default`, or all that the context has
-    room for, if that is known. With `fits_context`, never more than that.
+    room for, if that is known. With `fits_context`, never more than that. `room` is for so many at least.
 
     Raises:
         FieldError: the prompt leaves no room.
@@ -111,15 +114,15 @@ def measured(
     if tokenizer is None or context is None or (max_tokens is not None and not fits_context):
         return Prompt(prompt, adds_special_tokens, max_tokens)
     tokens = len(tokenizer.encode(prompt, add_special_tokens=adds_special_tokens))
-    if tokens >= context:
+    if tokens + room > context:
         raise FieldError(
             f"This model's maximum context length is {context} tokens. However, the prompt has {tokens}, which leaves "
             f"no room for an answer",
             "messages" if not adds_special_tokens else "prompt",
-            "context_length_exceeded",
+            CONTEXT_EXCEEDED,
         )
-    room = context - tokens
-    return Prompt(prompt, adds_special_tokens, room if max_tokens is None else min(room, max_tokens), tokens)
+    most = context - tokens
+    return Prompt(prompt, adds_special_tokens, most if max_tokens is None else min(most, max_tokens), tokens)
 
 
 def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> str:

@@ -186,6 +186,13 @@ def test_counted_tokens(client: Any, base_url: str) -> None:
     assert made.input_tokens == httpx.post(f"{base_url}/tokenize", json=body).json()["count"]
 
 
+def test_the_oldest_turns_are_left_out_of_what_is_too_long(client: Any) -> None:
+    turns = [{"role": "user", "content": f"go {number}"} for number in range(20)]
+    made = described(client, model="other", input=turns, instructions="Be", truncation="auto", max_output_tokens=4)
+    assert made["prompt"].startswith("<s>[SYSTEM] Be [USER] go 1")
+    assert made["prompt"].endswith("[USER] go 19 ")
+
+
 @pytest.mark.parametrize(
     ("members", "error", "param"),
     [
@@ -199,7 +206,8 @@ def test_counted_tokens(client: Any, base_url: str) -> None:
         ),
         ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "tools[0].type"),
         ({"conversation": "c"}, openai.BadRequestError, "conversation"),
-        ({"truncation": "auto"}, openai.BadRequestError, "truncation"),
+        ({"truncation": "some"}, openai.BadRequestError, "truncation"),
+        ({"model": "other", "input": "word " * 50}, openai.BadRequestError, "input"),
         ({"temperature": 3}, openai.BadRequestError, "temperature"),
         ({"include": ["what"]}, openai.BadRequestError, "include[0]"),
     ],

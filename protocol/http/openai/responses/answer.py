@@ -61,6 +61,7 @@ def repeated(body: ResponsesRequest) -> dict[str, msgspec.Raw]:
         "tools": body.tools or [],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
+        "truncation": body.truncation or "disabled",
         "user": body.user,
     }
     made = {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
@@ -92,7 +93,6 @@ class ResponseAnswer:
             "usage": None,
             "service_tier": "default",
             "store": is_stored,
-            "truncation": "disabled",
             **repeated,
         }
 

@@ -68,6 +68,8 @@ def responses_chat(body: ResponsesRequest, items: Sequence[Item], known: int = 0
     for name in _PASSED_ON:
         setattr(chat, name, getattr(body, name))
     chat.max_completion_tokens = body.max_output_tokens
+    if body.truncation not in (None, "auto", "disabled"):
+        raise FieldError(f"'truncation': expected 'auto' or 'disabled', got '{body.truncation:.40}'", "truncation")
     included = body.include or ()
     for place, each in enumerate(included):
         if each not in _INCLUDABLE:

@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call, converted, open_call, read_body
-from protocol.http.openai.chats import count_tokens, plan_chat
+from protocol.http.openai.chats import Chat, count_tokens, plan_chat
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.errors import FieldError
@@ -52,7 +52,7 @@ async def create(request: HttpRequest) -> Reply | None:
     asked = await _asked(request, body, keeps)
     call = open_call(request, asked.chat.model, body.request_id, "resp", "_")
     call = replace(call, id=f"resp_{secrets.token_hex(24)}")  # that of the request is the client's, and may be guessed
-    chat = await plan_chat(call, asked.chat, fits_context=True, wants_details=True)
+    chat = await _plan(call, body, asked)
     answer = ResponseAnswer(call.id, call.created, call.target.name, asked.repeated, is_stored=keeps)
     if body.background:
         return await _begin(call, body, asked, ResponseRun(request.core, call.target.text, chat, answer))
@@ -87,6 +87,16 @@ async def _asked(request: HttpRequest, body: ResponsesRequest, keeps: bool) -> _
         return _Asked(chat, repeated(body), conversation.encode() if keeps else b"")
 
     return await converted(request, convert, previous.size if previous else 0)
+
+
+async def _plan(call: Call, body: ResponsesRequest, asked: _Asked) -> Chat:
+    truncates = body.truncation == "auto"
+    try:
+        return await plan_chat(call, asked.chat, fits_context=True, truncates=truncates, wants_details=True)
+    except FieldError as error:
+        if error.param == "messages":  # as chats have it
+            error.param = "input"
+        raise
 
 
 async def _answer(call: Call, body: ResponsesRequest, run: ResponseRun) -> Reply | None:

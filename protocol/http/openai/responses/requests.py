@@ -41,9 +41,9 @@ class ResponseFields(msgspec.Struct, kw_only=True):
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    truncation: str | None = None
     # Refused.
     conversation: Any = None
-    truncation: Any = None
 
 
 class ResponsesRequest(ResponseFields, kw_only=True):
@@ -92,7 +92,6 @@ class InputTokensRequest(ResponseFields, kw_only=True):
 
 _REFUSED: Refusals = {
     "conversation": ((), "conversations are not kept; use 'previous_response_id'"),
-    "truncation": (("disabled",), "prompts are not cut"),
 }
 INPUT_TOKENS_REFUSED: Refusals = {**_REFUSED, "personality": ((), "models have none")}
 RESPONSES_REFUSED: Refusals = {

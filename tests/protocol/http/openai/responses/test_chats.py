@@ -74,6 +74,7 @@ def test_logprobs() -> None:
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"include": ["x"]}, "include[0]"),
+        ({"truncation": "some"}, "truncation"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"metadata": {"a": 1}}, "metadata[...]"),
         *[({name: {"x": 1}}, name) for name in RESPONSES_REFUSED],
