@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from backends.engines.admission import Admission, AdmissionLimits, Need, QueueFull
 from backends.engines.answer import Answer
 from backends.engines.metrics import ANSWERED, EngineMetrics, Timing
+from backends.engines.step_slices import StepSlices
 from backends.engines.worker.trioton_engine.engine import Event, Generation, Sampling, Stats
 from backends.engines.worker_link import EngineWorker
 from backends.interface import NotBegun, Responder
@@ -60,6 +61,7 @@ class Generations:
         self._metrics: EngineMetrics  # from `attach` on
         self._admission: Admission[Running] = Admission(limits, model)
         self._worker: EngineWorker | None = None
+        self._slices: StepSlices | None = None
         self._by_sequence: dict[int, Running] = {}
         self._by_request: dict[InferenceRequest, Running] = {}  # those that are not answered
         self._unsent: list[Running] = []  # admitted, when the worker had ended
@@ -78,6 +80,7 @@ class Generations:
     def attach(self, worker: EngineWorker, metrics: EngineMetrics) -> None:
         """The worker that generates, before anything else; what it does is counted in `metrics`."""
         self._worker = worker
+        self._slices = StepSlices(self._take_event, self._step_ended, worker.link.spawn)
         self._metrics = metrics
         self._admission.note(worker.stats)
         metrics.begin(worker.stats, self._admission.waiting)
@@ -158,16 +161,27 @@ class Generations:
 
     def step(self, events: Sequence[Event], stats: Stats) -> None:
         """What a step of the engine has brought."""
-        now = self._clock()
-        for event in events:
-            running = self._by_sequence.get(event.sequence)
-            if running is not None:
-                self._take(running, event, now)
-        self._metrics.step(now)
-        self._admission.note(stats)
-        if self._admission.waiting:
-            self._submit()
-        self._note()
+        assert self._slices is not None
+        self._slices.put(events, stats, self._clock())
+
+    def _take_event(self, event: Event, now: float) -> None:
+        running = self._by_sequence.get(event.sequence)
+        if running is None:
+            return
+        try:
+            self._take(running, event, now)
+        except Exception as error:
+            self._fail(running, error)
+
+    def _step_ended(self, stats: Stats, now: float) -> None:
+        try:
+            self._metrics.step(now)
+            self._admission.note(stats)
+            if self._admission.waiting:
+                self._submit()
+            self._note()
+        except Exception as error:
+            self._failures.note("backend", error, f"model '{self._model}': the end of a step could not be handled")
 
     def _take(self, running: Running, event: Event, now: float) -> None:
         if event.token_ids:
@@ -184,12 +198,8 @@ class Generations:
         elif not running.has_begun:
             running.has_begun = True
             self._admission.begin(running)
-        if running.is_answered:
-            return
-        try:
+        if not running.is_answered:
             self._push(running, event, now)
-        except Exception as error:
-            self._fail(running, error)
 
     def _finish(self, running: Running) -> None:
         """The engine holds nothing of it any more."""
@@ -264,6 +274,8 @@ class Generations:
 
     def end(self, error: ServerError) -> None:
         """The worker has ended: what it had fails, and what waits goes back to the scheduler."""
+        if self._slices is not None:
+            self._slices.clear()
         self._worker = None
         waiting = self._admission.clear()
         for running in list(self._by_sequence.values()):
