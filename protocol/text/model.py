@@ -20,6 +20,8 @@ class TensorNames(msgspec.Struct, frozen=True):
     """
 
     text_input: str = "text_input"
+    # The prompt as token ids, in place of the text. Triton's vLLM backend has none.
+    prompt_token_ids: str = "prompt_token_ids"
     stream: str = "stream"
     sampling_parameters: str = "sampling_parameters"
     exclude_input_in_output: str = "exclude_input_in_output"

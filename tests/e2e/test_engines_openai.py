@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.backends.engines.models import GREEDY, needs_openvino_genai, write_model, write_scripted
+from tests.backends.engines.models import GREEDY, needs_openvino_genai, tiny_tokenizer, write_model, write_scripted
 from tests.e2e.server_process import ServerProcess, eventually
 from tests.e2e.test_engines import load
 
@@ -108,6 +108,17 @@ def test_a_response_in_the_background_frees_the_engine_when_it_is_forgotten(
     client.responses.delete(made.id)
     names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
     assert eventually(lambda: [load(server, "endless").get(name) for name in names] == [0, 0, 0])
+
+
+def test_a_prompt_of_token_ids_is_not_cut_anew(client: openai.OpenAI) -> None:
+    tokenizer = tiny_tokenizer()
+    ids = [tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "instances"]
+    assert ids != tokenizer.encode("instances", add_special_tokens=False)
+    for limit in (openai.omit, 400):
+        answer = client.completions.create(model="echo", prompt=ids, max_tokens=limit)
+        assert answer.choices[0].text == "instances"
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens == len(ids)
 
 
 def test_what_does_not_fit_the_context_is_the_clients_mistake(client: openai.OpenAI) -> None:

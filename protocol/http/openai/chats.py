@@ -107,8 +107,7 @@ def _prompt(
 ) -> Prompt:
     return measured(
         text,
-        _rendered(body, text, tools, messages),
-        adds_special_tokens=bool(body.add_special_tokens),
+        Prompt(_rendered(body, text, tools, messages), bool(body.add_special_tokens)),
         max_tokens=_wanted(body),
         default=default,
         fits_context=fits_context,

@@ -102,7 +102,7 @@ def plan_inferences(
         )
         for place in range(number):
             seed = None if body.seed is None or not place else body.seed + place
-            request = encoder.request(prompt.text, seed)
+            request = encoder.request(prompt.text, seed, prompt.token_ids)
             request.priority = priority
             requests.append(request)
             watcher = StopStrings(stops, include=bool(body.include_stop_str_in_output)) if stops else None

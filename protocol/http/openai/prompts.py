@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -25,12 +25,13 @@ _READS_TEXT = re.compile(r"content('\]|\"\])?\s+is\s+(not\s+)?string")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`max_tokens` is None where the model's default holds, `tokens` the prompt's length where it was counted."""
+    """`max_tokens` is None where the model's default holds, `token_ids` where the prompt was not cut into tokens. Those
+    of a client may not be the ones into which its text would be cut."""
 
     text: str
     adds_special_tokens: bool = True
     max_tokens: int | None = None
-    tokens: int | None = None
+    token_ids: Sequence[int] | None = None
 
 
 def chat_prompt(
@@ -71,9 +72,8 @@ def chat_prompt(
     )
 
 
-def completion_prompts(prompt: Any, tokenizer: Tokenizer | None, model: str) -> list[tuple[str, bool]]:
-    """The texts of a completion's prompts, each with whether the model is to add special tokens to it. Token ids are
-    spelt out, special tokens among them.
+def completion_prompts(prompt: Any, tokenizer: Tokenizer | None, model: str) -> list[Prompt]:
+    """The prompts of a completion. Token ids are spelt out, too, special tokens among them.
 
     Raises:
         FieldError: neither a text, nor a list of texts, nor token ids, nor lists of them; or there is no tokenizer.
@@ -81,22 +81,21 @@ def completion_prompts(prompt: Any, tokenizer: Tokenizer | None, model: str) -> 
     if prompt in ("", []):
         raise FieldError("prompt must be non-empty", "prompt")
     if isinstance(prompt, str):
-        return [(prompt, True)]
+        return [Prompt(prompt)]
     if isinstance(prompt, list):
         if all(isinstance(each, str) for each in prompt):
-            return [(each, True) for each in prompt]
+            return [Prompt(each) for each in prompt]
         if all(type(each) is int for each in prompt):
-            return [(_spelt(prompt, tokenizer, model), False)]
+            return [_spelt(prompt, tokenizer, model)]
         if all(isinstance(ids, list) and ids and all(type(each) is int for each in ids) for ids in prompt):
-            return [(_spelt(ids, tokenizer, model), False) for ids in prompt]
+            return [_spelt(ids, tokenizer, model) for ids in prompt]
     raise FieldError("'prompt': expected a text, a list of texts, a list of token ids, or a list of those", "prompt")
 
 
 def measured(
     text: TextModel,
-    prompt: str,
+    prompt: Prompt,
     *,
-    adds_special_tokens: bool,
     max_tokens: int | None,
     default: int | None,
     fits_context: bool = False,
@@ -112,20 +111,23 @@ def measured(
         max_tokens = default
     tokenizer, context = text.tokenizer, text.context_length
     if tokenizer is None or context is None or (max_tokens is not None and not fits_context):
-        return Prompt(prompt, adds_special_tokens, max_tokens)
-    tokens = len(tokenizer.encode(prompt, add_special_tokens=adds_special_tokens))
-    if tokens + room > context:
+        return replace(prompt, max_tokens=max_tokens)
+    adds = prompt.adds_special_tokens
+    ids = prompt.token_ids
+    if ids is None:
+        ids = tokenizer.encode(prompt.text, add_special_tokens=adds)
+    if len(ids) + room > context:
         raise FieldError(
-            f"This model's maximum context length is {context} tokens. However, the prompt has {tokens}, which leaves "
-            f"no room for an answer",
-            "messages" if not adds_special_tokens else "prompt",
+            f"This model's maximum context length is {context} tokens. However, the prompt has {len(ids)}, which "
+            f"leaves no room for an answer",
+            "prompt" if adds or prompt.token_ids is not None else "messages",
             CONTEXT_EXCEEDED,
         )
-    most = context - tokens
-    return Prompt(prompt, adds_special_tokens, most if max_tokens is None else min(most, max_tokens), tokens)
+    most = context - len(ids)
+    return replace(prompt, max_tokens=most if max_tokens is None else min(most, max_tokens), token_ids=ids)
 
 
-def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> str:
+def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> Prompt:
     if tokenizer is None:
         raise FieldError(f"'prompt': model '{model}' has no tokenizer, so it takes no token ids", "prompt")
     for token_id in ids:
@@ -135,7 +137,7 @@ def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> str:
                 f"'prompt': token id {token_id} is not in the vocabulary of model '{model}', which has {size} tokens",
                 "prompt",
             )
-    return tokenizer.decode(ids, skip_special_tokens=False)
+    return Prompt(tokenizer.decode(ids, skip_special_tokens=False), adds_special_tokens=False, token_ids=ids)
 
 
 def _message(message: Mapping[str, Any], place: int, wants_parts: bool, knows_developer: bool) -> dict[str, Any]:

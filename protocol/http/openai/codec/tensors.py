@@ -7,7 +7,7 @@ ones as parameters of the request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -85,10 +85,13 @@ class PromptEncoder:
         if not self._has_sampling:
             self._spread(sampling)
 
-    def request(self, prompt: str, seed: int | None = None) -> InferenceRequest:
-        """One for a prompt; `seed` takes the place of that in the sampling parameters."""
+    def request(self, prompt: str, seed: int | None = None, token_ids: Sequence[int] | None = None) -> InferenceRequest:
+        """One for a prompt; `seed` takes the place of that in the sampling parameters. `token_ids` are told where they
+        are known, if the model takes them."""
         names = self._text.names
         inputs = [_strings(self._inputs[names.text_input], [prompt]), *self._fixed]
+        if token_ids and (there := self._inputs.get(names.prompt_token_ids)) is not None:
+            inputs.append(_numbers(there, token_ids))
         if self._has_sampling:
             sampling = self._sampling if seed is None else {**self._sampling, "seed": seed}
             inputs.append(_strings(self._inputs[names.sampling_parameters], [msgspec.json.encode(sampling)]))
@@ -129,12 +132,11 @@ class PromptEncoder:
         if datatype is DataType.BYTES:
             return [_strings(there, [str(each) for each in values])]
         try:
-            data = np.asarray(values, dtype=datatype.dtype).tobytes()
+            return [_numbers(there, values)]
         except (OverflowError, TypeError, ValueError):
             raise FieldError(
                 f"'{key}': input '{there.name}' of model '{self._name}' takes {there.datatype}, got {value!r:.40}", key
             ) from None
-        return [Tensor(there.name, datatype, _shape(there, len(values)), data)]
 
 
 def _shape(tensor: TensorMetadata, count: int = 1) -> tuple[int, ...]:
@@ -143,6 +145,12 @@ def _shape(tensor: TensorMetadata, count: int = 1) -> tuple[int, ...]:
 
 def _boolean(tensor: TensorMetadata, value: bool) -> Tensor:
     return Tensor(tensor.name, DataType.BOOL, _shape(tensor), b"\1" if value else b"\0")
+
+
+def _numbers(tensor: TensorMetadata, values: Sequence[Any]) -> Tensor:
+    datatype = BY_PROTOCOL_NAME[tensor.datatype]
+    data = np.asarray(values, dtype=datatype.dtype).tobytes()
+    return Tensor(tensor.name, datatype, _shape(tensor, len(values)), data)
 
 
 def _strings(tensor: TensorMetadata, values: list[Any]) -> Tensor:

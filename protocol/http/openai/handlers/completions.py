@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -66,8 +67,13 @@ async def _prompts(body: CompletionRequest, text: TextModel, default: int | None
 
     def read() -> list[Prompt]:
         return [
-            measured(text, each, adds_special_tokens=adds and wants, max_tokens=body.max_tokens, default=default)
-            for each, adds in completion_prompts(prompt, text.tokenizer, text.name)
+            measured(
+                text,
+                replace(each, adds_special_tokens=each.adds_special_tokens and wants),
+                max_tokens=body.max_tokens,
+                default=default,
+            )
+            for each in completion_prompts(prompt, text.tokenizer, text.name)
         ]
 
     is_short = isinstance(prompt, str) and len(prompt) <= TOKENIZE_IN_THREAD_ABOVE

@@ -70,7 +70,7 @@ def test_usage_by_the_tokenizer() -> None:
     choice.take(TextPart("world"))
     choice.end()
     assert total_usage(text, [Prompt("hello")], [choice]) == Usage(1, 2)
-    assert total_usage(text, [Prompt("hello", tokens=7)], [choice]) == Usage(7, 2)
+    assert total_usage(text, [Prompt("hello", token_ids=[1] * 7)], [choice]) == Usage(7, 2)
 
 
 def test_usage_that_nobody_knows() -> None:

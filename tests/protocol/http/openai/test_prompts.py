@@ -8,7 +8,7 @@ import pytest
 
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.http.openai.errors import FieldError
-from protocol.http.openai.prompts import call_arguments, chat_prompt, completion_prompts, measured
+from protocol.http.openai.prompts import Prompt, call_arguments, chat_prompt, completion_prompts, measured
 from protocol.text.chat_template import ChatTemplate
 from protocol.text.model import TextModel
 from protocol.text.tokenizer import Tokenizer
@@ -122,10 +122,14 @@ def tokenizer() -> Tokenizer:
 
 def test_prompts_of_completions(tokenizer: Tokenizer) -> None:
     hello, world = tokenizer.encode("hello world", add_special_tokens=False)
-    assert completion_prompts("a", None, "m") == [("a", True)]
-    assert completion_prompts(["a", "b"], None, "m") == [("a", True), ("b", True)]
-    assert completion_prompts([hello, world], tokenizer, "m") == [("hello world", False)]
-    assert completion_prompts([[hello], [world]], tokenizer, "m") == [("hello", False), (" world", False)]
+    assert completion_prompts("a", None, "m") == [Prompt("a")]
+    assert completion_prompts(["a", "b"], None, "m") == [Prompt("a"), Prompt("b")]
+    both, *one_each = (
+        Prompt(text, adds_special_tokens=False, token_ids=ids)
+        for text, ids in (("hello world", [hello, world]), ("hello", [hello]), (" world", [world]))
+    )
+    assert completion_prompts([hello, world], tokenizer, "m") == [both]
+    assert completion_prompts([[hello], [world]], tokenizer, "m") == one_each
 
 
 @pytest.mark.parametrize("prompt", ["", [], None, 3, [True], ["a", 1], [[]], [["a"]], {"a": 1}, [1 << 40], [-1]])
@@ -151,7 +155,7 @@ def test_how_long_an_answer_may_be(tokenizer: Tokenizer) -> None:
     text = TextModel("m", 1, tokenizer=tokenizer, context_length=5)
 
     def most(prompt: str, wanted: int | None = None, default: int | None = None) -> int | None:
-        return measured(text, prompt, adds_special_tokens=False, max_tokens=wanted, default=default).max_tokens
+        return measured(text, Prompt(prompt, adds_special_tokens=False), max_tokens=wanted, default=default).max_tokens
 
     assert most("hello world") == 3
     assert most("hello world", wanted=16) == 16
@@ -168,15 +172,17 @@ def test_how_long_an_answer_may_be(tokenizer: Tokenizer) -> None:
 
 def test_an_unknown_context_is_the_models_matter(tokenizer: Tokenizer) -> None:
     for text in (TextModel("m", 1), TextModel("m", 1, tokenizer=tokenizer), TextModel("m", 1, context_length=5)):
-        made = measured(text, "hello", adds_special_tokens=True, max_tokens=None, default=None)
-        assert (made.max_tokens, made.tokens) == (None, None)
+        made = measured(text, Prompt("hello"), max_tokens=None, default=None)
+        assert made == Prompt("hello")
 
 
 def test_a_prompt_may_be_cut_to_the_context() -> None:
     text = model(tokenizer=word_tokenizer(), context_length=4)
     for wanted, most in ((None, 2), (1, 1), (9, 2)):
         prompt = measured(
-            text, "hello world", adds_special_tokens=False, max_tokens=wanted, default=None, fits_context=True
+            text, Prompt("hello world", adds_special_tokens=False), max_tokens=wanted, default=None, fits_context=True
         )
-        assert (prompt.max_tokens, prompt.tokens) == (most, 2)
-    assert measured(text, "hello", adds_special_tokens=False, max_tokens=9, default=None).max_tokens == 9
+        assert prompt.max_tokens == most
+        assert prompt.token_ids is not None
+        assert len(prompt.token_ids) == 2
+    assert measured(text, Prompt("hello"), max_tokens=9, default=None).max_tokens == 9

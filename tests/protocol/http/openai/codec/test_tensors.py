@@ -45,6 +45,13 @@ def test_a_model_of_the_vllm_backend() -> None:
     assert given == {"text_input": [b"hi"], **{flag: [True] for flag in flags}}
 
 
+def test_token_ids_go_to_a_model_that_takes_them() -> None:
+    takes = encoder(TensorMetadata("prompt_token_ids", "INT32", (-1,)))
+    assert values(takes.request("hi", token_ids=[5, 6])) == {"text_input": [b"hi"], "prompt_token_ids": [5, 6]}
+    assert values(takes.request("hi")) == {"text_input": [b"hi"]}
+    assert values(encoder().request("hi", token_ids=[5, 6])) == {"text_input": [b"hi"]}
+
+
 def test_a_batch_dimension() -> None:
     metadata = ModelMetadata("m", ("1",), "python", (TensorMetadata("text_input", "BYTES", (-1, 1)),), ())
     (tensor,) = PromptEncoder(TEXT, metadata, {}, stream=False).request("hi").inputs
