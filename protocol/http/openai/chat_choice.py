@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import trio
+
 from protocol.http.openai.choice import ChoiceText
 from protocol.http.openai.codec.logprobs import Entries, TokenBytes, chat_logprobs
 from protocol.http.openai.codec.tensors import TextPart
 from protocol.text.deltas import ContentDelta, Delta, ToolCallStart
 from protocol.text.output_parser import OutputParser
+
+# Characters that a parser is given in one turn of the loop. A text of many calls takes it a microsecond a character.
+READ_AT_ONCE = 1 << 10
 
 
 class ChatAnswers:
@@ -69,17 +74,23 @@ class ChatChoice:
             await self._show(self.text.end())
 
     async def _show(self, text: str) -> None:
-        deltas = self._read(text)
+        deltas = await self._read(text)
         if self.text.finish_reason:
             self.has_ended = True
             if self.parser is not None:
                 deltas += self._counted(self.parser.finish())
         await self.show(deltas)
 
-    def _read(self, text: str) -> list[Delta]:
+    async def _read(self, text: str) -> list[Delta]:
         if not text:
             return []
-        return [ContentDelta(text)] if self.parser is None else self._counted(self.parser.push(text))
+        if self.parser is None:
+            return [ContentDelta(text)]
+        deltas = self.parser.push(text[:READ_AT_ONCE])
+        for begin in range(READ_AT_ONCE, len(text), READ_AT_ONCE):
+            await trio.lowlevel.checkpoint()
+            deltas += self.parser.push(text[begin : begin + READ_AT_ONCE])
+        return self._counted(deltas)
 
     def _counted(self, deltas: list[Delta]) -> list[Delta]:
         self.has_calls = self.has_calls or any(isinstance(delta, ToolCallStart) for delta in deltas)
