@@ -36,7 +36,7 @@ from tests.bench.language.models import (
     write_models,
 )
 from tests.bench.language.server_cost import Turn, load, turn
-from tests.bench.language.vllm_server import VllmServer
+from tests.bench.language.vllm_server import READY_SECONDS, VllmServer, write_vllm_model
 from tests.bench.machine import this_machine
 from tests.bench.peers import SOURCE, PeerError, Server, our_server
 from tests.bench.prepare import DEFAULT_FOLDER
@@ -45,6 +45,7 @@ from tests.bench.table import NOT_MEASURED, table
 STREAMS = (1, 16, 64)
 # The goals: how many times vLLM's tokens per second, µs of a token, seconds, the part of the engine's own.
 SERVER_PATH, TOKEN_US, SMALL_MODEL, START_SECONDS, P99_MS = 2.0, 30.0, 1.5, 3.0, 2.0
+SAME_VLLM = 0.95
 OF_THE_ENGINE = {16: 0.95, 64: 0.97}
 TURN_TOKENS = {1: 4_000, 16: 20_000, 64: 60_000}
 SMALL_TOKENS = {1: 1_000, 16: 8_000, 64: 16_000}
@@ -109,7 +110,37 @@ class Benchmark:
             )
             for streams in STREAMS
         ]
-        return [*lines, *(self._beside_the_engine(streams, goal) for streams, goal in OF_THE_ENGINE.items())]
+        return [
+            *lines,
+            *self._same_vllm(),
+            *(self._beside_the_engine(streams, goal) for streams, goal in OF_THE_ENGINE.items()),
+        ]
+
+    def _same_vllm(self) -> list[Line]:
+        """vLLM's engine behind our routes and behind its own, where its Python can run our server, too."""
+        if self._vllm is None or self._small is None or not _has_server(self._vllm):
+            return []
+        write_vllm_model(self._folder / "vllm" / SMALL, self._small / "huggingface")
+        peer = our_server()
+        peer = replace(peer, command=(str(self._vllm), *peer.command[1:]), models=self._folder / "vllm")
+        server = Server(peer, self._folder / "vllm-ours.log", ready_seconds=READY_SECONDS)
+        theirs = self._vllm_of(SMALL)
+        assert theirs is not None
+        self._stack.callback(server.stop)
+        asked, streams = question("chat", SMALL), 16
+        ours: list[Turn] = []
+        own: list[Turn] = []
+        server.start()
+        for _ in range(self._rounds):
+            ours.append(turn(server, asked, streams, self._folder, SMALL_TOKENS[streams] // 2))
+            own.append(turn(theirs, asked, streams, self._folder, SMALL_TOKENS[streams] // 2))
+        server.stop()
+        theirs.stop()
+        first, other = (median(each.first_token_ms for each in turns) for turns in (ours, own))
+        return [
+            against(f"vLLM's engine, 30 M parameters, {streams} streams, tokens/s", ours, own, SAME_VLLM),
+            Line("the same, first token, ms", f"{first:.0f}", f"{other:.0f}", at_most(first / other, 1.0)),
+        ]
 
     def _beside_the_engine(self, streams: int, goal: float) -> Line:
         """The engine has one thread, so that where there are two cores the server has the other."""
@@ -204,6 +235,12 @@ class Benchmark:
             server.stop()
         found = median(seconds)
         return Line("start to first token, s", f"{found:.2f}", goal=at_most(found, START_SECONDS))
+
+
+def _has_server(python: Path) -> bool:
+    """Whether our server can run there."""
+    imports = [str(python), "-c", "import trioton.cli"]
+    return subprocess.run(imports, capture_output=True, cwd=SOURCE, check=False).returncode == 0
 
 
 def against(row: str, ours: Sequence[Turn], theirs: Sequence[Turn] | None, goal: float | None) -> Line:

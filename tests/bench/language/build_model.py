@@ -1,7 +1,7 @@
 """Builds the model that speed is measured with: `python -m tests.bench.language.build_model FOLDER`, from the root.
 
 A Llama of some 30 million parameters with random weights, as Hugging Face has it in `FOLDER/huggingface` and for
-OpenVINO GenAI in `FOLDER/openvino`. It needs torch, transformers and `optimum-intel[openvino]`, which the benchmark
+OpenVINO GenAI in `FOLDER/openvino`; and in `FOLDER/tiny` the tiny one of the tests, as of Hugging Face. It needs torch, transformers and `optimum-intel[openvino]`, which the benchmark
 itself does not, and so may run in an environment of its own.
 """
 
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.backends.engines.tiny_llama.build import SEED, UNUSED, make_tokenizer
+from tests.backends.engines.tiny_llama.build import SEED, UNUSED, make_model, make_tokenizer
 
 VOCABULARY = 9161
 CONTEXT = 2048
@@ -53,6 +53,9 @@ def main() -> None:
             ],
             check=True,
         )
+        (made / "tiny").mkdir()
+        make_tokenizer(made / "tiny")
+        make_model(made / "tiny")
         for name in UNUSED:
             (made / "openvino" / name).unlink(missing_ok=True)
         made.rename(target)  # whole, or not there

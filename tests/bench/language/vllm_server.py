@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,24 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
+# The same engine behind our server.
+OPTIONS = {
+    "enforce_eager": True,
+    "enable_prefix_caching": False,
+    "max_num_seqs": 256,
+    "dtype": "bfloat16",
+}
+
+
+def write_vllm_model(folder: Path, model: Path) -> None:
+    """A model for the backend `vllm`, whose files lie elsewhere."""
+    version = folder / "1"
+    version.mkdir(parents=True)
+    (version / "model.json").write_text(json.dumps({"model": str(model), "tokenizer": str(model), **OPTIONS}))
+    entries = [
+        f'parameters {{ key: "ENV:{key}" value {{ string_value: "{value}" }} }}' for key, value in ENVIRONMENT.items()
+    ]
+    (folder / "config.pbtxt").write_text("\n".join(['backend: "vllm"', *entries, ""]))
 
 
 @dataclass(slots=True)
@@ -46,7 +65,7 @@ class VllmServer:
             *(str(self.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)),
             *("--served-model-name", self.name, "--host", HOST, "--port", str(self.port), "--enforce-eager"),
             *("--no-enable-prefix-caching", "--max-num-seqs", "256", "--dtype", "bfloat16"),
-        ]
+        ]  # as `OPTIONS` say
         began = time.monotonic()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
