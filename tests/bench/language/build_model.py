@@ -1,8 +1,9 @@
 """Builds the model that speed is measured with: `python -m tests.bench.language.build_model FOLDER`, from the root.
 
 A Llama of some 30 million parameters with random weights, as Hugging Face has it in `FOLDER/huggingface` and for
-OpenVINO GenAI in `FOLDER/openvino`; and in `FOLDER/tiny` the tiny one of the tests, as of Hugging Face. It needs torch, transformers and `optimum-intel[openvino]`, which the benchmark
-itself does not, and so may run in an environment of its own.
+OpenVINO GenAI in `FOLDER/openvino`; and in `FOLDER/tiny` the tiny one of the tests, as of Hugging Face. It needs torch,
+transformers and `optimum-intel[openvino]`, which the benchmark itself does not, and so may run in an environment of its
+own.
 """
 
 from __future__ import annotations
