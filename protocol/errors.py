@@ -136,8 +136,9 @@ KINDS: dict[str, type[ServerError]] = {
 }
 
 
-# Characters of a foreign exception's text.
+# Characters of a foreign exception's text, and of a name that a client gave.
 _LONGEST_TEXT = 1 << 16
+_LONGEST_NAME = 200
 
 
 def text_of(error: BaseException) -> str:
@@ -149,6 +150,11 @@ def text_of(error: BaseException) -> str:
     except BaseException as failure:
         text = f"<no text: its __str__ raised {type(failure).__name__}>"
     return f"{type(error).__name__}: {text}"
+
+
+def shown_name(name: str) -> str:
+    """A model's name as a client gave it, for a text: cut where no model can have it."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
 def told(error: ServerError) -> None:

@@ -27,7 +27,7 @@ from actors.lifecycle.table import (
 )
 from actors.lifecycle.versions import ModelLifeCycle
 from protocol.core import LoadParameters
-from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable, shown_name
 from protocol.failures import CallbackFailures
 from repository.changes import LoadedFrom
 from repository.held_directory import HeldDirectory
@@ -108,8 +108,8 @@ class ModelControl:
         except ServerError:
             raise
         except Exception as error:
-            self._failures.note("control", error, f"model '{name}' could not be loaded or unloaded")
-            raise Internal(f"model '{name}': {type(error).__name__}: {error}") from None
+            self._failures.note("control", error, f"model '{shown_name(name)}' could not be loaded or unloaded")
+            raise Internal(f"model '{shown_name(name)}': {type(error).__name__}: {error}") from None
 
     async def _load(
         self, name: str, parameters: LoadParameters, tried: frozenset[str], *, only_if_absent: bool
@@ -220,7 +220,7 @@ class ModelControl:
         if found.duplicates and self._repositories.is_namespaced:
             raise ambiguous_name(name, len(found.duplicates[name]))
         reason = DUPLICATE_MODEL if found.duplicates else "failed to poll from model repository"
-        raise InvalidArgument(f"failed to load '{name}', {reason}")
+        raise InvalidArgument(f"failed to load '{shown_name(name)}', {reason}")
 
     async def needs(self, name: str) -> Sequence[str]:
         """What a model of the repositories needs, as far as its configuration can be read."""

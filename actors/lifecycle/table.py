@@ -16,7 +16,7 @@ import trio
 
 from actors.model.servable import Servable
 from protocol.core import ModelIndex
-from protocol.errors import InvalidArgument, NotFound, Unavailable
+from protocol.errors import InvalidArgument, NotFound, Unavailable, shown_name
 from protocol.messages import LATEST_VERSION
 from repository.changes import LoadedFrom
 from repository.held_directory import HeldDirectory
@@ -223,7 +223,7 @@ class ModelTable:
         """
         entry = self.entries.get(name) or self.find_entry(name)
         if entry is None or not (entry.versions or entry.failure):
-            raise NotFound(f"Request for unknown model: '{name}' is not found")
+            raise NotFound(f"Request for unknown model: '{shown_name(name)}' is not found")
         if version == LATEST_VERSION:
             latest = entry.latest
             if latest is None and entry.evicted:
@@ -251,7 +251,7 @@ class ModelTable:
         entry = self.find_entry(name)
         found = [model for owner, model in self.ready() if owner is entry]
         if not found:
-            raise InvalidArgument(f"requested model '{name}' is not available")
+            raise InvalidArgument(f"requested model '{shown_name(name)}' is not available")
         if version != LATEST_VERSION:
             found = [model for model in found if model.version == version]
             if not found:

@@ -17,7 +17,7 @@ from actors.tracing.record import RequestTrace, TensorBudget
 from actors.tracing.sampling import TraceSampling
 from actors.tracing.settings import CHANGEABLE, TracerSettings, changed, followed, invalid_reason, parse_changes
 from actors.tracing.sink import CannotTrace, TraceSink
-from protocol.errors import InvalidArgument, ServerError
+from protocol.errors import InvalidArgument, ServerError, shown_name
 from protocol.server_settings import Trace, TraceSettings
 
 logger = logging.getLogger("trioton.tracer")
@@ -140,7 +140,7 @@ class Tracer:
 
     def _check_model(self, name: str) -> None:
         if not self._is_model_ready(name):
-            raise InvalidArgument(f"Request for unknown model : {name}")
+            raise InvalidArgument(f"Request for unknown model : {shown_name(name)}")
 
     def _is_known(self, name: str) -> bool:
         try:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from protocol.datatypes import DataType
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, shown_name
 from protocol.messages import encode_bytes_elements
 
 
@@ -50,7 +50,7 @@ def encode_contents(contents: Any, name: str, datatype: DataType, model_name: st
         kind = _KINDS.get(field.name)
         if kind is None:
             continue
-        where = f"unexpected explicit tensor data for input tensor '{name}' for model '{model_name}'"
+        where = f"unexpected explicit tensor data for input tensor '{name}' for model '{shown_name(model_name)}'"
         if data is not None:
             raise InvalidArgument(f"{where}, binary data was already supplied.")
         if datatype not in kind.serves:

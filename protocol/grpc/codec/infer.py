@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
-from protocol.errors import Internal, InvalidArgument
+from protocol.errors import Internal, InvalidArgument, shown_name
 from protocol.grpc.codec.contents import encode_contents
 from protocol.grpc.codec.messages import parse
 from protocol.grpc.codec.parameters import class_count, decode_request_parameters, memory_reference
@@ -160,8 +160,8 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
         if datatype is None:
             expected = ", ".join(BY_PROTOCOL_NAME)
             raise InvalidArgument(
-                f"invalid datatype for input '{name}' for model '{model_name}': expected one of {expected}, "
-                f"got '{tensor.datatype[:100]}'"
+                f"invalid datatype for input '{name}' for model '{shown_name(model_name)}': expected one of "
+                f"{expected}, got '{tensor.datatype[:100]}'"
             )
         shape = tuple(tensor.shape)
         byte_size = expected_byte_size(name, datatype, shape)
@@ -171,7 +171,7 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
             if tensor.HasField("contents"):
                 raise InvalidArgument(
                     f"unexpected 'content' provided when using shared memory for input tensor '{name}' for model "
-                    f"'{model_name}'"
+                    f"'{shown_name(model_name)}'"
                 )
             references[len(inputs)] = reference
             data, size = b"", reference.byte_size
@@ -179,7 +179,7 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
             if raw:
                 raise InvalidArgument(
                     "contents field must not be specified when using raw_input_contents "
-                    f"for '{name}' for model '{model_name}'"
+                    f"for '{name}' for model '{shown_name(model_name)}'"
                 )
             data = encode_contents(tensor.contents, name, datatype, model_name)
             size = len(data)
@@ -188,11 +188,13 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
             size = len(data)
             taken += 1
         else:
-            raise InvalidArgument(f"unable to find data for input tensor '{name}' for model '{model_name}' in request.")
+            raise InvalidArgument(
+                f"unable to find data for input tensor '{name}' for model '{shown_name(model_name)}' in request."
+            )
         if byte_size is not None and size != byte_size:
             raise InvalidArgument(
                 f"[request id: {message.id or '<id_unknown>'}] input byte size mismatch for input '{name}' "
-                f"for model '{model_name}'. Expected {byte_size}, got {size}"
+                f"for model '{shown_name(model_name)}'. Expected {byte_size}, got {size}"
             )
         inputs.append(Tensor(name, datatype, shape, data))
     return inputs, references

@@ -6,7 +6,7 @@ The caller need not be the client that sent the request, nor use the same protoc
 from __future__ import annotations
 
 from protocol.core import InferenceCore
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, shown_name
 from protocol.grpc.codec.infer import decode_version
 from protocol.grpc.generated.trioton import CancelRequest, CancelResponse, RequestControlBase
 
@@ -25,6 +25,8 @@ class RequestControlService(RequestControlBase):
             NotFound: no such model or version.
         """
         if not message.id:
-            raise InvalidArgument(f"a request to cancel needs its id, got none for model '{message.model_name[:200]}'")
+            raise InvalidArgument(
+                f"a request to cancel needs its id, got none for model '{shown_name(message.model_name)}'"
+            )
         version = decode_version(message.model_version)
         return CancelResponse(self._core.cancel(message.model_name, message.id, version))

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, shown_name
 from protocol.http.codec.json_text import JsonReader, write_non_finite
 from protocol.http.codec.parameters import set_parameters
 from protocol.http.codec.tensor_json import decode_data, encode_data
@@ -200,8 +200,8 @@ def decode_infer_request(
         request.inputs.append(tensor)
     if position < len(tail):
         raise InvalidArgument(
-            f"unexpected additional input data for model '{model_name}': {len(tail) - position} bytes after the last "
-            f"binary input"
+            f"unexpected additional input data for model '{shown_name(model_name)}': {len(tail) - position} bytes "
+            f"after the last binary input"
         )
     if not in_memory:  # else the sizes are not known yet
         inputs = tuple([(each.name, each.datatype, each.shape, len(each.data)) for each in request.inputs])

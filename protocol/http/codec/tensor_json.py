@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from protocol.datatypes import DataType
-from protocol.errors import Internal, InvalidArgument
+from protocol.errors import Internal, InvalidArgument, shown_name
 from protocol.http.codec.json_text import MAX_NESTING, NESTING_TEXT, write_non_finite
 from protocol.http.errors import BodyTooLarge
 from protocol.messages import Buffer, Tensor, encode_bytes_elements
@@ -85,7 +85,7 @@ def decode_data(
             else "Failed to parse 'data' field: shape does not match true shape"
         )
         raise InvalidArgument(
-            f"{text} for input '{name}' for model '{model}': shape {list(shape)} holds {count} elements, "
+            f"{text} for input '{name}' for model '{shown_name(model)}': shape {list(shape)} holds {count} elements, "
             f"'data' has {len(elements)}"
         )
     allowed, text = _ALLOWED[datatype]

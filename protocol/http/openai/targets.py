@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.core import InferenceCore
-from protocol.errors import NotFound, Unsupported
+from protocol.errors import NotFound, Unsupported, shown_name
 from protocol.http.openai.errors import FieldError, ModelNotFound
 from protocol.text.model import TextModel
 
@@ -47,7 +47,7 @@ def find_target(core: InferenceCore, name: str | None, separator: str = "") -> T
     except Unsupported as error:
         raise FieldError(error.message, "model") from None
     if target is None:
-        raise ModelNotFound(f"Unknown model: {name:.256}")
+        raise ModelNotFound(f"Unknown model: {shown_name(name)}")
     return target
 
 
@@ -86,9 +86,9 @@ def _adapter(core: InferenceCore, name: str, separator: str) -> Target | None:
     found = found or [target for target in list_targets(core) if target.adapter == name]
     if len(found) > 1:
         models = ", ".join(f"'{target.text.name}'" for target in found)
-        raise FieldError(f"adapter '{name:.256}' is one of several models: {models}", "model")
+        raise FieldError(f"adapter '{shown_name(name)}' is one of several models: {models}", "model")
     if not found and separator and len(parts := name.split(separator)) == 2:
         base, adapter = parts
         if any(text.name == base for text in core.text_models()):
-            raise ModelNotFound(f"Unknown LoRA: {adapter:.256}; for model: {name:.256}")
+            raise ModelNotFound(f"Unknown LoRA: {shown_name(adapter)}; for model: {shown_name(name)}")
     return found[0] if found else None

@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
 
 from tests.e2e.openai.repository import CHATML, add_scripted
 from tests.e2e.server_process import ServerProcess, eventually
@@ -122,3 +124,28 @@ def test_keys(text_repository: Path, tmp_path: Path) -> None:
         bearer = {"authorization": "Bearer a-secret-of-thirty-two-characters"}
         assert httpx.post(f"{url}/chat/completions", json=body, headers=bearer).status_code == 200
         assert httpx.get(f"{url}/models", headers=bearer).status_code == 403
+
+
+def test_a_long_name_is_cut_in_errors(text_server: ServerProcess, base_url: str) -> None:
+    name = "m" * 100_000
+    shown = f"'{name[:200]}…'"
+    unknown = httpx.post(f"{base_url}/v1/completions", json={"model": name, "prompt": "a"}).json()
+    assert unknown["error"]["message"] == f"Unknown model: {name[:200]}…"
+    path = f"{base_url}/v2/models/{name[:60_000]}"
+    for reply in (
+        httpx.get(path),
+        httpx.post(f"{path}/infer", json={"inputs": []}),
+        httpx.post(f"{path}/generate", json={}),
+        httpx.get(f"{path}/stats"),
+        httpx.post(f"{base_url}/v2/repository/models/{name[:60_000]}/load", json={}),
+        httpx.post(
+            f"{path}/infer", json={"inputs": [{"name": "A", "datatype": "INT32", "shape": [1], "data": [1, 2]}]}
+        ),
+    ):
+        assert shown in reply.json()["error"]
+        assert len(reply.content) < 500
+    with grpcclient.InferenceServerClient(text_server.addresses["grpc"]) as client:
+        with pytest.raises(InferenceServerException, match=r"unknown model: 'm{200}…' is not found"):
+            client.get_model_metadata(name[:10_000])
+        with pytest.raises(InferenceServerException, match=r"failed to load 'm{200}…', failed to poll"):
+            client.load_model(name[:10_000])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
+from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable, shown_name
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.errors import ModelNotFound
 from protocol.http.openai.targets import find_target, list_targets, target_members
@@ -38,7 +38,7 @@ async def unload(request: HttpRequest) -> Reply:
     """Replies when the unload has begun."""
     name = request.model_name
     if not _is_ready(request, name):
-        raise ModelNotFound(f"Unknown model: {name:.256}")
+        raise ModelNotFound(f"Unknown model: {shown_name(name)}")
     try:
         await request.core.unload_model(name)
     except Unavailable as error:
