@@ -26,7 +26,7 @@ import trio
 from backends.devices.devices import Devices
 from backends.server_resources import ServerResources
 from backends.services import BackendServices
-from protocol.core import MemoryUsage
+from protocol.core import MemoryUsage, QueueRoom
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig, SecondaryDevice
@@ -344,6 +344,11 @@ class Backend(abc.ABC):
         """What the instance holds now, as far as its framework can tell, for the statistics. Must not wait; may be
         called at any time, also before `load` and after `unload`."""
         return ()
+
+    def queue_room(self) -> QueueRoom | None:
+        """What a queue of the instance's own takes before it refuses requests; None for none with bounds. Must not
+        wait; may be called at any time."""
+        return None
 
     async def execute_decoupled(
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]

@@ -121,6 +121,25 @@ class MemoryUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueRoom:
+    """How much a model's queue takes before it refuses requests, and how much waits in it. 0 stands for no bound;
+    `tokens` are those of prompts."""
+
+    requests: int = 0
+    waiting_requests: int = 0
+    tokens: int = 0
+    waiting_tokens: int = 0
+
+    def __add__(self, other: QueueRoom) -> QueueRoom:
+        return QueueRoom(
+            self.requests + other.requests,
+            self.waiting_requests + other.waiting_requests,
+            self.tokens + other.tokens,
+            self.waiting_tokens + other.waiting_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ModelStatistics:
     """`last_inference` is in milliseconds since the epoch, 0 for never. `response_stats` is that of a decoupled model,
     by the index of a response among its request's; `memory_usage` has one entry for each type and device."""
@@ -249,6 +268,14 @@ class InferenceCore(Protocol):
 
     def text_models(self) -> Sequence[TextModel]:
         """Those that are ready, each in its latest version, by name."""
+        ...
+
+    def queue_room(self, name: str, version: int = LATEST_VERSION) -> QueueRoom | None:
+        """What the queue of a model takes; None where it has no bounds.
+
+        Raises:
+            NotFound, Unavailable: as `is_decoupled`.
+        """
         ...
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:

@@ -31,7 +31,7 @@ from backends.interface import (
 )
 from backends.parameters import parse_bool, parse_int
 from backends.signature_backend import Signature, SignatureBackend
-from protocol.core import MemoryUsage
+from protocol.core import MemoryUsage, QueueRoom
 from repository.completion import TensorSignature
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "InstanceThread",
     "MemoryUsage",
     "ModelSource",
+    "QueueRoom",
     "Rescheduled",
     "Responder",
     "Signature",

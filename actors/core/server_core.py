@@ -34,6 +34,7 @@ from protocol.core import (
     ModelMetadata,
     ModelRepository,
     ModelStatistics,
+    QueueRoom,
     ReplyChannel,
     Respond,
     ServerMetadata,
@@ -338,6 +339,9 @@ class ServerCore:
                 f"'openai_embedding_input' and 'openai_embedding_output')"
             )
         return text
+
+    def queue_room(self, name: str, version: int = LATEST_VERSION) -> QueueRoom | None:
+        return self._find(name, version).queue_room()
 
     def text_models(self) -> Sequence[TextModel]:
         latest: dict[str, TextModel] = {}

@@ -24,7 +24,7 @@ from actors.model.supervisor import SupervisedInstance
 from backends.interface import Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
-from protocol.core import MemoryUsage
+from protocol.core import MemoryUsage, QueueRoom
 from protocol.errors import Internal, ServerError, Unavailable, text_of
 from protocol.failures import CallbackFailures
 from repository.model_config import InstanceKind, ModelConfig
@@ -93,6 +93,11 @@ class ModelInstances:
             except Exception:  # the statistics are worth more than one row of them
                 logger.exception("model instance '%s' cannot tell its memory usage", name)
         return [MemoryUsage(type, id, size) for (type, id), size in sorted(found.items())]
+
+    def queue_room(self) -> QueueRoom | None:
+        """What the queues of all instances take; None where they have none with bounds."""
+        rooms = [room for backend in self._loaded.values() if (room := backend.queue_room()) is not None]
+        return sum(rooms, QueueRoom()) if rooms else None
 
     async def load(self, scheduler: SchedulerAddress, nursery: trio.Nursery, *, runs_ahead: bool) -> None:
         """Returns when all are loaded. They run in `nursery`, which a failed load ends with its error

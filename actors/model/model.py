@@ -30,7 +30,7 @@ from actors.scheduling.scheduler import Scheduler
 from actors.scheduling.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.tracing.stamps import QUEUE_START, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from backends.interface import Backend, InstanceSpec
-from protocol.core import MemoryUsage, ReplyChannel, Respond
+from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond
 from protocol.errors import ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -307,3 +307,14 @@ class Model(RunningVersion):
 
     def memory_usage(self) -> list[MemoryUsage]:
         return [] if self.is_evicted else self._instances.memory_usage()
+
+    def queue_room(self) -> QueueRoom | None:
+        return None if self.is_evicted else self._instances.queue_room() or self._batcher_room()
+
+    def _batcher_room(self) -> QueueRoom | None:
+        """With priority levels each has a bound of its own, so that there is none for all."""
+        batching = self.config.dynamic_batching
+        policy = None if batching is None or batching.priority_levels else batching.default_queue_policy
+        if policy is None or not policy.max_queue_size:
+            return None
+        return QueueRoom(policy.max_queue_size, self._scheduler.pending_count)

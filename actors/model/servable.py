@@ -14,7 +14,7 @@ import trio
 
 from actors.metrics.statistics import VersionStatistics
 from actors.model.submission import Submission
-from protocol.core import MemoryUsage, ReplyChannel, Respond
+from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.text.model import TextModel
@@ -168,6 +168,9 @@ class Servable(ComposingModel, Protocol):
 
     def memory_usage(self) -> list[MemoryUsage]:
         """The memory that all instances hold, by type and device."""
+
+    def queue_room(self) -> QueueRoom | None:
+        """What its queue takes before it refuses requests; None where that has no bounds."""
 
     # For the metrics.
 

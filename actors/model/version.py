@@ -19,7 +19,7 @@ from actors.model.deferred import DeferredRequests
 from actors.model.servable import Servable
 from actors.model.submission import Submission, refused, submit_and_wait
 from actors.scheduling.request_check import RequestChecker
-from protocol.core import MemoryUsage, ReplyChannel, Respond
+from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond
 from protocol.errors import Decoupled, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -130,6 +130,9 @@ class ModelVersion(abc.ABC):
 
     def memory_usage(self) -> list[MemoryUsage]:
         return []
+
+    def queue_room(self) -> QueueRoom | None:
+        return None
 
     def version_label(self, *, is_only: bool) -> int:
         return self.version

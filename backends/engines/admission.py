@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from backends.engines.worker.trioton_engine.engine import Stats
+from protocol.core import QueueRoom
 from protocol.errors import Overloaded
 
 # The limits of the queue, by their names at vLLM.
@@ -79,6 +80,14 @@ class Admission(Generic[T]):
     def in_flight(self) -> int:
         """How many the engine has."""
         return len(self._in_flight)
+
+    @property
+    def queue_room(self) -> QueueRoom | None:
+        """The bounds of the queue, and what is in it; None where there are no bounds."""
+        limits = self._limits
+        if not (limits.queued_requests or limits.queued_tokens):
+            return None
+        return QueueRoom(limits.queued_requests, len(self._queued), limits.queued_tokens, self._queued_tokens)
 
     def add(self, item: T, need: Need) -> None:
         """Queue one. Raises QueueFull."""

@@ -36,7 +36,7 @@ from backends.interface import (
     Responder,
 )
 from backends.requirements import framework_missing
-from protocol.core import MemoryUsage
+from protocol.core import MemoryUsage, QueueRoom
 from protocol.errors import Internal, InvalidArgument, ServerError, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest
@@ -246,6 +246,10 @@ class EngineBackend(Backend):
         """The resident memory of the worker's process."""
         resident = None if self._worker is None else self._worker.link.resident_bytes()
         return () if resident is None else (MemoryUsage("CPU", 0, resident),)
+
+    def queue_room(self) -> QueueRoom | None:
+        """What waits for the engine, and how much may."""
+        return None if self._generations is None else self._generations.queue_room
 
     async def wait_died(self) -> None:
         await self._has_died.wait()

@@ -20,6 +20,7 @@ from backends.engines.worker.trioton_engine.engine import Event, Generation, Sam
 from backends.engines.worker_link import EngineWorker
 from backends.interface import NotBegun, Responder
 from backends.python.wire.channel import WorkerGone
+from protocol.core import QueueRoom
 from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import Generated
@@ -76,6 +77,11 @@ class Generations:
     def waiting(self) -> int:
         """How many wait for the engine."""
         return self._admission.waiting
+
+    @property
+    def queue_room(self) -> QueueRoom | None:
+        """What waits for the engine, and how much may; None where there are no bounds."""
+        return self._admission.queue_room
 
     def attach(self, worker: EngineWorker, metrics: EngineMetrics) -> None:
         """The worker that generates, before anything else; what it does is counted in `metrics`."""

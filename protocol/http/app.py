@@ -23,6 +23,7 @@ from protocol.http.errors import BodyTooLarge, LimitError, error_reply
 from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
 from protocol.http.handlers.failed_request import describe
 from protocol.http.reply import Reply
+from protocol.http.request_id import request_id_of
 from protocol.http.routes import Route, RouteTable
 from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import LIMIT_NAME, RequestShare
@@ -87,10 +88,12 @@ class HttpApp:
                     await self._inflate(request, encoding, share)
                 call = exchange.run(route.handler, request) if route.is_inference else route.handler(request)
                 reply = await call
+                if reply is not None and route.request_id_header:
+                    self._add_headers(reply, exchange, request)
             except ClientGone:
                 return
             except ServerError as exc:
-                reply = self._error_reply(exc, exchange)
+                reply = self._error_reply(exc, exchange, request)
                 self._note_failure(exchange, route, request, exc, reply.status, arrival_ns)
                 if request is None:
                     await self._refuse(reply, exchange)
@@ -100,7 +103,7 @@ class HttpApp:
                     "%s %s failed", exchange.method, "the search for a path" if route is None else route.path
                 )
                 # Where a part of the answer has been sent, its body ends without its end: all that can still be said.
-                reply = None if exchange.has_started else self.routes.error_form(exchange.raw_path)(_internal(exc))
+                reply = None if exchange.has_started else self._error_reply(_internal(exc), exchange, request)
                 self._note_failure(exchange, route, request, exc, 500, arrival_ns)
             if trace is None and request is not None:
                 trace = request.trace  # of a model that only the body names
@@ -111,8 +114,7 @@ class HttpApp:
                     await exchange.reply(reply)
                 except Overloaded as exc:
                     self._note_failure(exchange, route, request, exc, 503, arrival_ns)
-                    reply = self.routes.error_form(exchange.raw_path)(exc)
-                    await exchange.reply(reply)
+                    await exchange.reply(self._error_reply(exc, exchange, request))
                 if trace is not None:
                     trace.stamp("HTTP_SEND_END")
         finally:
@@ -188,10 +190,22 @@ class HttpApp:
             call = f"HTTP {route.path.rpartition('/')[2]}"
             self.services.failure_log.note(call, status, error, partial(describe, request, parameters, arrival_ns))
 
-    def _error_reply(self, error: ServerError, exchange: Exchange) -> Reply:
+    def _error_reply(self, error: ServerError, exchange: Exchange, request: HttpRequest | None) -> Reply:
         if isinstance(error, LimitError):
             self.services.limits.count("http", error.limit)
-        return self.routes.error_form(exchange.raw_path)(error)
+        reply = self.routes.error_form(exchange.raw_path)(error)
+        self._add_headers(reply, exchange, request)
+        return reply
+
+    def _add_headers(self, reply: Reply, exchange: Exchange, request: HttpRequest | None) -> None:
+        """Add what all replies at the path have; `request` is None where it has not come whole."""
+        name = self.routes.request_id_header(exchange.raw_path)
+        if name:
+            request_id = request_id_of(exchange.headers) if request is None else request.request_id
+            limits = () if request is None or request.limits is None else request.limits()
+            # An error in a form of its own may have one.
+            named = () if name in dict(reply.headers) else ((name, request_id.encode()),)
+            reply.headers = (*reply.headers, *named, *limits)
 
 
 def internal_reply(error: Exception) -> Reply:

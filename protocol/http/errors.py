@@ -26,6 +26,9 @@ from protocol.errors import (
 )
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 
+# In seconds, as whatever is in the way may be gone soon.
+RETRY_AFTER = (b"retry-after", b"1")
+
 ErrorForm: TypeAlias = Callable[[ServerError], Reply]
 """How errors are written: `error_reply`, or that of another interface."""
 
@@ -144,4 +147,7 @@ def error_reply(error: ServerError) -> Reply:
         headers = (*headers, (b"www-authenticate", b"Bearer"))
     elif isinstance(error, UnsupportedCompression):
         headers = (*headers, (b"accept-encoding", b"gzip, deflate"))
-    return Reply(status_of(error), headers, msgspec.json.encode({"error": text}))
+    status = status_of(error)
+    if status in (429, 503):
+        headers = (*headers, RETRY_AFTER)
+    return Reply(status, headers, msgspec.json.encode({"error": text}))

@@ -12,6 +12,7 @@ from protocol.errors import InvalidArgument
 from protocol.http.body import BodyLimit
 from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.reply import Headers, Reply
+from protocol.http.request_id import REQUEST_ID, request_id_of
 from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
@@ -50,6 +51,7 @@ class HttpRequest:
     header by its lower-case name, `sent_headers` all of them as they came. `templates` are those of inference requests.
     `trace` is there if the request is traced, `inference` once a request for inference was decoded.
     `arrival_ns` is when its head was there, in nanoseconds of `time.monotonic_ns`. `query` is that of its target.
+    `limits` makes headers that tell of limits, once the model is known that has them.
     """
 
     services: EdgeServices
@@ -64,11 +66,25 @@ class HttpRequest:
     inference: InferenceRequest | None = None
     arrival_ns: int = 0
     query: bytes = b""
+    limits: Callable[[], Headers] | None = None
     _lease: Lease | None = None
+    _request_id: str = ""
 
     @property
     def core(self) -> InferenceCore:
         return self.services.core
+
+    @property
+    def request_id(self) -> str:
+        """The client's own name for the request, or one that is made for it."""
+        if not self._request_id:
+            self._request_id = request_id_of(self.headers)
+        return self._request_id
+
+    def rename(self, given: str | None) -> None:
+        """Take the name that the body gives, if it is one that a header can carry."""
+        if given is not None:
+            self._request_id = request_id_of({REQUEST_ID: given.encode("utf-8", "replace")})
 
     @property
     def lease(self) -> Lease:

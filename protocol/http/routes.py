@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 from protocol.access.categories import Category
 from protocol.errors import NotFound
 from protocol.http.anthropic import handlers as anthropic
+from protocol.http.anthropic.errors import REQUEST_ID as ANTHROPIC_REQUEST_ID
 from protocol.http.anthropic.errors import anthropic_error_reply
 from protocol.http.errors import ErrorForm, MethodNotAllowed, error_reply
 from protocol.http.exchange import Handler, header_text
@@ -34,6 +35,7 @@ from protocol.http.openai.handlers.tokens import detokenize, tokenize
 from protocol.http.openai.responses import handlers as responses
 from protocol.http.openai.responses import kept as kept_responses
 from protocol.http.openapi import handlers as openapi_handlers
+from protocol.http.request_id import REQUEST_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Route:
         takes_codings: whether a body may be compressed.
         error_form: how errors are written; one for each path.
         key_header: a header that the caller's key may come in, beside `authorization`; one for each path.
+        request_id_header: of every reply, errors too; one for each path, empty where replies have none.
     """
 
     method: str
@@ -61,6 +64,7 @@ class Route:
     takes_codings: bool = True
     error_form: ErrorForm = error_reply
     key_header: str = ""
+    request_id_header: bytes = b""
 
 
 def _routes() -> Iterator[Route]:
@@ -143,10 +147,10 @@ def _documentation() -> Iterator[Route]:
     yield Route("GET", "/v2/docs/{asset_name}", category, openapi_handlers.asset, "Files of the page")
 
 
-# Under these the errors are so, also where there is no route; the first that fits counts.
-_ERROR_FORMS: tuple[tuple[bytes, ErrorForm], ...] = (
-    (b"/v1/messages/", anthropic_error_reply),
-    (b"/v1/", openai_error_reply),
+# Under these the errors are so, and have the request's id so, also where there is no route; the first that fits counts.
+_FORMS: tuple[tuple[bytes, ErrorForm, bytes], ...] = (
+    (b"/v1/messages/", anthropic_error_reply, ANTHROPIC_REQUEST_ID),
+    (b"/v1/", openai_error_reply, REQUEST_ID),
 )
 
 
@@ -154,7 +158,16 @@ def _openai() -> Iterator[Route]:
     def route(
         method: str, path: str, category: Category, handler: Handler, summary: str, *, is_inference: bool = False
     ) -> Route:
-        return Route(method, path, category, handler, summary, is_inference, error_form=openai_error_reply)
+        return Route(
+            method,
+            path,
+            category,
+            handler,
+            summary,
+            is_inference=is_inference,
+            error_form=openai_error_reply,
+            request_id_header=REQUEST_ID,
+        )
 
     for path, handler, summary in (
         ("/v1/chat/completions", chat_completions, "The next message of a chat"),
@@ -205,6 +218,7 @@ def _anthropic() -> Iterator[Route]:
             is_inference=is_inference,
             error_form=anthropic_error_reply,
             key_header="x-api-key",
+            request_id_header=ANTHROPIC_REQUEST_ID,
         )
 
 
@@ -224,6 +238,7 @@ class Endpoint:
     routes: Mapping[str, Route]
     error_form: ErrorForm = error_reply
     key_header: str = ""
+    request_id_header: bytes = b""
 
     def header(self, headers: Mapping[bytes, bytes], name: str) -> str | None:
         """A header as access control reads it: the key may come in another one."""
@@ -269,7 +284,7 @@ class RouteTable:
                 node = children.setdefault(part.strip("{}"), _Node())
             (category,) = {route.category for route in methods.values()}
             first = next(iter(methods.values()))
-            node.endpoint = Endpoint(category, methods, first.error_form, first.key_header)
+            node.endpoint = Endpoint(category, methods, first.error_form, first.key_header, first.request_id_header)
         self._found: dict[bytes, tuple[Endpoint, Mapping[str, str]]] = {}
 
     def find(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
@@ -292,7 +307,15 @@ class RouteTable:
         try:
             return self.find(raw_path)[0].error_form
         except NotFound:
-            return next((form for prefix, form in _ERROR_FORMS if raw_path.startswith(prefix)), error_reply)
+            return next((form for prefix, form, _ in _FORMS if raw_path.startswith(prefix)), error_reply)
+
+    def request_id_header(self, raw_path: bytes) -> bytes:
+        """The header of every reply at a path that has the request's id, whether there is an endpoint or not; empty for
+        none."""
+        try:
+            return self.find(raw_path)[0].request_id_header
+        except NotFound:
+            return next((header for prefix, _, header in _FORMS if raw_path.startswith(prefix)), b"")
 
     def _search(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         if not raw_path.startswith(b"/"):

@@ -3,9 +3,13 @@ behind Anthropic's messages."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import anthropic
 import httpx
@@ -164,3 +168,34 @@ def test_openvino_genai_gives_the_tokens_of_torch(tmp_path_factory: pytest.TempP
             assert streamed(client, "tiny", each["prompt"], max_tokens=32) == each["text"]
             assert found.usage is not None
             assert found.usage.prompt_tokens == len(each["prompt_token_ids"])
+
+
+def test_a_full_queue_says_when_to_try_again(tmp_path: Path) -> None:
+    """On all routes that a request may come by."""
+    write_model(
+        tmp_path / "endless",
+        "scripted",
+        rule="repeat",
+        step_seconds=0.01,
+        max_inflight_requests=1,
+        max_queue_requests=1,
+    )
+    wanted: dict[str, Any] = {"prompt": "on", "max_tokens": 400, "model": "endless"}
+    content = json.dumps(wanted).encode()
+    with ServerProcess(repository=tmp_path) as server, of(server) as client:
+        address = server.addresses["http"]
+        first = client.completions.with_raw_response.create(**wanted, stream=True)
+        assert first.headers["x-ratelimit-limit-requests"] == "1"
+        assert first.headers["x-ratelimit-remaining-requests"] == "1"
+        host, port = address.split(":")
+        with first.parse(), socket.create_connection((host, int(port))) as second:
+            head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(content)
+            second.sendall(head + content)
+            assert eventually(lambda: load(server, "endless").get("num_requests_waiting") == 1)
+            with pytest.raises(openai.InternalServerError, match="requests wait") as failure:
+                client.completions.create(**wanted)
+            headers = failure.value.response.headers
+            assert (failure.value.status_code, headers["retry-after"]) == (503, "1")
+            assert (headers["x-ratelimit-remaining-requests"], len(headers["x-request-id"])) == ("0", 32)
+            refused = httpx.post(f"http://{address}/v2/models/endless/generate", json={"text_input": "on"})
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")

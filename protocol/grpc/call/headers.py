@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from grpclib.const import Status
 from grpclib.metadata import decode_timeout
 
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, Unavailable
 from protocol.grpc.call.compression import ACCEPTED_ENCODINGS
 from protocol.grpc.status import encode_status_message, status_of
 
@@ -60,6 +60,7 @@ def decode_timeout_seconds(value: bytes) -> float:
         ) from None
 
 
+RETRY_PUSHBACK: Header = (b"grpc-retry-pushback-ms", b"1000")
 OK_TRAILERS: tuple[Header, ...] = ((b"grpc-status", b"0"),)
 
 
@@ -73,9 +74,17 @@ def trailers(status: Status, message: str) -> Sequence[Header]:
     return headers
 
 
+def error_trailers(error: Exception, method: str) -> Sequence[Header]:
+    """The end of a response that has failed; `method` names the call for the log. Where the same call may succeed soon
+    it says when to try it again, as gRPC's retries have it (gRFC A6)."""
+    end = trailers(*status_of(error, method))
+    may_pass = isinstance(error, Unavailable)
+    return [*end, RETRY_PUSHBACK] if may_pass else end
+
+
 def error_response(error: Exception, method: str) -> Sequence[Header]:
     """The whole response to a call that fails before it has begun; `method` names it for the log."""
-    return [*RESPONSE_HEADERS, *trailers(*status_of(error, method))]
+    return [*RESPONSE_HEADERS, *error_trailers(error, method)]
 
 
 def _shown(value: bytes) -> str:

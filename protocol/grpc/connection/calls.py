@@ -21,7 +21,14 @@ from grpclib.exceptions import StreamTerminatedError
 from protocol.errors import DeadlineExceeded, Unavailable
 from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
-from protocol.grpc.call.headers import OK_TRAILERS, RESPONSE_HEADERS, Header, error_response, trailers
+from protocol.grpc.call.headers import (
+    OK_TRAILERS,
+    RESPONSE_HEADERS,
+    Header,
+    error_response,
+    error_trailers,
+    trailers,
+)
 from protocol.grpc.call.incoming import Incoming
 from protocol.grpc.call.receiving import ReceiveMemory
 from protocol.grpc.call.request_head import RequestHead, read_head
@@ -34,7 +41,7 @@ from protocol.grpc.connection.outgoing import Outgoing
 from protocol.grpc.inference.direct_infer import DirectInfer
 from protocol.grpc.inference.failed_calls import MODEL_INFER, note_failure
 from protocol.grpc.settings import ConnectionLimits
-from protocol.grpc.status import UNEXPECTED, status_of
+from protocol.grpc.status import UNEXPECTED
 from protocol.http2 import events
 from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.request_headers import Headers
@@ -255,7 +262,7 @@ class Calls:
             except Exception as error:
                 if error is not stream.noted_failure:
                     self._note_failure(stream, error)
-                return trailers(*status_of(error, stream.method))
+                return error_trailers(error, stream.method)
         return OK_TRAILERS
 
     def _note_failure(self, stream: Stream, error: Exception) -> None:

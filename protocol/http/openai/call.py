@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +17,11 @@ from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.event_stream import OPENAI_STREAM, EventStream, StreamForm
+from protocol.http.openai.limit_headers import limit_headers
 from protocol.http.openai.streaming import stream_events
 from protocol.http.openai.targets import Target, find_target
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.http.request_id import REQUEST_ID
 from protocol.messages import InferenceRequest
 
 logger = logging.getLogger(__name__)
@@ -29,12 +29,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
 Made = TypeVar("Made")
 
-REQUEST_ID = b"x-request-id"
 # A body of more bytes is read in a thread, or what it holds converted in one; a longer prompt is tokenized in one.
 READ_IN_THREAD_ABOVE = 1 << 18
 CONVERT_IN_THREAD_ABOVE = 1 << 14
 TOKENIZE_IN_THREAD_ABOVE = 1 << 11
-_USUAL_ID = re.compile(r"[!-~]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +49,17 @@ class Call:
 
     @property
     def headers(self) -> Headers:
-        request = self.request
-        report = load_report_headers(request.headers, request.services.load_report, self.target.model)
-        return ((self.id_header, self.request_id.encode()), *report)
+        """Those of a stream. A reply gets all but the load report from the application, as every reply does."""
+        return ((self.id_header, self.request_id.encode()), *self._limits(), *self._load_report())
 
     def reply(self, value: object) -> Reply:
-        return Reply(200, (*JSON_CONTENT, *self.headers), msgspec.json.encode(value))
+        return Reply(200, (*JSON_CONTENT, *self._load_report()), msgspec.json.encode(value))
+
+    def _load_report(self) -> Headers:
+        return load_report_headers(self.request.headers, self.request.services.load_report, self.target.model)
+
+    def _limits(self) -> Headers:
+        return () if self.request.limits is None else self.request.limits()
 
     def begin(self, inferences: Sequence[InferenceRequest]) -> None:
         """What will run: the first one is traced, if it is a traced one's turn, and named where the call fails."""
@@ -89,8 +92,10 @@ async def converted(request: HttpRequest, convert: Callable[[], Made], more: int
 
 def open_call(request: HttpRequest, model: str | None, given_id: str | None, prefix: str, separator: str = "-") -> Call:
     """Raises ServerError: there is no such model."""
+    request.rename(given_id)
     target = find_target(request.core, model, request.settings.openai.lora_separator)
-    request_id = _id(given_id or header_text(request.headers, "x-request-id"))
+    request.limits = partial(limit_headers, request.core, target.model)
+    request_id = request.request_id
     return Call(request, target, f"{prefix}{separator}{request_id}", request_id, int(time.time()))
 
 
@@ -99,8 +104,3 @@ def queue_priority(priority: int | None) -> int:
     if priority is not None and priority < 0:
         raise FieldError(f"'priority': expected 0 for the default, or a level from 1 on, got {priority}", "priority")
     return priority or 0
-
-
-def _id(given: str | None) -> str:
-    """The client's own, if it is one that a header can carry."""
-    return given if given is not None and _USUAL_ID.fullmatch(given) else secrets.token_hex(16)

@@ -27,8 +27,6 @@ from protocol.errors import (
 from protocol.http.errors import error_reply, status_of
 from protocol.http.reply import Reply
 
-RETRY_AFTER_SECONDS = 1
-
 
 class FieldError(InvalidArgument):
     """A field of the body is wrong or cannot be honoured; `param` is its path, and `code` a word for programs."""
@@ -70,13 +68,9 @@ _WORDS: Mapping[type[ServerError], tuple[str, str | None]] = {
 def openai_error_reply(error: ServerError) -> Reply:
     """The error reply. The error loses its traceback (`protocol.errors.told`)."""
     reply = error_reply(error)
-    status = openai_status(error)
-    headers = reply.headers
-    if status in (429, 503):
-        headers = (*headers, (b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
     described = error_object(error)
     detail = error.details if isinstance(error, SchemaError) else described["message"]
-    return Reply(status, headers, msgspec.json.encode({"error": described, "detail": detail}))
+    return Reply(openai_status(error), reply.headers, msgspec.json.encode({"error": described, "detail": detail}))
 
 
 def openai_status(error: ServerError) -> int:

@@ -19,6 +19,7 @@ from protocol.core import (
     ModelMetadata,
     ModelRepository,
     ModelStatistics,
+    QueueRoom,
     ReplyChannel,
     ServerMetadata,
     StatisticDuration,
@@ -225,6 +226,9 @@ class FakeCore:
 
     def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
         raise NotImplementedError  # of the HTTP edge alone
+
+    def queue_room(self, name: str, version: int = LATEST_VERSION) -> QueueRoom | None:
+        return None
 
     def text_models(self) -> Sequence[TextModel]:
         return ()

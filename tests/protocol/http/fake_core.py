@@ -15,6 +15,7 @@ from protocol.core import (
     ModelMetadata,
     ModelRepository,
     ModelStatistics,
+    QueueRoom,
     ReplyChannel,
     Respond,
     ServerMetadata,
@@ -137,6 +138,9 @@ class FakeCore:
                 return text
         self._check(name, version)
         raise Unsupported(f"model '{name}' has no text")
+
+    def queue_room(self, name: str, version: int = LATEST_VERSION) -> QueueRoom | None:
+        return None
 
     def text_models(self) -> Sequence[TextModel]:
         return self.texts

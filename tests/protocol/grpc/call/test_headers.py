@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from grpclib.const import Status
 
-from protocol.errors import InvalidArgument
-from protocol.grpc.call.headers import decode_timeout_seconds, refusal, trailers
+from protocol.errors import InvalidArgument, Overloaded, Restricted, ServerError, Unavailable
+from protocol.grpc.call.headers import RETRY_PUSHBACK, decode_timeout_seconds, error_trailers, refusal, trailers
 
 TIMEOUTS = [
     (b"1H", 3600.0),
@@ -52,3 +52,16 @@ def test_trailers_carry_status_and_text() -> None:
 def test_what_is_no_call_gets_an_http_status(fields: dict[bytes, bytes], status: bytes | None) -> None:
     response = refusal(fields)
     assert (response and response[0]) == (None if status is None else (b":status", status))
+
+
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [
+        (Overloaded("full"), True),
+        (Unavailable("not yet"), True),
+        (Restricted("no"), False),
+        (InvalidArgument("x"), False),
+    ],
+)
+def test_what_may_pass_says_when_to_try_again(error: ServerError, may_pass: bool) -> None:
+    assert (RETRY_PUSHBACK in error_trailers(error, "m")) == may_pass

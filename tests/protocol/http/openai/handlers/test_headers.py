@@ -1,0 +1,118 @@
+"""Headers of all answers of the OpenAI interface: the request's id, and the limits of the model's queue."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from protocol.access.control import AccessControl
+from protocol.access.restricted import HTTP_API, RestrictedApis
+from protocol.core import QueueRoom
+from protocol.errors import Overloaded
+from protocol.http.app import HttpApp
+from protocol.http.settings import HttpSettings
+from protocol.messages import LATEST_VERSION
+from tests.protocol.http.asgi import Answer, call
+from tests.protocol.http.fake_services import make_services
+from tests.protocol.http.openai.handlers.scripted_core import ScriptedCore
+
+CHAT = "/v1/chat/completions"
+
+
+def body(**members: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], **members}).encode()
+
+
+async def send(
+    method: str, path: str, content: bytes = b"", *, core: ScriptedCore | None = None, request_id: str = "", **more: Any
+) -> Answer:
+    settings = HttpSettings(max_input_size=200)
+    headers = {"x-request-id": request_id} if request_id else {}
+    return await call(HttpApp(make_services(core or ScriptedCore(), **more), settings), method, path, content, headers)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status"),
+    [
+        ("POST", CHAT, body(), 200),
+        ("POST", CHAT, body(stream=True), 200),
+        ("GET", "/v1/models", b"", 200),
+        ("GET", "/health/ready", b"", 200),
+        ("POST", CHAT, b"{", 400),
+        ("POST", CHAT, body(model="unknown"), 404),
+        ("POST", CHAT, body(user="x" * 300), 413),
+        ("GET", "/v1/nothing", b"", 404),
+        ("DELETE", "/v1/models", b"", 405),
+        ("POST", "/tokenize", b"{", 400),
+    ],
+)
+async def test_every_answer_has_the_id_of_its_request(method: str, path: str, content: bytes, status: int) -> None:
+    for given in ("mine", ""):
+        answer = await send(method, path, content, request_id=given)
+        assert answer.status == status
+        found = answer.headers["x-request-id"]
+        assert found == given if given else len(found) == 32
+
+
+async def test_a_refused_call_has_one_too() -> None:
+    access = AccessControl(RestrictedApis.parse(["inference:key=secret"], HTTP_API))
+    answer = await send("POST", CHAT, body(), request_id="mine", access=access)
+    assert (answer.status, answer.headers["x-request-id"]) == (403, "mine")
+
+
+@pytest.mark.parametrize("given", ["a b", "é", "x" * 129])
+async def test_an_id_that_no_header_can_carry_is_not_repeated(given: str) -> None:
+    answer = await send("GET", "/v1/models", request_id=given)
+    assert len(answer.headers["x-request-id"]) == 32
+
+
+async def test_an_error_has_the_id_that_the_body_gives() -> None:
+    answer = await send("POST", CHAT, body(model="unknown", request_id="in-body"), request_id="in-header")
+    assert answer.headers["x-request-id"] == "in-body"
+
+
+async def test_other_routes_have_none() -> None:
+    for path in ("/v2", "/v2/nothing", "/nothing"):
+        assert "x-request-id" not in (await send("GET", path, request_id="mine")).headers
+
+
+@dataclass
+class Bounded(ScriptedCore):
+    room: QueueRoom | None = None
+
+    def queue_room(self, name: str, version: int = LATEST_VERSION) -> QueueRoom | None:
+        assert name == "m"
+        return self.room
+
+
+def limits(answer: Answer) -> dict[str, str]:
+    prefix = "x-ratelimit-"
+    return {name.removeprefix(prefix): text for name, text in answer.headers.items() if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_limits_are_those_of_the_models_queue(stream: bool) -> None:
+    content = body(stream=stream)
+    assert limits(await send("POST", CHAT, content, core=Bounded(room=None))) == {}
+    requests = Bounded(room=QueueRoom(requests=8, waiting_requests=3))
+    assert limits(await send("POST", CHAT, content, core=requests)) == {
+        "limit-requests": "8",
+        "remaining-requests": "5",
+    }
+    both = Bounded(room=QueueRoom(8, 9, 100, 40))
+    assert limits(await send("POST", CHAT, content, core=both)) == {
+        "limit-requests": "8",
+        "remaining-requests": "0",
+        "limit-tokens": "100",
+        "remaining-tokens": "60",
+    }
+
+
+async def test_a_full_queue_says_so() -> None:
+    core = Bounded(room=QueueRoom(8, 8), script=(Overloaded("8 requests wait"),))
+    answer = await send("POST", CHAT, body(), core=core)
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert limits(answer) == {"limit-requests": "8", "remaining-requests": "0"}
