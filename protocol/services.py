@@ -21,8 +21,9 @@ from protocol.shared_memory.table import SharedMemoryTable
 @dataclass(frozen=True, slots=True)
 class EdgeServices:
     """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures of a model
-    by name, for load balancers; `gen_ai` is there if calls of generative models are to be observed; `addresses` are
-    those bound so far, by "grpc", "http" and "metrics"; `responses` are those that the OpenAI interface keeps."""
+    by name, for load balancers, and `render_metrics` the page of metrics; `gen_ai` is there if calls of generative
+    models are to be observed; `addresses` are those bound so far, by "grpc", "http", "openai" and "metrics";
+    `responses` are those that the OpenAI interface keeps."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -33,6 +34,7 @@ class EdgeServices:
     log: LogControl
     trace: TraceControl
     load_report: Callable[[str], Mapping[str, float]] | None = None
+    render_metrics: Callable[[], bytes] | None = None
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)

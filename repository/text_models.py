@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,24 @@ _ADAPTERS_FILE = "multi_lora.json"
 _ENGINE_FILE = "model.json"
 
 
+@dataclass(frozen=True, slots=True)
+class TextDefaults:
+    """What holds for models that say nothing themselves.
+
+    Attributes:
+        tokenizer: the folder for models without a tokenizer.
+        chat_template: the path of a file or a template, in place of the tokenizer's own; empty for none.
+        tool_call_parser: empty for none.
+    """
+
+    tokenizer: Path | None = None
+    chat_template: str = ""
+    tool_call_parser: str = ""
+
+
+NO_TEXT_DEFAULTS = TextDefaults()
+
+
 def text_tensors(config: ModelConfig) -> TensorNames | None:
     """The names of a text model's tensors; None for a model without text.
 
@@ -63,7 +82,9 @@ def text_tensors(config: ModelConfig) -> TensorNames | None:
     )
 
 
-def read_text_model(directory: ModelDirectory, config: ModelConfig, version: int) -> TextModel | None:
+def read_text_model(
+    directory: ModelDirectory, config: ModelConfig, version: int, defaults: TextDefaults = NO_TEXT_DEFAULTS
+) -> TextModel | None:
     """What an edge has to know of one version. Blocks: a large vocabulary takes a second.
 
     Raises:
@@ -73,7 +94,8 @@ def read_text_model(directory: ModelDirectory, config: ModelConfig, version: int
     names = text_tensors(config)
     if names is None:
         return None
-    tool_parser, reasoning_parser = config.parameter("tool_call_parser"), config.parameter("reasoning_parser")
+    tool_parser = config.parameter("tool_call_parser") or defaults.tool_call_parser
+    reasoning_parser = config.parameter("reasoning_parser")
     try:
         output_parser(tool_parser, reasoning_parser)
     except InvalidArgument as error:
@@ -81,12 +103,12 @@ def read_text_model(directory: ModelDirectory, config: ModelConfig, version: int
     folder = directory.path if directory.is_flat else directory.path / str(version)
     try:
         files = _files(
-            _tokenizer_folder(directory.path, folder, config),
-            _template(directory.path, config.parameter("chat_template")),
+            _tokenizer_folder(directory.path, folder, config) or defaults.tokenizer,
+            _template(directory.path, config.parameter("chat_template") or defaults.chat_template),
         )
     except ServerError as error:
         text = f"model '{config.name}': {error.message}"
-        if any(config.parameter(key) for key in _ASKING):
+        if any(config.parameter(key) for key in _ASKING) or defaults.tokenizer or defaults.chat_template:
             raise type(error)(text) from None
         # Whatever runs the model may read files that are for it alone, as it did before there was this interface.
         logger.warning("%s; its tokenizer and chat template are not used by the OpenAI interface", text)

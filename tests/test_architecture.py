@@ -93,7 +93,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "openai": "errors exchange handlers reply request_id",
         "anthropic": "errors exchange openai reply",
         "openapi": "anthropic codec exchange openai reply",
-        "routes": "anthropic errors exchange handlers openai openapi request_id",
+        "routes": "anthropic errors exchange handlers openai openapi request_id settings",
         "app": "body codec errors exchange handlers reply request_id routes settings",
         "direct_infer": "app codec errors exchange handlers head reply",
         "http2": "body date direct_infer errors exchange head reply settings",
@@ -101,7 +101,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "connection": "date direct_infer exchange http1 http2 settings",
         "connections": "connection date direct_infer errors exchange http1 http2 settings",
         "metrics": "connections errors exchange reply settings",
-        "server": "app connections direct_infer settings",
+        "server": "app connections direct_infer routes settings",
     },
     "protocol.grpc": {
         "settings": "",

@@ -18,7 +18,8 @@ from trioton.debug_delays import debug_delays
 from trioton.demo_flags import DemoSettings
 from trioton.flags import Flag, UsageError, read_arguments, read_environment, read_words, rows
 from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
-from trioton.settings import GROUPS, RUN, Settings
+from trioton.openai_flags import OPENAI
+from trioton.settings import FRONTEND, GROUPS, RUN, Settings
 from trioton.store_flags import repository_place
 from trioton.tools.layout_checks import place_findings
 
@@ -151,6 +152,21 @@ def _run_table() -> Sequence[Flag]:
     return run_table()
 
 
+def _frontend(words: Sequence[str]) -> int:
+    from trioton.openai_frontend import frontend_settings
+
+    settings, ignored = frontend_settings(words, os.environ)
+    for text in ignored:
+        print(text, file=sys.stderr)
+    return _serve_process(replace(settings, log_escape=_escapes_log(os.environ)))
+
+
+def _frontend_table() -> Sequence[Flag]:
+    from trioton.openai_frontend import frontend_table
+
+    return frontend_table()
+
+
 def _demo(words: Sequence[str]) -> int:
     settings = DemoSettings(**read_arguments(rows(DemoSettings), words))
     from trioton.demo import run_demo
@@ -238,6 +254,17 @@ Serves one model on this machine, with the flags of a server.""",
         _run_table,
         _run,
         shown=(GROUPS[RUN],),
+    ),
+    "openai-frontend": Command(
+        """\
+usage: trioton openai-frontend --model-repository <path> [flags]
+
+Serves by the flags of Triton's OpenAI frontend, on its port: OpenAI's routes
+alone, or with --enable-kserve-frontends the inference protocol, too. Takes the
+flags of trioton serve as well.""",
+        _frontend_table,
+        _frontend,
+        shown=(GROUPS[FRONTEND], GROUPS[OPENAI]),
     ),
     "demo": Command(
         """\

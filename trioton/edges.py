@@ -1,4 +1,4 @@
-"""Composes the gRPC, HTTP and metrics services from the settings.
+"""Composes the gRPC, HTTP, OpenAI and metrics services from the settings.
 
 Part of the composition root: here a setting becomes a part of an edge. `trioton.server` opens and closes what this
 module makes.
@@ -17,7 +17,7 @@ import trio
 from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.access.keys_file import KeysFile
-from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, Dialect, RestrictedApis, Restriction
+from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, OPENAI_API, Dialect, RestrictedApis, Restriction
 from protocol.core import InferenceCore
 from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
@@ -27,6 +27,7 @@ from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.server import serve_http
+from protocol.http.settings import Interface
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.tls import TlsFiles, server_context
@@ -39,7 +40,7 @@ from trioton.settings import Address, Settings
 
 
 class Edge(Protocol):
-    """One of the three services: starts with its bound address, ends by itself when it was told to stop."""
+    """One of the services: starts with its bound address, ends by itself when it was told to stop."""
 
     def __call__(self, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> Awaitable[None]: ...
 
@@ -75,6 +76,7 @@ def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
     wanted: dict[str, tuple[TlsFiles | None, Sequence[str]]] = {
         "grpc": (settings.grpc_tls(), (GRPC_ALPN_PROTOCOL,)),
         "http": (settings.http_tls(), ALPN_PROTOCOLS),
+        "openai": (settings.http_tls(), ALPN_PROTOCOLS),
         "metrics": (settings.http_tls() if settings.metrics_use_ssl else None, ALPN_PROTOCOLS),
     }
     return {
@@ -87,7 +89,7 @@ def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
 def edges(settings: Settings, shared: Shared, tls: Mapping[str, ssl.SSLContext]) -> dict[str, Edge]:
     """The services that are switched on, by the word in their flags and in the order in which they open. `tls` is that
     of `tls_contexts`."""
-    makers = {"grpc": _grpc, "http": _http, "metrics": _metrics}
+    makers = {"grpc": _grpc, "http": _http, "openai": _openai, "metrics": _metrics}
     return {
         word: makers[word](settings, shared, address, tls.get(word)) for word, address in settings.services().items()
     }
@@ -103,7 +105,22 @@ def _grpc(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCont
 
 def _http(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
     services = _services(shared, settings.http_restricted_api, HTTP_API, settings.http_header_forward_pattern)
-    edge = replace(settings.http_edge(), tls=tls, openai=settings.openai())
+    edge = replace(settings.http_edge(), tls=tls, openai=settings.openai(), interface=settings.http_interface())
+    return partial(serve_http, services, edge, leaving=shared.leaving)
+
+
+def _openai(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
+    services = _services(shared, settings.openai_restricted_api, OPENAI_API, None)
+    host, port = address
+    edge = replace(
+        settings.http_edge(),
+        host=host,
+        port=port,
+        tls=tls,
+        openai=settings.openai(),
+        interface=Interface.OPENAI,
+        has_fast_path=False,
+    )
     return partial(serve_http, services, edge, leaving=shared.leaving)
 
 
@@ -135,6 +152,7 @@ def _services(
         log=shared.log,
         trace=shared.trace,
         load_report=shared.load_report,
+        render_metrics=shared.render_metrics,
         addresses=shared.addresses,
         failures=shared.failures,
         failure_log=shared.failure_log,

@@ -18,6 +18,7 @@ usage: trioton <command> [flags]; trioton [flags] is trioton serve [flags]
 
   serve REPOSITORY …         serve the models of a repository
   run MODEL_DIR              serve one model; with --reload again as it changes
+  openai-frontend            serve by the flags of Triton's OpenAI frontend
   demo                       build real models and ask them
   doctor REPOSITORY …        say what is wrong with models, and how to mend it
   config MODEL_DIR           print a model's configuration, completed
@@ -34,8 +35,7 @@ What serve needs first:
 EXAMPLES = """\
 Examples:
   trioton serve models/
-  trioton repo add models/ resnet.onnx --name resnet
-  curl localhost:8000/v2/models/resnet"""
+  trioton repo add models/ resnet.onnx --name resnet"""
 
 USAGE_OF_FLAGS = f"""\
 A flag is given as --name=value or --name value. Each can also come from the

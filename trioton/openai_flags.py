@@ -1,16 +1,50 @@
-"""Flags of the OpenAI interface, which the HTTP edge serves. Part of `trioton.settings`."""
+# ruff: noqa: RUF009 (the defaults are fields, made by functions)
+"""Flags of the OpenAI interface: its port, its own restrictions, and what models without their own have.
+
+Part of `trioton.settings`. Triton's OpenAI frontend is a program with flags of its own: `trioton.openai_frontend`.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
-from protocol.http.settings import OpenAISettings
-from trioton.edge_flags import EdgeFlags
-from trioton.flags import STRING, flag
+from protocol.access.restricted import OPENAI_API, Restriction
+from protocol.http.settings import Interface, OpenAISettings
+from protocol.text.output_parser import TOOL_PARSERS
+from repository.text_files import TOKENIZER
+from repository.text_models import TextDefaults
+from trioton.edge_flags import EdgeFlags, check_restrictions
+from trioton.flags import BOOLEAN, INTEGER, PATH, STRING, UsageError, boolean, choice, flag, port
 
 OPENAI = "OpenAI"
 
 _edge = EdgeFlags(OPENAI)
+
+
+def tokenizer_folder(text: str) -> Path | None:
+    """Raises ValueError: there is no tokenizer. Names of a hub are not fetched."""
+    if not text:
+        return None
+    folder = Path(text)
+    if not os.path.isfile(folder / TOKENIZER):
+        raise ValueError(f"expected a folder with {TOKENIZER}; names on a hub are not fetched, so download it first")
+    return folder.absolute()
+
+
+def chat_template(text: str) -> str:
+    """The absolute path of a file, or a template. Raises ValueError."""
+    if not text or "{" in text or "\n" in text:
+        return text
+    if not os.path.isfile(text):
+        raise ValueError("expected a file with a chat template, or the template itself")
+    return os.path.abspath(text)
+
+
+def tool_parser(text: str) -> str:
+    """The name of a parser for calls of tools, or nothing. Raises ValueError."""
+    return choice(*TOOL_PARSERS)(text) if text else ""
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have two such parts
@@ -42,6 +76,67 @@ class OpenAIFlags:
         minimum=0,
     )
     openai_store_secs: int = _edge.count(86_400, "How many seconds they are kept at most.")
+
+    openai_port: int | None = flag(
+        None,
+        port,
+        group=OPENAI,
+        metavar=INTEGER,
+        help="A port for the OpenAI routes alone, with /metrics, as Triton's frontend has it (9000 there). Without it "
+        "they are on the HTTP port only.",
+    )
+    openai_address: str = flag(
+        "", str, group=OPENAI, metavar=STRING, help="The address to listen on; where absent, that of HTTP."
+    )
+    openai_on_http_port: bool = flag(
+        True, boolean, group=OPENAI, metavar=BOOLEAN, help="Serve the OpenAI routes on the HTTP port, too."
+    )
+    openai_restricted_api: tuple[Restriction, ...] = _edge.restrictions(
+        OPENAI_API,
+        metavar="<api>[,<api>]:<header>=<value>",
+        help="Calls on the OpenAI port that need a header with this value: inference, model-repository, metrics, "
+        "health. Needs --openai-on-http-port=false, where they would be open.",
+    )
+    openai_tokenizer: Path | None = flag(
+        None,
+        tokenizer_folder,
+        group=OPENAI,
+        metavar=PATH,
+        help=f"The folder of the {TOKENIZER} of models that have none of their own.",
+    )
+    openai_chat_template: str = flag(
+        "",
+        chat_template,
+        group=OPENAI,
+        metavar=PATH,
+        help="A file, or the template of models whose configuration names none, in place of their tokenizer's.",
+    )
+    openai_tool_call_parser: str = flag(
+        "",
+        tool_parser,
+        group=OPENAI,
+        metavar="<parser>",
+        help=f"How models write calls of tools whose configuration does not say: {', '.join(TOOL_PARSERS)}.",
+    )
+
+    def check_openai(self) -> None:
+        """Raises UsageError for what cannot be served, or would be open where it is restricted."""
+        check_restrictions("--openai-restricted-api", self.openai_restricted_api, OPENAI_API)
+        if self.openai_restricted_api and self.openai_port is None:
+            raise UsageError("--openai-restricted-api needs --openai-port, whose calls it restricts")
+        if self.openai_restricted_api and self.openai_on_http_port:
+            raise UsageError(
+                "--openai-restricted-api restricts calls on --openai-port, which would be open on the HTTP port: set "
+                "--openai-on-http-port=false"
+            )
+
+    def http_interface(self) -> Interface:
+        """What the HTTP port serves."""
+        return Interface.ALL if self.openai_on_http_port else Interface.INFERENCE
+
+    def text_defaults(self) -> TextDefaults:
+        """For models that say nothing themselves."""
+        return TextDefaults(self.openai_tokenizer, self.openai_chat_template, self.openai_tool_call_parser)
 
     def openai(self) -> OpenAISettings:
         return OpenAISettings(

@@ -11,7 +11,7 @@
 
 The server is the composition root that starts the actors and the edges, and stops them in order:
 
-    Settings → [Server] → ServerCore (the models), then gRPC, HTTP and metrics in front of it
+    Settings → [Server] → ServerCore (the models), then gRPC, HTTP, OpenAI's port and metrics in front of it
 """
 
 from __future__ import annotations
@@ -110,7 +110,12 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 # Triton's words for the services, as its log has them.
-SERVICE_NAMES = {"grpc": "GRPCInferenceService", "http": "HTTPService", "metrics": "Metrics Service"}
+SERVICE_NAMES = {
+    "grpc": "GRPCInferenceService",
+    "http": "HTTPService",
+    "openai": "OpenAI frontend",
+    "metrics": "Metrics Service",
+}
 
 
 class StartError(Exception):
@@ -126,7 +131,8 @@ class Server:
     Attributes:
         settings: as given.
         started: set when every service listens.
-        addresses: where the services listen, by "grpc", "http" and "metrics"; complete when the server has started.
+        addresses: where the services listen, by "grpc", "http", "openai" and "metrics"; complete when the server has
+            started.
 
     Args:
         settings: all that can be configured.
@@ -455,6 +461,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         latency_histograms=settings.shows_metrics("histogram_latencies"),
         summary_quantiles=settings.summary_quantiles(),
         rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,
+        text_defaults=settings.text_defaults(),
     )
 
 

@@ -33,11 +33,13 @@ Address: TypeAlias = tuple[str, int]
 ANY_ADDRESSES = frozenset({"0.0.0.0", "::", ""})
 
 RUN = "Run"
+FRONTEND = "As Triton's OpenAI frontend"
 TOOLS = "Command"
 # The headings of the help text in its order, with the words that ask for one alone.
 GROUPS = {
     TOOLS: "command",
     RUN: "run",
+    FRONTEND: "frontend",
     SERVER: "server",
     STORES: "stores",
     LOADING: "loading",
@@ -102,6 +104,7 @@ class Settings(
         _refuse_shared_ports(self.services())
         self.check_grpc()
         self.check_http()
+        self.check_openai()
         self.check_compatibility()
         if self.metrics_use_ssl and not self.http_use_ssl:
             raise UsageError("--metrics-use-ssl needs --http-use-ssl=true, whose certificates it serves with")
@@ -119,6 +122,7 @@ class Settings(
         wanted = {
             "grpc": (self.allow_grpc, self.grpc_address, self.grpc_port),
             "http": (self.allow_http, self.http_address, self.http_port),
+            "openai": (self.openai_port is not None, self.openai_address or self.http_address, self.openai_port or 0),
             "metrics": (self.allow_metrics, self.metrics_address or self.http_address, self.metrics_port),
         }
         return {word: (address, port) for word, (allowed, address, port) in wanted.items() if allowed}

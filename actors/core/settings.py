@@ -25,6 +25,7 @@ from repository.agents.registry import AgentRegistry
 from repository.instance_groups import MINIMUM_COMPUTE_CAPABILITY
 from repository.layout import Repository
 from repository.repositories import Repositories
+from repository.text_models import NO_TEXT_DEFAULTS, TextDefaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class CoreSettings:
     scheduler_hold: SchedulerHold = NO_HOLD
     latency_histograms: bool = True
     summary_quantiles: tuple[float, ...] = ()
+    # Of models that say nothing of their texts themselves.
+    text_defaults: TextDefaults = NO_TEXT_DEFAULTS
     # None where the rate limiter is off.
     rate_limit_resources: tuple[RateLimitResource, ...] | None = None
 
@@ -91,6 +94,7 @@ def model_manager(
         restart_wait_seconds=settings.restart_wait_seconds,
         scheduler_hold=settings.scheduler_hold,
         resources=resources,
+        text_defaults=settings.text_defaults,
     )
     return ModelManager(
         Repositories(settings.repositories, is_namespaced=settings.is_namespaced, open_place=settings.open_repository),

@@ -49,7 +49,7 @@ from repository.layout import ModelDirectory, select_versions, version_directori
 from repository.loader import read_config
 from repository.model_config import ModelConfig
 from repository.shape_rules import read_shape_rules
-from repository.text_models import read_text_model, text_tensors
+from repository.text_models import NO_TEXT_DEFAULTS, TextDefaults, read_text_model, text_tensors
 from repository.traffic_split import is_split
 from repository.unsupported import refuse_unbuilt
 from repository.validation import InstancePlacement, normalise, resolve_instances, validate, validate_backend
@@ -82,6 +82,7 @@ class ModelLoader:
     restart_wait_seconds: float = 0.0
     scheduler_hold: SchedulerHold = NO_HOLD
     resources: ServerResources | None = None
+    text_defaults: TextDefaults = NO_TEXT_DEFAULTS
 
     @property
     def gpus(self) -> UsableGpus:
@@ -144,7 +145,7 @@ class ModelLoader:
         labels = await in_thread(read_labels, directory, config)
         warmup = await in_thread(warmup_samples, config, directory.path)
         states = await in_thread(read_initial_states, directory.path, config)
-        texts = await _text_models(directory, config, versions)
+        texts = await _text_models(directory, config, versions, self.text_defaults)
         generation: bytes | None = None
         if self.cache is not None and config.response_cache is not None and config.response_cache.enable:
             generation = await in_thread(self.cache.generation, directory, config)
@@ -170,7 +171,7 @@ class ModelLoader:
         available = await trio.to_thread.run_sync(version_directories, directory)
         versions = select_versions(config.version_policy, available, model=directory.name)
         labels = await trio.to_thread.run_sync(read_labels, directory, config)
-        texts = await _text_models(directory, config, versions)
+        texts = await _text_models(directory, config, versions, self.text_defaults)
         return tuple(
             self._ensemble(Composition(config, find, labels), version, texts.get(version)) for version in versions
         )
@@ -289,12 +290,15 @@ class ModelLoader:
 
 
 async def _text_models(
-    directory: ModelDirectory, config: ModelConfig, versions: Sequence[int]
+    directory: ModelDirectory, config: ModelConfig, versions: Sequence[int], defaults: TextDefaults
 ) -> Mapping[int, TextModel]:
     """By version; none for a model without text, which pays nothing."""
     if text_tensors(config) is None:
         return {}
-    read = {version: await trio.to_thread.run_sync(read_text_model, directory, config, version) for version in versions}
+    read = {
+        version: await trio.to_thread.run_sync(read_text_model, directory, config, version, defaults)
+        for version in versions
+    }
     return {version: text for version, text in read.items() if text is not None}
 
 

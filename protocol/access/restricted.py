@@ -1,6 +1,7 @@
 """Restricted APIs, as Triton has them: calls of a category need a header with a given value.
 
-The flags `--http-restricted-api` and `--grpc-restricted-protocol` are parsed here, one `Restriction` for each value;
+The flags `--http-restricted-api`, `--grpc-restricted-protocol` and `--openai-restricted-api` are parsed here, one
+`Restriction` for each value;
 `RestrictedApis` joins them and is asked before each call. Source: Triton, "Limit Endpoint Access".
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,12 +22,19 @@ HeaderLookup: TypeAlias = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between the two edges: terms, and the prefix of header names."""
+    """What differs between the edges: terms, the prefix of header names, and which categories each word stands for."""
 
     option: str
     noun: str
     title: str
     header_prefix: str = ""
+    ending: str = ""
+    words: Mapping[str, tuple[Category, ...]] = field(default_factory=lambda: {each: (each,) for each in RESTRICTABLE})
+    unknown: str = "unknown restricted"
+
+    def word_of(self, category: Category) -> str:
+        """The word that stands for a category."""
+        return next(word for word, categories in self.words.items() if category in categories)
 
 
 HTTP_API = Dialect(option="http-restricted-api", noun="api", title="API")
@@ -35,6 +43,20 @@ GRPC_PROTOCOL = Dialect(
     noun="protocol",
     title="protocol",
     header_prefix="triton-grpc-protocol-",
+)
+# Triton's OpenAI frontend: the list of models is of the repository, and metrics may be restricted.
+OPENAI_API = Dialect(
+    option="openai-restricted-api",
+    noun="api",
+    title="API",
+    ending=" with valid value",
+    words={
+        "inference": (Category.INFERENCE,),
+        "model-repository": (Category.MODEL_REPOSITORY, Category.METADATA),
+        "metrics": (Category.METRICS,),
+        "health": (Category.HEALTH,),
+    },
+    unknown="Unknown",
 )
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2: token
@@ -65,7 +87,7 @@ class Restriction:
             raise ValueError(f"'{header}' is not a header's name: letters, digits and any of !#$%&'*+-.^_`|~")
         if not _VALUE.fullmatch(value):
             raise ValueError(f"the value of header '{header}' must be printable ASCII without spaces at its ends")
-        categories = tuple(_category(name, dialect) for name in names.split(","))
+        categories = tuple(each for name in names.split(",") for each in _categories(name, dialect))
         restriction = cls(categories, dialect.header_prefix + header, value)
         RestrictedApis((restriction,), dialect)  # a category that is named twice in one value
         return restriction
@@ -87,7 +109,8 @@ class RestrictedApis:
             for category in restriction.categories:
                 if category in self._by_category:
                     raise ValueError(
-                        f"restricted {dialect.noun} '{category}' can not be specified in multiple config groups"
+                        f"restricted {dialect.noun} '{dialect.word_of(category)}' can not be specified in multiple "
+                        f"config groups"
                     )
                 self._by_category[category] = restriction
 
@@ -112,10 +135,15 @@ class RestrictedApis:
         given = headers(restriction.header.lower())
         # `surrogatepass` gives every text a form of its own, so nothing but the value equals it.
         if given is None or not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), restriction.value.encode()):
-            raise Restricted(f"This {self._dialect.title} is restricted, expecting header '{restriction.header}'")
+            raise Restricted(
+                f"This {self._dialect.title} is restricted, expecting header '{restriction.header}'"
+                f"{self._dialect.ending}"
+            )
 
 
-def _category(name: str, dialect: Dialect) -> Category:
-    if name not in RESTRICTABLE:
-        raise ValueError(f"unknown restricted {dialect.noun} '{name}', expected one of {', '.join(RESTRICTABLE)}")
-    return Category(name)
+def _categories(name: str, dialect: Dialect) -> tuple[Category, ...]:
+    found = dialect.words.get(name)
+    if found is None:
+        noun = dialect.title if dialect.unknown[0].isupper() else dialect.noun
+        raise ValueError(f"{dialect.unknown} {noun} '{name}', expected one of {', '.join(dialect.words)}")
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from protocol.access.categories import Category
@@ -36,6 +37,7 @@ from protocol.http.openai.responses import handlers as responses
 from protocol.http.openai.responses import kept as kept_responses
 from protocol.http.openapi import handlers as openapi_handlers
 from protocol.http.request_id import REQUEST_ID
+from protocol.http.settings import Interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,6 @@ def _routes() -> Iterator[Route]:
     yield from _settings()
     yield from _shared_memory()
     yield from _documentation()
-    yield from _openai()
 
 
 def _inference(model: str) -> Iterator[Route]:
@@ -142,13 +143,14 @@ def _shared_memory() -> Iterator[Route]:
 def _documentation() -> Iterator[Route]:
     category = Category.METADATA
     yield Route("GET", "/v2/docs", category, openapi_handlers.page, "The API as a page")
-    document = openapi_handlers.document_of(lambda: ROUTES)
+    document = openapi_handlers.document_of(lambda request: routes_of(request.settings.interface))
     yield Route("GET", "/v2/docs/openapi.json", category, document, "The API as an OpenAPI document")
     yield Route("GET", "/v2/docs/{asset_name}", category, openapi_handlers.asset, "Files of the page")
 
 
 # Under these the errors are so, and have the request's id so, also where there is no route; the first that fits counts.
-_FORMS: tuple[tuple[bytes, ErrorForm, bytes], ...] = (
+Forms: TypeAlias = tuple[tuple[bytes, ErrorForm, bytes], ...]
+_FORMS: Forms = (
     (b"/v1/messages/", anthropic_error_reply, ANTHROPIC_REQUEST_ID),
     (b"/v1/", openai_error_reply, REQUEST_ID),
 )
@@ -222,7 +224,35 @@ def _anthropic() -> Iterator[Route]:
         )
 
 
-ROUTES: tuple[Route, ...] = tuple(_routes())
+def _openai_port() -> Iterator[Route]:
+    """What Triton's OpenAI frontend has on its port beside these."""
+    yield Route(
+        "GET",
+        "/metrics",
+        Category.METRICS,
+        openai_health.metrics,
+        "Metrics of the server",
+        error_form=openai_error_reply,
+        request_id_header=REQUEST_ID,
+    )
+
+
+ROUTES: tuple[Route, ...] = (*_routes(), *_openai())
+_BY_INTERFACE: Mapping[Interface, tuple[Route, ...]] = {
+    Interface.ALL: ROUTES,
+    Interface.INFERENCE: tuple(_routes()),
+    Interface.OPENAI: (*_openai(), *_openai_port()),
+}
+_FORMS_BY_INTERFACE: Mapping[Interface, Forms] = {
+    Interface.ALL: _FORMS,
+    Interface.INFERENCE: (),
+    Interface.OPENAI: (*_FORMS, (b"", openai_error_reply, REQUEST_ID)),
+}
+
+
+def routes_of(interface: Interface) -> tuple[Route, ...]:
+    """The routes of a listener."""
+    return _BY_INTERFACE[interface]
 
 
 # Paths of requests that are remembered, and the length of one: clients ask for few, and for none that is long.
@@ -272,7 +302,9 @@ class _Node:
 class RouteTable:
     """Raises ValueError where two routes of one path differ in their category."""
 
-    def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
+    def __init__(self, routes: tuple[Route, ...] = ROUTES, forms: Forms = _FORMS) -> None:
+        """`forms` are those of errors at paths without a route."""
+        self._forms = forms
         by_path: dict[str, dict[str, Route]] = {}
         for route in routes:
             by_path.setdefault(route.path, {})[route.method] = route
@@ -286,6 +318,10 @@ class RouteTable:
             first = next(iter(methods.values()))
             node.endpoint = Endpoint(category, methods, first.error_form, first.key_header, first.request_id_header)
         self._found: dict[bytes, tuple[Endpoint, Mapping[str, str]]] = {}
+
+    @classmethod
+    def of(cls, interface: Interface) -> RouteTable:
+        return cls(routes_of(interface), _FORMS_BY_INTERFACE[interface])
 
     def find(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         """The endpoint at a path, without its query, and the values of the path's parameters.
@@ -307,7 +343,7 @@ class RouteTable:
         try:
             return self.find(raw_path)[0].error_form
         except NotFound:
-            return next((form for prefix, form, _ in _FORMS if raw_path.startswith(prefix)), error_reply)
+            return next((form for prefix, form, _ in self._forms if raw_path.startswith(prefix)), error_reply)
 
     def request_id_header(self, raw_path: bytes) -> bytes:
         """The header of every reply at a path that has the request's id, whether there is an endpoint or not; empty for
@@ -315,7 +351,7 @@ class RouteTable:
         try:
             return self.find(raw_path)[0].request_id_header
         except NotFound:
-            return next((header for prefix, _, header in _FORMS if raw_path.startswith(prefix)), b"")
+            return next((header for prefix, _, header in self._forms if raw_path.startswith(prefix)), b"")
 
     def _search(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         if not raw_path.startswith(b"/"):

@@ -9,6 +9,7 @@ import trio
 from protocol.http.app import HttpApp
 from protocol.http.connections import serve_app
 from protocol.http.direct_infer import DirectInference
+from protocol.http.routes import RouteTable
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.services import EdgeServices
 
@@ -31,7 +32,7 @@ async def serve_http(
     Raises:
         OSError: the address cannot be listened on.
     """
-    app = HttpApp(services, settings)
+    app = HttpApp(services, settings, RouteTable.of(settings.interface))
     await serve_app(
         app,
         settings.host,

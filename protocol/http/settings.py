@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TypeAlias
 
 MEBIBYTE = 1024 * 1024
@@ -50,6 +51,14 @@ class ConnectionLimits:
     send_timeout: float = 60.0
 
 
+class Interface(Enum):
+    """What a listener serves: the inference protocol (KServe's, with Triton's extensions), OpenAI's, or both."""
+
+    ALL = auto()
+    INFERENCE = auto()
+    OPENAI = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class OpenAISettings:
     """The OpenAI interface.
@@ -90,6 +99,7 @@ class HttpSettings:
         has_fast_path: plain inference is served from callbacks, without a task. False gives each request a task; the
             answers are the same.
         openai: the OpenAI interface, which is a part of it.
+        interface: what is served.
     """
 
     host: str = "0.0.0.0"
@@ -103,6 +113,7 @@ class HttpSettings:
     reuse_port: bool = False
     has_fast_path: bool = True
     openai: OpenAISettings = field(default_factory=OpenAISettings)
+    interface: Interface = Interface.ALL
 
 
 @dataclass(frozen=True, slots=True)

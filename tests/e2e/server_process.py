@@ -25,7 +25,7 @@ SERVICES = {"grpc": "GRPCInferenceService", "http": "HTTPService", "metrics": "M
 class ServerProcess:
     """`trioton serve` with the given flags, on free ports of this machine; killed at the end of the `with` block.
 
-    With `model` in place of `repository` it is `trioton run`.
+    With `model` in place of `repository` it is `trioton run`; `command` stands for all words but `flags`.
     """
 
     def __init__(
@@ -35,14 +35,15 @@ class ServerProcess:
         model: Path | None = None,
         environment: Mapping[str, str] | None = None,
         launcher: Sequence[str] = (),
+        command: Sequence[str] = (),
         module: str = "trioton",
     ) -> None:
         """`environment` is added to that of this process; `launcher` is a command that ends in running another.
         `module` is run as `trioton` is."""
-        command = ["run", str(model)] if model is not None else ["serve", f"--model-repository={repository}"]
+        words = ["run", str(model)] if model is not None else ["serve", f"--model-repository={repository}"]
         anywhere = [f"--{word}-{what}" for word in SERVICES for what in (f"address={LOCAL}", "port=0")]
         self._process = subprocess.Popen(
-            [*launcher, sys.executable, "-m", module, *command, *anywhere, *flags],
+            [*launcher, sys.executable, "-m", module, *(command or (*words, *anywhere)), *flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

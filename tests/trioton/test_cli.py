@@ -131,7 +131,11 @@ def test_flags_of_tritons_that_have_no_effect_are_taken_and_told() -> None:
         ([], "--model-repository is required"),
         (["serve"], "--model-repository is required"),
         (["--model-repsitory=/a"], 'Bad option: "--model-repsitory". Did you mean --model-repository?'),
-        (["sreve"], "Unexpected argument: sreve; the commands are serve, run, demo, doctor, config, repo and version"),
+        (
+            ["sreve"],
+            "Unexpected argument: sreve; the commands are serve, run, openai-frontend, demo, doctor, config, repo and "
+            "version",
+        ),
         (
             ["--model-repository=/a", "--load-model=x"],
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",

@@ -18,6 +18,7 @@ from protocol.errors import (
     InvalidArgument,
     NotFound,
     PayloadTooLarge,
+    Restricted,
     ServerError,
     Unauthenticated,
     Unavailable,
@@ -76,6 +77,8 @@ def openai_error_reply(error: ServerError) -> Reply:
 def openai_status(error: ServerError) -> int:
     if isinstance(error, SchemaError):
         return 422
+    if isinstance(error, Restricted):  # as Triton's frontend
+        return 401
     return 400 if isinstance(error, Unsupported) else status_of(error)
 
 

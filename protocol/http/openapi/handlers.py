@@ -72,14 +72,14 @@ async def asset(request: HttpRequest) -> Reply:
     return await _answer(request, *found)
 
 
-def document_of(routes: Callable[[], Sequence[DescribedRoute]]) -> Handler:
+def document_of(routes: Callable[[HttpRequest], Sequence[DescribedRoute]]) -> Handler:
     """The handler that serves the document of these routes; they are asked for when it runs, being its own as well."""
 
     async def document(request: HttpRequest) -> Reply:
         core = request.core
         make = partial(
             build_document,
-            routes(),
+            routes(request),
             core.server_metadata(),
             list(describe_models(core)),
             asset_names=tuple(ASSETS),

@@ -1,10 +1,11 @@
-"""Handlers of `/health`, `/ping` and `/version`, as vLLM has them, and of `/health/ready`, as Triton's frontend."""
+"""Handlers of `/health`, `/ping` and `/version`, as vLLM has them, and of `/health/ready` and `/metrics`, as Triton's
+frontend."""
 
 from __future__ import annotations
 
-from protocol.errors import InvalidArgument, Unavailable
+from protocol.errors import InvalidArgument, Unavailable, Unsupported
 from protocol.http.exchange import HttpRequest
-from protocol.http.reply import Reply, json_reply
+from protocol.http.reply import METRICS_CONTENT, Reply, json_reply
 
 
 async def health(request: HttpRequest) -> Reply:
@@ -30,3 +31,15 @@ async def ready(request: HttpRequest) -> Reply:
 
 async def version(request: HttpRequest) -> Reply:
     return json_reply({"version": request.core.server_metadata().version})
+
+
+async def metrics(request: HttpRequest) -> Reply:
+    """As on the metrics port.
+
+    Raises:
+        Unsupported: the server shows none.
+    """
+    render = request.services.render_metrics
+    if render is None:
+        raise Unsupported("the server has no metrics")
+    return Reply(headers=METRICS_CONTENT, body=render())

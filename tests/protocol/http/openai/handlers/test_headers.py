@@ -60,7 +60,7 @@ async def test_every_answer_has_the_id_of_its_request(method: str, path: str, co
 async def test_a_refused_call_has_one_too() -> None:
     access = AccessControl(RestrictedApis.parse(["inference:key=secret"], HTTP_API))
     answer = await send("POST", CHAT, body(), request_id="mine", access=access)
-    assert (answer.status, answer.headers["x-request-id"]) == (403, "mine")
+    assert (answer.status, answer.headers["x-request-id"]) == (401, "mine")
 
 
 @pytest.mark.parametrize("given", ["a b", "é", "x" * 129])

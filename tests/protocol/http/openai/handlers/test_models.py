@@ -123,5 +123,5 @@ async def test_restrictions_hold_and_are_told_in_openais_form() -> None:
     access = AccessControl(RestrictedApis.parse(["inference:key=secret"], HTTP_API))
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize"):
         answer = await ask(ScriptedCore(), "POST", path, {"model": "m"}, access=access)
-        assert (answer.status, answer.json["error"]["code"]) == (403, "invalid_auth")
+        assert (answer.status, answer.json["error"]["code"]) == (401, "invalid_auth")
     assert (await ask(ScriptedCore(), "GET", "/v1/models", access=access)).status == 200
