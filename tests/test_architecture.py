@@ -118,7 +118,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "worker": "",
         "sampling": "worker",
         "request": "sampling",
-        "completion": "request",
+        "tensorrt_llm": "request sampling",
+        "tensor_sets": "request tensorrt_llm",
+        "completion": "tensor_sets",
         "answer": "request worker",
         "admission": "worker",
         "settings": "admission",
@@ -131,7 +133,10 @@ ROOMS: dict[str, dict[str, str]] = {
         "worker_link": "settings worker",
         "step_slices": "worker",
         "generations": "admission answer metrics step_slices worker worker_link",
-        "backend": "answer completion generations metrics observed request sampling settings text worker worker_link",
+        "backend": (
+            "answer completion generations metrics observed request sampling settings tensor_sets text worker "
+            "worker_link"
+        ),
         "installed": "backend",
     },
     "backends.python": {

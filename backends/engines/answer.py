@@ -6,11 +6,12 @@ answer is then one response, however many steps there were.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import msgspec
 
-from backends.engines.request import EXTRAS, AnswerOptions
+from backends.engines.request import AnswerOptions
 from backends.engines.worker.trioton_engine.engine import Event, TokenLogprob
 from protocol.datatypes import DataType
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor, encode_bytes_elements
@@ -20,7 +21,6 @@ from protocol.text.tokenizer import Tokenizer
 _TEXT = "text_output"
 # The parameter of a request that asks for `stop_reason` and `cached_tokens` among the last response's parameters.
 RETURN_DETAILS = "return_details"
-_ONE = (1,)
 
 
 class Answer:
@@ -48,9 +48,10 @@ class Answer:
         self._version = version
         self._tokenizer = tokenizer
         self._options = options
+        self._shape = (*options.row, 1)
         wanted = request.requested_outputs
         self._has_text = not wanted or _TEXT in wanted
-        self._extras = tuple(name for name in EXTRAS if (name in wanted if wanted else name in options.extras))
+        self._extras = tuple(name for name in options.known if (name in wanted if wanted else name in options.extras))
         self._has_details = request.parameters.get(RETURN_DETAILS) is True
         self._prompt_tokens = prompt_tokens
         self._min_tokens = min_tokens
@@ -60,7 +61,8 @@ class Answer:
         self._count = 0
         self._told = 0  # of these
         self._cumulative = 0.0
-        self._logprobs: list[str] = []
+        self._logprobs: list[str] = []  # as JSON
+        self._values: list[float] = []  # the same, of the chosen tokens alone
         self._stop_reason: int | str | None = None
         self._cached = -1
 
@@ -69,7 +71,7 @@ class Answer:
         """Whether there is something to be sent now."""
         if self.finish:
             return True
-        return self._options.is_streaming and bool(self._text or self._logprobs)
+        return self._options.is_streaming and bool(self._text or self._logprobs or self._values)
 
     def push(self, event: Event) -> None:
         """Take an event of the generation, unless the answer has ended."""
@@ -123,9 +125,12 @@ class Answer:
 
     def _add_logprobs(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> None:
         """Of what is told only: behind a stop string there may be more tokens."""
-        told = self._count - self._told - len(self._logprobs) if self.was_cut else len(tokens)
+        collected = len(self._logprobs) or len(self._values)
+        told = self._count - self._told - collected if self.was_cut else len(tokens)
         for token, each in zip(tokens[:told], logprobs, strict=False):
             self._cumulative += each.logprob
+            if "output_log_probs" in self._extras:
+                self._values.append(each.logprob)
             if "logprobs" in self._extras:
                 self._logprobs.append(self._logprob_json(token, each))
 
@@ -140,11 +145,12 @@ class Answer:
         outputs: list[Tensor] = []
         if self._has_text:
             data = self._text.encode("utf-8", "replace")
-            outputs.append(Tensor(_TEXT, DataType.BYTES, _ONE, len(data).to_bytes(4, "little") + data))
+            outputs.append(Tensor(_TEXT, DataType.BYTES, self._shape, len(data).to_bytes(4, "little") + data))
         self._text = ""
         outputs += map(self._extra, self._extras)
         self._told = self._count
         self._logprobs.clear()
+        self._values.clear()
         parameters: dict[str, ParameterValue] = self._details() if self.finish and self._has_details else {}
         request = self._request
         return InferenceResponse(
@@ -152,19 +158,23 @@ class Answer:
         )
 
     def _extra(self, name: str) -> Tensor:
+        shape = self._shape
         match name:
             case "finish_reason":
-                return Tensor(name, DataType.BYTES, _ONE, encode_bytes_elements([self.finish]))
+                return Tensor(name, DataType.BYTES, shape, encode_bytes_elements([self.finish]))
             case "logprobs":
                 text = f"[{','.join(self._logprobs)}]"
-                return Tensor(name, DataType.BYTES, _ONE, encode_bytes_elements([text]))
-            case "cumulative_logprob":
-                data = DataType.FP32.dtype.type(self._cumulative).tobytes()
-                return Tensor(name, DataType.FP32, _ONE, data)
+                return Tensor(name, DataType.BYTES, shape, encode_bytes_elements([text]))
+            case "cumulative_logprob" | "cum_log_probs":
+                return Tensor(name, DataType.FP32, shape, _floats([self._cumulative]))
+            case "output_log_probs":
+                return Tensor(name, DataType.FP32, (*shape, len(self._values)), _floats(self._values))
+            case "batch_index" | "sequence_index":  # of one row, and one sequence
+                return Tensor(name, DataType.INT32, shape, bytes(4))
             case "num_input_tokens":
-                return Tensor(name, DataType.UINT32, _ONE, self._prompt_tokens.to_bytes(4, "little"))
+                return Tensor(name, self._options.counts, shape, self._prompt_tokens.to_bytes(4, "little"))
             case _:
-                return Tensor(name, DataType.UINT32, _ONE, (self._count - self._told).to_bytes(4, "little"))
+                return Tensor(name, self._options.counts, shape, (self._count - self._told).to_bytes(4, "little"))
 
     def _details(self) -> dict[str, ParameterValue]:
         details: dict[str, ParameterValue] = {}
@@ -177,3 +187,7 @@ class Answer:
 
 def _entry(logprob: float, rank: int, text: str) -> dict[str, object]:
     return {"logprob": logprob, "rank": rank or None, "decoded_token": text}
+
+
+def _floats(values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)

@@ -19,9 +19,10 @@ from backends.engines.completion import check_engine_config, complete_engine_con
 from backends.engines.generations import Generations
 from backends.engines.metrics import EngineMetrics
 from backends.engines.observed import ObservedResponder
-from backends.engines.request import TOKEN_IDS, TextRequest, parse_request
+from backends.engines.request import TOKEN_IDS, TextRequest
 from backends.engines.sampling import sampling_of
 from backends.engines.settings import EngineSettings
+from backends.engines.tensor_sets import VLLM, tensor_set
 from backends.engines.text import read_text_parts
 from backends.engines.worker.trioton_engine.engine import EngineInfo
 from backends.engines.worker_link import EngineWorker
@@ -69,6 +70,7 @@ class EngineBackend(Backend):
         self._where = f"model '{source.name}'"
         self._worker: EngineWorker | None = None
         self._generations: Generations | None = None
+        self._tensors = VLLM
         self._tokenizer: Tokenizer | None = None
         self._context_length = 0
         self._death = ""
@@ -92,6 +94,7 @@ class EngineBackend(Backend):
         """Start the worker and load the engine, for as long as that takes."""
         source = self.spec.source
         check_engine_config(source.config)
+        self._tensors = tensor_set(source.config)
         in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
         settings = await in_thread(EngineSettings.of, source)
         tokenizer, text_length = await in_thread(read_text_parts, source, settings)
@@ -142,7 +145,7 @@ class EngineBackend(Backend):
     def _begin(self, worker: EngineWorker, request: InferenceRequest, responder: Responder) -> None:
         assert self._generations is not None
         arrival = self._generations.now()
-        parsed = parse_request(request)
+        parsed = self._tensors.parse(request)
         if isinstance(responder, ObservedResponder):
             responder.ask(parsed.sampling)
         if (len(parsed.token_ids) or len(parsed.text)) <= INLINE_CHARACTERS:

@@ -1,34 +1,14 @@
-"""Completion of the configuration of a model with an engine: the tensors of Triton's vLLM backend. Pure."""
+"""Completion of the configuration of a model with an engine: the tensors of its set. Pure."""
 
 from __future__ import annotations
 
 import msgspec
 
-from backends.engines.request import EXCLUDE_INPUT, EXTRAS, RETURN_PREFIX, SAMPLING, STREAM, TEXT_INPUT, TOKEN_IDS
-from protocol.datatypes import DataType
+from backends.engines.tensor_sets import tensor_set
 from protocol.errors import InvalidArgument
 from repository.model_config import (
     ModelConfig,
-    ModelInput,
-    ModelOutput,
     ModelTransactionPolicy,
-)
-
-_INPUTS = (
-    (TEXT_INPUT, DataType.BYTES, 1),
-    (TOKEN_IDS, DataType.INT32, -1),
-    (STREAM, DataType.BOOL, 1),
-    (SAMPLING, DataType.BYTES, 1),
-    (EXCLUDE_INPUT, DataType.BOOL, 1),
-    *((f"{RETURN_PREFIX}{name}", DataType.BOOL, 1) for name in EXTRAS),
-)
-_OUTPUTS = (
-    ("text_output", DataType.BYTES, -1),
-    ("finish_reason", DataType.BYTES, -1),
-    ("cumulative_logprob", DataType.FP32, -1),
-    ("logprobs", DataType.BYTES, -1),
-    ("num_input_tokens", DataType.UINT32, 1),
-    ("num_output_tokens", DataType.UINT32, -1),
 )
 
 
@@ -38,13 +18,11 @@ def complete_engine_config(config: ModelConfig) -> ModelConfig:
     Raises:
         InvalidArgument: the configuration says otherwise.
     """
+    tensors = tensor_set(config)
     inputs = {each.name: each for each in config.input}
     outputs = {each.name: each for each in config.output}
-    for name, datatype, size in _INPUTS:
-        optional = name != TEXT_INPUT
-        inputs.setdefault(name, ModelInput(name=name, data_type=datatype, dims=(size,), optional=optional))
-    for name, datatype, size in _OUTPUTS:
-        outputs.setdefault(name, ModelOutput(name=name, data_type=datatype, dims=(size,)))
+    inputs |= {each.name: each for each in tensors.inputs if each.name not in inputs}
+    outputs |= {each.name: each for each in tensors.outputs if each.name not in outputs}
     completed = msgspec.structs.replace(
         config,
         input=tuple(inputs.values()),
@@ -58,7 +36,8 @@ def complete_engine_config(config: ModelConfig) -> ModelConfig:
 def check_engine_config(config: ModelConfig) -> None:
     """Judge a final configuration. Raises InvalidArgument."""
     place = f"model '{config.name}'"
-    if config.max_batch_size:
+    tensors = tensor_set(config)
+    if config.max_batch_size and not tensors.has_batches:
         raise InvalidArgument(
             f"{place}: an engine batches by itself: max_batch_size must be 0, got {config.max_batch_size}"
         )
@@ -68,17 +47,17 @@ def check_engine_config(config: ModelConfig) -> None:
         raise InvalidArgument(
             f"{place}: backend '{config.backend}' must be configured to use decoupled model transaction policy"
         )
-    for name, datatype, _ in _INPUTS:
-        for each in config.input:
-            if each.name == name and each.data_type is not datatype:
-                raise InvalidArgument(
-                    f"{place}: input '{name}' must have data_type {datatype.name}, got {each.data_type.name}"
-                )
-    known = {name for name, _, _ in _INPUTS}
+    datatypes = {each.name: each.data_type for each in tensors.inputs}
     for each in config.input:
-        if each.name not in known:
-            raise InvalidArgument(f"{place}: an engine has no input '{each.name}'; it has {', '.join(sorted(known))}")
-    names = [name for name, _, _ in _OUTPUTS]
+        datatype = datatypes.get(each.name)
+        if datatype is None:
+            known = ", ".join(sorted(datatypes))
+            raise InvalidArgument(f"{place}: an engine has no input '{each.name}'; it has {known}")
+        if each.data_type is not datatype:
+            raise InvalidArgument(
+                f"{place}: input '{each.name}' must have data_type {datatype.name}, got {each.data_type.name}"
+            )
+    names = [each.name for each in tensors.outputs]
     for output in config.output:
         if output.name not in names:
             raise InvalidArgument(f"{place}: an engine has no output '{output.name}'; it has {', '.join(names)}")

@@ -28,12 +28,21 @@ _NOT_TAKEN = ("image", "embedding_request")
 
 
 class AnswerOptions(msgspec.Struct, frozen=True):
-    """What a request wants to be told of its generation. `extras` are names of `EXTRAS`; `logprobs` says that tokens'
-    log probabilities are to be collected for them."""
+    """What a request wants to be told of its generation.
+
+    Attributes:
+        extras: the outputs that are wanted beside the text.
+        known: those that there are, in their order.
+        row: the dimensions of outputs before their own: those of a batch of one, or none.
+        counts: the datatype of numbers of tokens, of 32 bits.
+    """
 
     is_streaming: bool = False
     has_prompt: bool = False
     extras: frozenset[str] = frozenset()
+    known: tuple[str, ...] = EXTRAS
+    row: tuple[int, ...] = ()
+    counts: DataType = DataType.UINT32
     stop: tuple[str, ...] = ()
     includes_stop: bool = False
     skips_special_tokens: bool = True
@@ -56,13 +65,13 @@ def parse_request(request: InferenceRequest) -> TextRequest:
     flags = {name: _flag(tensors[name], where) for name in FLAGS if name in tensors}
     for name in FLAGS:  # as members of `parameters` in a body of generate
         if name not in flags and name in request.parameters:
-            flags[name] = _as_bool(request.parameters[name], f"{where}: {name}")
+            flags[name] = as_bool(request.parameters[name], f"{where}: {name}")
     for name in _NOT_TAKEN:
         if name in tensors or name in request.parameters:
             raise InvalidArgument(f"{where}: '{name}' is not supported")
     if TEXT_INPUT not in tensors:
         raise InvalidArgument(f"{where}: the input '{TEXT_INPUT}' is missing")
-    sampling = parse_sampling(_sampling_values(request.parameters, tensors.get(SAMPLING), where), where)
+    sampling = parse_sampling(sampling_values(request.parameters, tensors.get(SAMPLING), where), where)
     is_streaming = flags.get(STREAM, False)
     if is_streaming and flags.get(EXCLUDE_INPUT) is False:
         raise InvalidArgument(f"{where}: When streaming, `{EXCLUDE_INPUT}` = False is not allowed.")
@@ -75,20 +84,20 @@ def parse_request(request: InferenceRequest) -> TextRequest:
         skips_special_tokens=sampling.skip_special_tokens,
     )
     return TextRequest(
-        _text(tensors[TEXT_INPUT], where),
+        one_text(tensors[TEXT_INPUT], where),
         sampling,
         options,
-        _as_bool(request.parameters.get("add_special_tokens", True), f"{where}: add_special_tokens"),
+        as_bool(request.parameters.get("add_special_tokens", True), f"{where}: add_special_tokens"),
         _token_ids(tensors.get(TOKEN_IDS), where),
     )
 
 
-def _sampling_values(parameters: Mapping[str, ParameterValue], tensor: Tensor | None, where: str) -> Mapping[str, Any]:
+def sampling_values(parameters: Mapping[str, ParameterValue], tensor: Tensor | None, where: str) -> Mapping[str, Any]:
     """The JSON of the tensor, which takes the place of parameters; else those parameters that are sampling fields."""
     if tensor is None:
         names = SamplingFields.__struct_fields__
         return {name: _loosened(value) for name, value in parameters.items() if name in names}
-    text = _text(tensor, where)
+    text = one_text(tensor, where)
     try:
         found = msgspec.json.decode(text) if text else {}
     except (msgspec.DecodeError, RecursionError) as error:
@@ -108,7 +117,7 @@ def _loosened(value: ParameterValue) -> Any:
     return value
 
 
-def _text(tensor: Tensor, where: str) -> str:
+def one_text(tensor: Tensor, where: str) -> str:
     elements = decode_bytes_elements(tensor.data)
     if len(elements) != 1:
         raise InvalidArgument(f"{where}: '{tensor.name}' must have one element, got {len(elements)}")
@@ -134,7 +143,7 @@ def _flag(tensor: Tensor, where: str) -> bool:
     return bytes(tensor.data) != b"\0"
 
 
-def _as_bool(value: ParameterValue, where: str) -> bool:
+def as_bool(value: ParameterValue, where: str) -> bool:
     if isinstance(value, bool):
         return value
     text = str(value).lower()

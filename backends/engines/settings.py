@@ -31,6 +31,7 @@ _OF_SERVER = frozenset(
     {
         *(PARAMETER, WORKING_DIRECTORY, "REPORT_CUSTOM_METRICS", "ENABLE_VLLM_HEALTH_CHECK"),
         *(
+            "tensor_names",
             "tokenizer",
             "chat_template",
             "tool_call_parser",

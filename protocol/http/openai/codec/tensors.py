@@ -29,6 +29,15 @@ from protocol.text.model import TensorNames, TextModel
 
 # Inputs by which models in the manner of TensorRT-LLM take what is called otherwise here.
 _OTHER_NAMES = {"stop": "stop_words"}
+_GUIDE_TYPE, _GUIDE = "guided_decoding_guide_type", "guided_decoding_guide"
+# Their words for the members of `structured_outputs`.
+_GUIDES = {
+    "json": "json_schema",
+    "json_object": "json",
+    "regex": "regex",
+    "grammar": "ebnf_grammar",
+    "structural_tag": "structural_tag",
+}
 
 
 class TextPart(msgspec.Struct):
@@ -111,26 +120,43 @@ class PromptEncoder:
 
     def _spread(self, sampling: Mapping[str, Any]) -> None:
         for key, value in sampling.items():
-            made = self._own_tensor(key, value)
+            made = self._guide(value) if key == "structured_outputs" else self._own_tensor(key, value)
             self._fixed += made
             if isinstance(value, bool | int | float | str):
                 self._parameters[key] = value
-            elif not made and key in ("structured_outputs", "logit_bias"):
+            elif not made and value and key != "stop":  # which is looked for here
                 raise FieldError(
                     f"model '{self._name}' takes no '{self._text.names.sampling_parameters}', which '{key}' needs",
                     key,
                     "unsupported_parameter",
                 )
 
+    def _guide(self, structure: Mapping[str, Any]) -> list[Tensor]:
+        """The two inputs that TensorRT-LLM's ensembles have for the form of the output, if the model has them."""
+        kind, guide = self._inputs.get(_GUIDE_TYPE), self._inputs.get(_GUIDE)
+        ((key, value),) = structure.items() if len(structure) == 1 else (("", None),)
+        if kind is None or guide is None or key not in _GUIDES:
+            return []
+        text = "" if key == "json_object" else value if isinstance(value, str) else msgspec.json.encode(value)
+        return [_strings(kind, [_GUIDES[key]]), _strings(guide, [text])]
+
     def _own_tensor(self, key: str, value: Any) -> list[Tensor]:
-        """The input that a model has for this field alone, if it has one."""
+        """The input that a model has for this field alone, if it has one.
+
+        Raises:
+            FieldError: it cannot hold the value.
+        """
         there = self._inputs.get(key) or self._inputs.get(_OTHER_NAMES.get(key, ""))
         if there is None or there.name == self._text.names.text_input:
             return []
         values = value if isinstance(value, list) else [value]
+        if not values:
+            return []
         datatype = BY_PROTOCOL_NAME[there.datatype]
         if datatype is DataType.BYTES:
             return [_strings(there, [str(each) for each in values])]
+        if key == "seed" and datatype is DataType.UINT64:
+            values = [each + (1 << 64) if -(1 << 63) <= each < 0 else each for each in values]
         try:
             return [_numbers(there, values)]
         except (OverflowError, TypeError, ValueError):
