@@ -39,6 +39,13 @@ _ADAPTERS_FILE = "multi_lora.json"
 _ENGINE_FILE = "model.json"
 
 
+# By these inputs a model is in the manner of TensorRT-LLM's LLM-API model.
+_LLM_API = {"streaming", "sampling_param_max_tokens"}
+_LLM_API_NAMES = TensorNames(
+    stream="streaming", exclude_input_in_output="sampling_param_exclude_input_from_output", accumulates=True
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TextDefaults:
     """What holds for models that say nothing themselves.
@@ -73,7 +80,9 @@ def text_tensors(config: ModelConfig) -> TensorNames | None:
     has_request = _is_text(inputs.get(EMBEDDING_REQUEST)) and _is_text(outputs.get(TEXT_OUTPUT))
     if not (texts[0] or vectors[0] or has_request):
         return None
-    return TensorNames(
+    made = TensorNames() if not inputs.keys() >= _LLM_API else _LLM_API_NAMES
+    return msgspec.structs.replace(
+        made,
         text_input=texts[0],
         text_output=texts[1] or (TEXT_OUTPUT if has_request else ""),
         embedding_request=EMBEDDING_REQUEST if has_request else "",

@@ -58,6 +58,7 @@ class Answer:
         self._detokenizer = tokenizer.detokenizer(skip_special_tokens=options.skips_special_tokens)
         self._stops = StopStrings(options.stop, include=options.includes_stop) if options.stop else None
         self._text = prompt if options.has_prompt else ""
+        self._shown = b""
         self._count = 0
         self._told = 0  # of these
         self._cumulative = 0.0
@@ -145,6 +146,8 @@ class Answer:
         outputs: list[Tensor] = []
         if self._has_text:
             data = self._text.encode("utf-8", "replace")
+            if self._options.accumulates:
+                data = self._shown = self._shown + data
             outputs.append(Tensor(_TEXT, DataType.BYTES, self._shape, len(data).to_bytes(4, "little") + data))
         self._text = ""
         outputs += map(self._extra, self._extras)
@@ -162,6 +165,9 @@ class Answer:
         match name:
             case "finish_reason":
                 return Tensor(name, DataType.BYTES, shape, encode_bytes_elements([self.finish]))
+            case "stop_reason":
+                reason = "" if self._stop_reason is None else str(self._stop_reason)
+                return Tensor(name, DataType.BYTES, shape, encode_bytes_elements([reason]))
             case "logprobs":
                 text = f"[{','.join(self._logprobs)}]"
                 return Tensor(name, DataType.BYTES, shape, encode_bytes_elements([text]))

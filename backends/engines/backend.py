@@ -38,9 +38,10 @@ from backends.interface import (
 )
 from backends.requirements import framework_missing
 from protocol.core import MemoryUsage, QueueRoom
-from protocol.errors import Internal, InvalidArgument, ServerError, Unsupported
+from protocol.datatypes import DataType
+from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported
 from protocol.failures import CallbackFailures
-from protocol.messages import InferenceRequest
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.text.tokenizer import Tokenizer
 from repository.model_config import ModelConfig
 
@@ -146,6 +147,9 @@ class EngineBackend(Backend):
         assert self._generations is not None
         arrival = self._generations.now()
         parsed = self._tensors.parse(request)
+        if parsed.stops_id:
+            self._stop_named(parsed.stops_id, request, responder)
+            return
         if isinstance(responder, ObservedResponder):
             responder.ask(parsed.sampling)
         if (len(parsed.token_ids) or len(parsed.text)) <= INLINE_CHARACTERS:
@@ -153,6 +157,19 @@ class EngineBackend(Backend):
         else:
             self._tokenizing[request] = trio.CancelScope()
             worker.link.spawn(self._begin_later, worker, request, responder, parsed, arrival)
+
+    def _stop_named(self, request_id: str, request: InferenceRequest, responder: Responder) -> None:
+        """End the requests of an id, and answer the one that asks for it, with no text."""
+        for other, scope in self._tokenizing.items():
+            if other.id == request_id:
+                scope.cancel()
+        if self._generations is not None:
+            self._generations.cancel_named(request_id)
+        tensor = Tensor("text_output", DataType.BYTES, (1,), bytes(4))
+        version = self.spec.source.version
+        answer = InferenceResponse(request.model_name, version, [tensor], request.id, is_final=True)
+        if not responder.send_nowait(answer):
+            responder.close()
 
     async def _begin_later(
         self,
@@ -168,7 +185,7 @@ class EngineBackend(Backend):
                 token_ids = await trio.to_thread.run_sync(self._tokens, parsed, abandon_on_cancel=True)
                 self._queue(worker.info, request, responder, parsed, token_ids, arrival)
                 return
-            responder.close()  # its caller has gone
+            responder.close(Cancelled("Request cancelled by client"))  # or its caller has gone
         except ServerError as error:
             responder.close(error)
         except Exception as error:

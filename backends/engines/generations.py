@@ -147,8 +147,12 @@ class Generations:
         running = self._by_request.get(request)
         if running is None:
             return
+        error = Cancelled(f"[request id: {request.id}] request to model '{self._model}' was cancelled")
+        self._cancel(running, error)
+
+    def _cancel(self, running: Running, error: Cancelled) -> None:
         waited = self._admission.withdraw(running)
-        self._close(running, Cancelled(f"[request id: {request.id}] request to model '{self._model}' was cancelled"))
+        self._close(running, error)
         if waited:
             self._withdraw(running)
             self._submit()  # it may have stood in the way
@@ -160,6 +164,12 @@ class Generations:
         """It waits no more."""
         if running.generation.adapter:
             self._metrics.adapters.withdraw(running.generation.adapter)
+
+    def cancel_named(self, request_id: str) -> None:
+        """End those of this id, by the wish of their client."""
+        for request, running in list(self._by_request.items()):
+            if request.id == request_id:
+                self._cancel(running, Cancelled("Request cancelled by client"))
 
     def _abort(self, running: Running) -> None:
         if self._worker is not None and running.generation.sequence in self._by_sequence:

@@ -35,6 +35,7 @@ class AnswerOptions(msgspec.Struct, frozen=True):
         known: those that there are, in their order.
         row: the dimensions of outputs before their own: those of a batch of one, or none.
         counts: the datatype of numbers of tokens, of 32 bits.
+        accumulates: a response has all text so far.
     """
 
     is_streaming: bool = False
@@ -43,19 +44,22 @@ class AnswerOptions(msgspec.Struct, frozen=True):
     known: tuple[str, ...] = EXTRAS
     row: tuple[int, ...] = ()
     counts: DataType = DataType.UINT32
+    accumulates: bool = False
     stop: tuple[str, ...] = ()
     includes_stop: bool = False
     skips_special_tokens: bool = True
 
 
 class TextRequest(msgspec.Struct, frozen=True):
-    """One request, read. `token_ids` is the prompt where it is not empty; `text` need not say it then."""
+    """One request, read. `token_ids` is the prompt where it is not empty; `text` need not say it then. One with
+    `stops_id` generates nothing, and ends those that run by that id."""
 
     text: str
     sampling: SamplingFields
     options: AnswerOptions
     adds_special_tokens: bool = True
     token_ids: Sequence[int] = ()
+    stops_id: str = ""
 
 
 def parse_request(request: InferenceRequest) -> TextRequest:

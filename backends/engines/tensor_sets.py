@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backends.engines import tensorrt_llm
+from backends.engines import llm_api, tensorrt_llm
 from backends.engines.request import (
     EXCLUDE_INPUT,
     EXTRAS,
@@ -73,7 +73,8 @@ VLLM = TensorSet(
 TENSORRT_LLM = TensorSet(
     *_made(tensorrt_llm.INPUTS, tensorrt_llm.OUTPUTS), tensorrt_llm.parse_tensorrt_llm, has_batches=True
 )
-_SETS = {"": VLLM, "vllm": VLLM, "tensorrt_llm": TENSORRT_LLM}
+LLM_API = TensorSet(*_made(llm_api.INPUTS, llm_api.OUTPUTS), llm_api.parse_llm_api, has_batches=True)
+_SETS = {"": VLLM, "vllm": VLLM, "tensorrt_llm": TENSORRT_LLM, "llm_api": LLM_API}
 
 
 def tensor_set(config: ModelConfig) -> TensorSet:

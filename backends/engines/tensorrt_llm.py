@@ -21,9 +21,10 @@ from backends.engines.request import (
     sampling_values,
 )
 from backends.engines.sampling import parse_sampling
+from backends.engines.tensor_values import greedy_unless_asked, refuse_others, single, values_of
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
-from protocol.messages import InferenceRequest, Tensor, decode_bytes_elements
+from protocol.messages import InferenceRequest
 
 _ONE, _MANY = (1,), (-1,)
 _COUNTS = ("num_input_tokens", "num_output_tokens")
@@ -108,16 +109,14 @@ def parse_tensorrt_llm(request: InferenceRequest) -> TextRequest:
     tensors = {tensor.name: tensor for tensor in request.inputs}
     if TEXT_INPUT not in tensors:
         raise InvalidArgument(f"{where}: the input '{TEXT_INPUT}' is missing")
-    given = {name: _values(tensor, where) for name, tensor in tensors.items() if name != TEXT_INPUT}
-    _refuse(given, where)
-    one = {name: values[0] for name, values in given.items() if _is_one(name, values, where)}
+    given = {name: values_of(tensor, where) for name, tensor in tensors.items() if name != TEXT_INPUT}
+    refuse_others(given, _ONLY, where)
+    one = single(given, {*_ONLY, "bad_words", "stop_words"}, where)
     wanted = set(request.requested_outputs)
     extras = {*_INDEXES, *(name for name in _COUNTS if one.get(f"{RETURN_PREFIX}{name}"))}
     if one.get("return_log_probs") or wanted & {*_LOGPROBS}:
         extras |= {*_LOGPROBS}
-    values = {**sampling_values(request.parameters, None, where), **_sampling(given, one, where)}
-    if not {"temperature", "top_k", "top_p"} & values.keys():  # greedy, as there
-        values["temperature"] = 0.0
+    values = greedy_unless_asked({**sampling_values(request.parameters, None, where), **_sampling(given, one, where)})
     if extras & {*_LOGPROBS}:
         values.setdefault("logprobs", 0)
     sampling = parse_sampling(values, where)
@@ -137,37 +136,9 @@ def parse_tensorrt_llm(request: InferenceRequest) -> TextRequest:
     return TextRequest(one_text(tensors[TEXT_INPUT], where), sampling, options, adds)
 
 
-def _values(tensor: Tensor, where: str) -> list[Any]:
-    if tensor.datatype is not DataType.BYTES:
-        found: list[Any] = tensor.as_numpy().reshape(-1).tolist()
-        return found
-    try:
-        return [each.decode() for each in decode_bytes_elements(tensor.data)]
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{where}: '{tensor.name}' is not UTF-8: {error}") from None
-
-
-def _refuse(given: Mapping[str, list[Any]], where: str) -> None:
-    for name, values in given.items():
-        served = _ONLY.get(name)
-        if served is not None and (not served or any(value not in served for value in values)):
-            shown = f" {values[0]!r:.40}" if served else ""
-            raise InvalidArgument(f"{where}: '{name}'{shown} is not supported")
-
-
-def _is_one(name: str, values: list[Any], where: str) -> bool:
-    if name in _ONLY or name in ("bad_words", "stop_words"):
-        return False
-    if len(values) != 1:
-        raise InvalidArgument(f"{where}: '{name}' must have one element, got {len(values)}")
-    return True
-
-
 def _sampling(given: Mapping[str, list[Any]], one: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The sampling fields that inputs stand for."""
     fields = {name: one[name] for name in _SAME if name in one}
-    if fields.get("top_p") == 0:  # as if it were left out
-        del fields["top_p"]
     for name, field in (("stop_words", "stop"), ("bad_words", "bad_words")):
         if texts := [text for text in given.get(name, ()) if text]:
             fields[field] = texts

@@ -39,6 +39,8 @@ class TensorNames(msgspec.Struct, frozen=True):
     num_output_tokens: str = "num_output_tokens"
     # A JSON object in, a JSON array in `text_output`, as Triton's vLLM backend embeds.
     embedding_request: str = ""
+    # A response of a stream has all text so far.
+    accumulates: bool = False
     # A text in, a vector out.
     embedding_input: str = ""
     embedding_output: str = ""

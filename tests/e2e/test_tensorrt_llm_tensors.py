@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -73,12 +74,15 @@ def told_config() -> str:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """`ensemble` has a batch dimension, as TensorRT-LLM's has, `flat` has none; `told` is a user's own model."""
+    """`ensemble` has a batch dimension, as TensorRT-LLM's has, `flat` has none; `told` is a user's own model; `api` and
+    `endless` have the tensors of the LLM-API model."""
     repository = tmp_path_factory.mktemp("tensorrt_llm")
     for name in ("ensemble", "flat"):
         write_model(repository / name, "scripted", tensor_names="tensorrt_llm")
     with (repository / "ensemble" / "config.pbtxt").open("a") as config:
         config.write("max_batch_size: 8\n")
+    write_model(repository / "api", "scripted", tensor_names="llm_api")
+    write_model(repository / "endless", "scripted", tensor_names="llm_api", rule="repeat", step_seconds=0.01)
     (repository / "told" / "1").mkdir(parents=True)
     (repository / "told" / "1" / "model.py").write_text(TOLD)
     (repository / "told" / "config.pbtxt").write_text(told_config())
@@ -201,7 +205,9 @@ def told(client: openai.OpenAI, **more: Any) -> dict[str, Any]:
     made = client.chat.completions.create(model="told", messages=[{"role": "user", "content": "hi"}], **more)
     content = made.choices[0].message.content
     if content is None:
-        (call,) = made.choices[0].message.tool_calls or ()
+        calls = made.choices[0].message.tool_calls
+        assert calls is not None
+        (call,) = calls
         assert call.type == "function"
         content = call.function.arguments
     found: dict[str, Any] = json.loads(content)
@@ -264,3 +270,46 @@ def test_what_it_cannot_be_given_is_refused_by_name(client: openai.OpenAI, field
     with pytest.raises(openai.BadRequestError) as failure:
         told(client, **fields)
     assert failure.value.param == name
+
+
+def test_the_llm_api_form(server: ServerProcess) -> None:
+    body = {"text_input": QUESTION, "sampling_param_max_tokens": 64, "return_finish_reason": True}
+    found = post(server, "api", "generate", body).json()
+    assert (found["text_output"], found["finish_reason"]) == (QUESTION, "stop")
+    more = {"sampling_param_exclude_input_from_output": False, "sampling_param_stop": ["learn"]}
+    stopped = post(server, "api", "generate", {**body, **more, "return_stop_reason": True}).json()
+    assert (stopped["text_output"], stopped["stop_reason"]) == (f"{QUESTION}What is machine ", "learn")
+    lines = post(server, "api", "generate_stream", {**body, "streaming": True}).text.split("\n\n")
+    texts = [json.loads(line.removeprefix("data: "))["text_output"] for line in lines if line]
+    assert len(texts) > 2
+    assert all(after.startswith(before) for before, after in pairwise(texts)), "each has all text so far"
+    assert texts[-1] == QUESTION
+
+
+def test_a_second_request_stops_the_first(server: ServerProcess) -> None:
+    url = f"http://{server.addresses['http']}/v2/models/endless"
+    body = {"text_input": QUESTION, "sampling_param_max_tokens": 400, "streaming": True}
+    with httpx.stream("POST", f"{url}/generate_stream", json=body, headers={"triton-request-id": "7"}) as reply:
+        lines = (line for line in reply.iter_lines() if line)
+        next(lines)
+        other = httpx.post(f"{url}/generate", json={"text_input": "", "stop": True}, headers={"triton-request-id": "8"})
+        assert other.json()["text_output"] == ""
+        assert "text_output" in json.loads(next(lines).removeprefix("data: ")), "another id stops nothing"
+        stop = httpx.post(f"{url}/generate", json={"text_input": "", "stop": True}, headers={"triton-request-id": "7"})
+        assert (stop.status_code, stop.json()["text_output"]) == (200, "")
+        *_, last = lines
+    assert "Request cancelled by client" in last
+    nameless = httpx.post(f"{url}/generate", json={"text_input": "", "stop": True})
+    assert (nameless.status_code, "A request id must be provided" in nameless.text) == (400, True)
+
+
+def test_openais_client_before_the_llm_api_form(client: openai.OpenAI) -> None:
+    text = "größere 🙂 batches"
+    with client.completions.create(model="api", prompt=text, max_tokens=64, stream=True) as chunks:
+        choices = [chunk.choices[0] for chunk in chunks]
+    assert len(choices) > 2
+    assert "".join(choice.text for choice in choices) == text
+    assert choices[-1].finish_reason == "stop"
+    stopped = client.completions.create(model="api", prompt=QUESTION, max_tokens=64, stop=["learn"])
+    assert stopped.choices[0].text == "What is machine "
+    assert client.completions.create(model="api", prompt=QUESTION, max_tokens=2).choices[0].finish_reason == "length"

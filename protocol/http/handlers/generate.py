@@ -21,6 +21,9 @@ from protocol.messages import InferenceRequest, InferenceResponse
 
 logger = logging.getLogger(__name__)
 
+# As clients of TensorRT-LLM's models name a request that they may stop.
+_REQUEST_ID = b"triton-request-id"
+
 EVENT_STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
 
 
@@ -86,6 +89,8 @@ async def _decode(request: HttpRequest) -> InferenceRequest:
     )
     is_large = len(request.body) > JSON_IN_THREAD_ABOVE
     inference = await trio.to_thread.run_sync(decode) if is_large else decode()
+    if not inference.id and (given := request.headers.get(_REQUEST_ID)) is not None:
+        inference.id = given.decode("latin-1")
     inference.trace = request.trace
     request.inference = inference
     return inference

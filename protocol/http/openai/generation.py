@@ -41,6 +41,7 @@ class _Inference:
         self._scope = trio.CancelScope()
         self._is_taking = False
         self._is_given_up = False
+        self._shown = ""  # of a model whose responses have all text so far
 
     async def run(self) -> None:
         """Returns at the end of the model, or when no more is wanted."""
@@ -53,6 +54,8 @@ class _Inference:
         part = decode_text_response(response, self._names)
         if self._request.gen_ai is not None:
             self._request.gen_ai.first_token()
+        if self._names.accumulates and part.text:
+            part.text = self._new_text(part)
         self._is_taking = True
         try:
             wants_more = await self._receiver.take(part)
@@ -60,6 +63,13 @@ class _Inference:
             self._is_taking = False
         if self._is_given_up or not wants_more:
             self._scope.cancel()
+
+    def _new_text(self, part: TextPart) -> str:
+        """What is new of all text so far. A letter whose bytes have not all come is held back: it would change."""
+        text = part.text if part.finish_reason else part.text.rstrip("\N{REPLACEMENT CHARACTER}")
+        new = text[len(self._shown) :]
+        self._shown += new
+        return new
 
     def give_up(self) -> None:
         self._is_given_up = True

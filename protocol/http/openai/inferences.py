@@ -14,7 +14,7 @@ from protocol.http.openai.choice import ChoiceText
 from protocol.http.openai.codec.chunks import Usage
 from protocol.http.openai.codec.requests import SamplingFields
 from protocol.http.openai.codec.sampling import stop_strings, wanted_logprobs
-from protocol.http.openai.codec.tensors import PromptEncoder
+from protocol.http.openai.codec.tensors import PromptEncoder, input_of
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.observation import observe, operation_of, requested_of
 from protocol.http.openai.prompts import Prompt
@@ -80,9 +80,9 @@ def plan_inferences(
             f"'prompt': expected at most {MAX_INFERENCES} choices of all prompts, got {number * len(prompts)}", "prompt"
         )
     metadata = core.model_metadata(target.model)
-    inputs = {each.name for each in metadata.inputs}
+    inputs = {each.name: each for each in metadata.inputs}
     is_counted = text.names.num_output_tokens in {each.name for each in metadata.outputs}
-    finds_stops = bool({text.names.sampling_parameters, "stop", "stop_words"} & inputs)
+    finds_stops = text.names.sampling_parameters in inputs or input_of(inputs, "stop") is not None
     stops = stop_strings(body) if wants_details or not finds_stops else []
     if wants_details and stops and text.names.sampling_parameters in inputs:
         sampling = {**sampling, "include_stop_str_in_output": True}

@@ -29,6 +29,7 @@ from protocol.text.model import TensorNames, TextModel
 
 # Inputs by which models in the manner of TensorRT-LLM take what is called otherwise here.
 _OTHER_NAMES = {"stop": "stop_words"}
+_LLM_API_PREFIX = "sampling_param_"
 _GUIDE_TYPE, _GUIDE = "guided_decoding_guide_type", "guided_decoding_guide"
 # Their words for the members of `structured_outputs`.
 _GUIDES = {
@@ -146,7 +147,7 @@ class PromptEncoder:
         Raises:
             FieldError: it cannot hold the value.
         """
-        there = self._inputs.get(key) or self._inputs.get(_OTHER_NAMES.get(key, ""))
+        there = input_of(self._inputs, key)
         if there is None or there.name == self._text.names.text_input:
             return []
         values = value if isinstance(value, list) else [value]
@@ -163,6 +164,16 @@ class PromptEncoder:
             raise FieldError(
                 f"'{key}': input '{there.name}' of model '{self._name}' takes {there.datatype}, got {value!r:.40}", key
             ) from None
+
+
+def input_of(inputs: Mapping[str, TensorMetadata], key: str) -> TensorMetadata | None:
+    """The input that a model has for one sampling field alone, if it has one."""
+    for name in (f"{_LLM_API_PREFIX}{key}", _OTHER_NAMES.get(key, ""), key):
+        there = inputs.get(name)
+        # An LLM-API model's own `stop` is a BOOL that ends other requests.
+        if there is not None and (key != "stop" or there.datatype == "BYTES"):
+            return there
+    return None
 
 
 def _shape(tensor: TensorMetadata, count: int = 1) -> tuple[int, ...]:
