@@ -45,7 +45,7 @@ async def test_others_run_while_a_long_text_is_read() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_beside)
         await choice.take(TextPart(text, "stop"))
-    assert turns >= len(text) // READ_AT_ONCE
+    assert turns >= len(text) // READ_AT_ONCE - 2, "one for each piece, whichever of the two tasks ran first"
     starts = [delta for delta in choice.deltas if isinstance(delta, ToolCallStart)]
     assert starts == [ToolCallStart(number, f"call_{number}", "add") for number in range(CALLS)]
     arguments = "".join(delta.text for delta in choice.deltas if isinstance(delta, ToolCallArguments))
