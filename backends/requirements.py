@@ -21,6 +21,7 @@ _INSTALL = {
     "fil": "the treelite package: pip install 'trioton[forests]'",
     "jax": "the jax and flatbuffers packages: pip install 'trioton[jax]'",
     "openvino_genai": "the openvino-genai package: pip install 'trioton[openvino-genai]'",
+    "vllm": "the vllm package: pip install 'trioton[vllm]'",
     "openvino": "the openvino package: pip install 'trioton[openvino]'",
     "tensorflow": "the tensorflow package: pip install 'trioton[tensorflow]'",
     "tensorrt": f"the tensorrt and cupy packages and an NVIDIA GPU: {INSTALL_TENSORRT}",

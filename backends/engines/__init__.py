@@ -22,4 +22,10 @@ class OpenVinoGenAiBackend(EngineBackend):
     engine = "trioton_engine.openvino_genai:OpenVinoGenAiEngine"
 
 
-__all__ = ["EngineBackend", "OpenVinoGenAiBackend", "ScriptedBackend"]
+class VllmBackend(EngineBackend):
+    """vLLM, by its AsyncLLM."""
+
+    engine = "trioton_engine.vllm:VllmEngine"
+
+
+__all__ = ["EngineBackend", "OpenVinoGenAiBackend", "ScriptedBackend", "VllmBackend"]

@@ -178,7 +178,7 @@ def _load_head(spec: InstanceSpec, engine: str, settings: EngineSettings) -> dic
             "name": source.name,
             "directory": str(settings.directory),
             "options": dict(settings.options),
-            "adapters": sorted(settings.adapters.items()),
+            "adapters": list(settings.adapters.items()),
             "context_length": settings.context_length,
             "device": f"GPU.{spec.device_id}" if spec.kind is InstanceKind.GPU else "",
         },

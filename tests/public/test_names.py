@@ -23,7 +23,7 @@ PACKAGES = ("actors", "backends", "protocol", "repository", "trioton")
 HEAVY = {
     *("betterproto2", "grpclib", "h2", "httptools", "hypercorn", "prometheus_client", "re2"),
     *("cupy", "jax", "obstore", "onnxruntime", "openvino", "openvino_genai", "redis", "tensorflow", "tensorrt"),
-    *("torch", "treelite"),
+    *("torch", "treelite", "vllm"),
 }
 
 

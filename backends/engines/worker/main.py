@@ -21,3 +21,7 @@ if __name__ == "__main__":
     from trioton_engine.serve import main  # type: ignore[import-not-found]  # on the path only in the worker
 
     main(int(sys.argv[1]))
+elif __name__ == "__mp_main__":  # a process that the engine has started by `multiprocessing`: it dies with this one
+    from trioton_worker.lifeline import die_with_parent  # type: ignore[import-not-found]  # on the path as above
+
+    die_with_parent()

@@ -61,7 +61,7 @@ def test_the_files_of_tritons_vllm_backend(tmp_path: Path) -> None:
     }
     found = settings(tmp_path, files, max_num_seqs=9)
     assert found.directory == tmp_path / "weights"
-    assert found.options == {"max_num_seqs": "9"}, "the configuration wins"
+    assert found.options == {"max_num_seqs": "9", "enable_lora": True}, "the configuration wins"
     assert found.context_length == 64
     assert found.adapters == {"a": str(tmp_path / "1" / "adapters/a"), "b": "/elsewhere/b"}
 

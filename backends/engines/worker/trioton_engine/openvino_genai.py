@@ -96,6 +96,7 @@ class OpenVinoGenAiEngine(Engine):
         self._folder = model.directory
         self._device = str(options.pop("device", "") or model.device or "CPU")
         self._most_adapters = int(str(options.pop("max_loras", _DEFAULT_ADAPTERS)))
+        options.pop("enable_lora", None)  # the server has looked at it
         self._scheduler = _scheduler_config(options)
         self._properties = {key: _property(options.pop(key)) for key in list(options) if key.isupper()}
         if options:

@@ -86,6 +86,7 @@ class ScriptedEngine(Engine):
             _number(options.pop(f"{what}_token", -1)) for what in ("crash", "raise", "fail")
         )
         self._most_adapters = _number(options.pop("max_loras", 0))
+        options.pop("enable_lora", None)  # the server has looked at it
         self._has_adapters = str(options.pop("adapters", "false")).lower() == "true"
         if options:
             raise ValueError(f"the scripted engine has no option '{min(options)}'")
