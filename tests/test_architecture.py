@@ -166,6 +166,7 @@ ENGINE_WORKER, ENGINE_WORKER_NAME = "backends.engines.worker", "trioton_engine"
 # Folders of tests that no room corresponds to.
 OWN_TEST_FOLDERS = {
     "tests/backends/conformance": "what all backends have in common",
+    "tests/backends/engines/conformance": "what all engines have in common",
     "tests/backends/engines/tiny_llama": "a language model, and the program that makes it",
 }
 

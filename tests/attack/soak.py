@@ -77,7 +77,7 @@ def soak(
         target = Target((host, int(port)), server.addresses["grpc"], make_sums("sum", seed), server.descendants)
         _warm_up(server, seed)
         time.sleep(SETTLING_SECONDS)
-        result.before = _sizes(server)
+        result.before = sizes(server)
         note(f"before: {result.before}")
         stop = threading.Event()
         threads = [
@@ -93,7 +93,7 @@ def soak(
             for thread in threads:
                 thread.join()
         time.sleep(SETTLING_SECONDS)
-        result.after = _sizes(server)
+        result.after = sizes(server)
         server.signal(15)  # type: ignore[arg-type]  # SIGTERM
         result.exit_code = server.wait()
         result.tracebacks = server.log.count("Traceback (most recent call last)")
@@ -123,7 +123,7 @@ def _load(
             continue
         tally = json.loads(output)
         wrong = tally.pop("wrong")
-        note(f"{kind} {model}: {tally}, {len(wrong)} wrong; {_sizes(server)}")
+        note(f"{kind} {model}: {tally}, {len(wrong)} wrong; {sizes(server)}")
         result.answers.update(tally)
         result.answers["wrong"] += len(wrong)
         result.broken += [f"{kind} {model}: {each}" for each in wrong]
@@ -154,7 +154,7 @@ def _warm_up(server: ServerProcess, seed: int) -> None:
     _load(server, 2_000, 60, seed, result, lambda _: None)
 
 
-def _sizes(server: ServerProcess) -> dict[str, int]:
+def sizes(server: ServerProcess) -> dict[str, int]:
     """Of the server: its resident memory and that of its workers in KiB, its descriptors and threads."""
     try:
         status = Path(f"/proc/{server.pid}/status").read_text()

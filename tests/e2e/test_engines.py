@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import queue
-import re
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +12,10 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from tritonclient.utils import InferenceServerException
 
 from tests.backends.engines.models import sampling, write_model, write_scripted
 from tests.backends.helpers import objects
+from tests.e2e.engine_calls import events, generate, is_free, url
 from tests.e2e.server_process import ServerProcess, eventually, is_running
 
 pytestmark = pytest.mark.slow
@@ -34,40 +30,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with ServerProcess(repository=repository) as started:
         started.addresses  # noqa: B018 (waits until it serves)
         yield started
-
-
-def url(server: ServerProcess, model: str, verb: str) -> str:
-    return f"http://{server.addresses['http']}/v2/models/{model}/{verb}"
-
-
-def generate(server: ServerProcess, body: dict[str, Any], model: str = "echo") -> httpx.Response:
-    return httpx.post(url(server, model, "generate"), json=body, timeout=60)
-
-
-def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    """The server-sent events of a stream."""
-    for line in response.iter_lines():
-        if line.startswith("data: "):
-            yield json.loads(line.removeprefix("data: "))
-
-
-def load(server: ServerProcess, model: str) -> dict[str, float]:
-    """An engine's gauges."""
-    found = {}
-    for line in httpx.get(f"http://{server.addresses['metrics']}/metrics").text.splitlines():
-        match = re.fullmatch(r"vllm:(\w+)\{(.*)\} (\S+)", line)
-        if match is not None and f'model_name="{model}"' in match[2]:
-            found[match[1]] = float(match[3])
-    return found
-
-
-def runs(server: ServerProcess, count: int = 1) -> bool:
-    return eventually(lambda: load(server, "endless").get("num_requests_running") == count)
-
-
-def is_free(server: ServerProcess) -> bool:
-    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-    return eventually(lambda: [load(server, "endless").get(name) for name in names] == [0, 0, 0])
 
 
 # The calls of the documentation
@@ -159,60 +121,13 @@ def test_a_clients_mistake(server: ServerProcess, body: dict[str, Any], status: 
 ENDLESS = {"text_input": TEXT, "stream": True, "sampling_parameters": sampling(max_tokens=450, ignore_eos=True)}
 
 
-def test_a_client_that_disconnects_frees_the_cache(server: ServerProcess) -> None:
-    host, port = server.addresses["http"].split(":")
-    body = json.dumps(ENDLESS).encode()
-    with socket.create_connection((host, int(port))) as client:
-        client.sendall(
-            b"POST /v2/models/endless/generate_stream HTTP/1.1\r\nHost: x\r\n"
-            b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
-        )
-        assert client.recv(1)
-        assert runs(server)
-        assert load(server, "endless")["kv_cache_usage_perc"] > 0
-    assert is_free(server)
-
-
 def test_a_client_that_leaves_a_whole_answer_frees_the_cache(server: ServerProcess) -> None:
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(url(server, "endless", "generate"), json={"text_input": TEXT}, timeout=0.3)
     assert is_free(server)
 
 
-@pytest.mark.parametrize("leaves", ["cancels", "deadline"])
-def test_a_grpc_call_that_is_cancelled_or_takes_too_long_frees_the_cache(server: ServerProcess, leaves: str) -> None:
-    found: queue.Queue[Any] = queue.Queue()
-    with grpcclient.InferenceServerClient(server.addresses["grpc"]) as client:
-        client.start_stream(callback=lambda result, error: found.put(error or result))
-        tensor = grpcclient.InferInput("text_input", [1], "BYTES")
-        tensor.set_data_from_numpy(objects(TEXT))
-        client.async_stream_infer("endless", [tensor], timeout=300_000 if leaves == "deadline" else None)
-        assert runs(server)
-        if leaves == "cancels":
-            client.stop_stream(cancel_requests=True)
-        error = found.get(timeout=60)
-        assert isinstance(error, InferenceServerException)
-        if leaves == "deadline":
-            assert "timeout of 300000 microseconds expired" in str(error)
-    assert is_free(server)
-
-
 # Ends of processes
-
-
-def test_a_worker_that_is_killed_in_the_middle_of_a_stream(tmp_path: Path) -> None:
-    write_model(tmp_path / "models" / "endless", "scripted", rule="repeat", step_seconds=0.01)
-    with ServerProcess(repository=tmp_path / "models") as server:
-        with httpx.stream("POST", url(server, "endless", "generate_stream"), json=ENDLESS, timeout=60) as response:
-            stream = events(response)
-            assert "text_output" in next(stream)
-            [worker] = server.workers()
-            os.kill(worker, signal.SIGKILL)
-            *_, last = stream
-        assert "model instance 'endless_0' died: its worker process was killed by SIGKILL" in last["error"]
-        answer = generate(server, {"text_input": "x", "parameters": {"max_tokens": 2}}, "endless")
-        assert answer.status_code == 200, answer.text
-        assert is_free(server)
 
 
 def test_a_worker_dies_with_its_server(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import httpx
 import openai
 import pytest
 
-from tests.backends.engines.models import GREEDY, needs_openvino_genai, tiny_tokenizer, write_model, write_scripted
+from tests.backends.engines.models import tiny_tokenizer, write_scripted
+from tests.e2e.engine_calls import is_free, runs
 from tests.e2e.server_process import ServerProcess, eventually
-from tests.e2e.test_engines import load
 
 pytestmark = pytest.mark.slow
 
@@ -108,10 +108,9 @@ def test_a_response_in_the_background_frees_the_engine_when_it_is_forgotten(
     server: ServerProcess, client: openai.OpenAI
 ) -> None:
     made = client.responses.create(model="endless", input="on and on", max_output_tokens=400, background=True)
-    assert eventually(lambda: load(server, "endless").get("num_requests_running") == 1)
+    assert runs(server)
     client.responses.delete(made.id)
-    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-    assert eventually(lambda: [load(server, "endless").get(name) for name in names] == [0, 0, 0])
+    assert is_free(server)
 
 
 def test_a_prompt_of_token_ids_is_not_cut_anew(client: openai.OpenAI) -> None:
@@ -133,10 +132,9 @@ def test_what_does_not_fit_the_context_is_the_clients_mistake(client: openai.Ope
 def test_a_client_that_leaves_frees_the_engine(server: ServerProcess, client: openai.OpenAI) -> None:
     chunks = client.completions.create(model="endless", prompt="on and on", max_tokens=400, stream=True)
     next(iter(chunks))
-    assert eventually(lambda: load(server, "endless").get("num_requests_running") == 1)
+    assert runs(server)
     chunks.close()
-    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-    assert eventually(lambda: [load(server, "endless").get(name) for name in names] == [0, 0, 0])
+    assert is_free(server)
 
 
 def test_a_worker_that_is_killed_ends_its_streams_with_an_error_and_serves_again(
@@ -155,19 +153,6 @@ def test_a_worker_that_is_killed_ends_its_streams_with_an_error_and_serves_again
             list(stream)
         assert eventually(lambda: httpx.get(f"http://{server.addresses['http']}/v2/health/ready").status_code == 200)
         assert streamed(client, "echo", TEXT) == TEXT
-
-
-@needs_openvino_genai
-def test_openvino_genai_gives_the_tokens_of_torch(tmp_path_factory: pytest.TempPathFactory) -> None:
-    repository = tmp_path_factory.mktemp("tiny")
-    write_model(repository / "tiny", "openvino_genai", INFERENCE_PRECISION_HINT="f32", KV_CACHE_PRECISION="f32")
-    with ServerProcess(repository=repository) as server, of(server) as client:
-        for each in GREEDY:
-            found = client.completions.create(model="tiny", prompt=each["prompt"], max_tokens=32, temperature=0)
-            assert found.choices[0].text == each["text"]
-            assert streamed(client, "tiny", each["prompt"], max_tokens=32) == each["text"]
-            assert found.usage is not None
-            assert found.usage.prompt_tokens == len(each["prompt_token_ids"])
 
 
 def test_a_full_queue_says_when_to_try_again(tmp_path: Path) -> None:

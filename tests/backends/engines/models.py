@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from protocol.text.tokenizer import Tokenizer
@@ -50,6 +51,27 @@ def write_scripted(repository: Path) -> None:
     """`echo`, which repeats its prompt once, and `endless`, which does so until its length ends it."""
     write_model(repository / "echo", "scripted")
     write_model(repository / "endless", "scripted", rule="repeat", step_seconds=0.01)
+
+
+def write_adapter(folder: Path, seed: int) -> None:
+    """Random weights for the tiny Llama's attention, in the form of a safetensors file."""
+    folder.mkdir(parents=True)
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    made = np.random.default_rng(seed)
+    arrays = {}
+    for layer in range(2):
+        for name, size in (("q_proj", 64), ("v_proj", 32)):
+            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            arrays[f"{place}.lora_A.weight"] = made.normal(0, 0.3, (4, 64)).astype(np.float32)
+            arrays[f"{place}.lora_B.weight"] = made.normal(0, 0.3, (size, 4)).astype(np.float32)
+    header, position = {}, 0
+    for name, array in arrays.items():
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [position, position + array.nbytes]}
+        position += array.nbytes
+    text = json.dumps(header).encode()
+    data = b"".join(array.tobytes() for array in arrays.values())
+    (folder / "adapter_model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
 def sampling(**fields: object) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import trio
 
 from protocol.errors import InvalidArgument, ServerError
-from tests.backends.engines.models import GREEDY, TINY, needs_openvino_genai, write_model
+from tests.backends.engines.models import GREEDY, TINY, needs_openvino_genai, write_adapter, write_model
 from tests.backends.engines.serving import Served, gather, serve
 
 pytestmark = [pytest.mark.slow, needs_openvino_genai]
@@ -23,15 +20,6 @@ pytestmark = [pytest.mark.slow, needs_openvino_genai]
 EXACT: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "num_kv_blocks": 64, "INFERENCE_NUM_THREADS": 1}
 GREEDILY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
 PROMPT = GREEDY[0]["prompt"]
-
-
-async def test_greedy_tokens_are_those_of_torch(tmp_path: Path) -> None:
-    async with serve(write_model(tmp_path / "m", "openvino_genai", **EXACT)) as served:
-        expected = [each["text"] for each in GREEDY]
-        assert [await served.text(each["prompt"], **GREEDILY) for each in GREEDY] == expected
-        together = [served.text(each["prompt"], stream=True, **GREEDILY) for each in GREEDY * 4]
-        assert await gather(*together) == expected * 4, "batched"
-        await served.wait_free()
 
 
 async def test_logprobs_of_the_chosen_tokens(tmp_path: Path) -> None:
@@ -44,53 +32,6 @@ async def test_logprobs_of_the_chosen_tokens(tmp_path: Path) -> None:
         found = [next(iter(entry.values()))["logprob"] for entry in entries]
         assert found == pytest.approx(GREEDY[0]["logprobs"], abs=0.02)
         assert parts[-1]["cumulative_logprob"] == pytest.approx(sum(GREEDY[0]["logprobs"]), abs=0.2)
-
-
-async def test_how_it_ends(tmp_path: Path) -> None:
-    stop_token = GREEDY[0]["token_ids"][5]
-    async with serve(write_model(tmp_path / "m", "openvino_genai", **EXACT)) as served:
-        options: dict[str, Any] = {"return_finish_reason": True, "return_num_output_tokens": True, **GREEDILY}
-        options["exclude_input_in_output"] = True
-        [at_token] = await served.responses(PROMPT, stop_token_ids=[stop_token], **options)
-        assert (at_token["finish_reason"], at_token["num_output_tokens"]) == ("stop", 6)
-        text = GREEDY[0]["text"]
-        stop = text[10:14]
-        [at_text] = await served.responses(PROMPT, stop=stop, **options)
-        assert at_text["text_output"] == text[: text.index(stop)]
-        [at_length] = await served.responses(PROMPT, **options)
-        assert (at_length["finish_reason"], at_length["num_output_tokens"]) == ("length", 32)
-        await served.wait_free()
-
-
-async def test_seeds_repeat_and_without_one_answers_differ(tmp_path: Path) -> None:
-    async with serve(write_model(tmp_path / "m", "openvino_genai", **EXACT)) as served:
-        same = [await served.text(PROMPT, seed=5, max_tokens=16, temperature=1) for _ in range(2)]
-        assert same[0] == same[1]
-        assert len({await served.text(PROMPT, max_tokens=16) for _ in range(4)}) == 4
-        narrowed = await served.text(PROMPT, max_tokens=16, temperature=1, top_k=1, top_p=0.9, min_p=0.01)
-        assert narrowed == GREEDY[0]["text"][: len(narrowed)]
-
-
-@pytest.mark.parametrize(
-    ("structure", "pattern"),
-    [
-        ({"regex": "[a-c]{3}d"}, "[a-c]{3}d"),
-        ({"choice": ["yes", 'no "x"', "größe"]}, 'yes|no "x"|größe'),
-        ({"grammar": 'root ::= "a" | "b"'}, "[ab]"),
-        ({"json": {"type": "boolean"}}, "true|false"),
-        ({"json": '{"enum": [1, 2]}'}, "[12]"),
-    ],
-)
-async def test_structured_output(tmp_path: Path, structure: dict[str, Any], pattern: str) -> None:
-    async with serve(write_model(tmp_path / "m", "openvino_genai", **EXACT)) as served:
-        found = await gather(
-            *(served.text(each["prompt"], structured_outputs=structure, **GREEDILY) for each in GREEDY),
-            *(served.text(PROMPT, structured_outputs=structure, seed=seed, max_tokens=32) for seed in range(3)),
-            served.text(PROMPT, **GREEDILY),
-        )
-        assert found.pop() == GREEDY[0]["text"], "one beside them is as it was"
-        for text in found:
-            assert re.fullmatch(pattern, text), text
 
 
 @pytest.mark.parametrize(
@@ -137,25 +78,6 @@ async def test_what_does_not_fit_into_the_cache(tmp_path: Path) -> None:
         await served.wait_free()
 
 
-async def test_leavers_free_the_cache(tmp_path: Path) -> None:
-    chance = random.Random(1)
-    async with serve(write_model(tmp_path / "m", "openvino_genai", **EXACT)) as served:
-        right = 0
-
-        async def ask(place: int) -> None:
-            nonlocal right
-            each = GREEDY[place % len(GREEDY)]
-            with trio.move_on_after(chance.random() * 0.1 if place % 3 == 0 else 60):
-                assert await served.text(each["prompt"], stream=True, **GREEDILY) == each["text"]
-                right += 1
-
-        async with trio.open_nursery() as nursery:
-            for place in range(90):
-                nursery.start_soon(ask, place)
-        assert right >= 60
-        await served.wait_free()
-
-
 async def test_prefixes_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
     """With room enough; what goes wrong without is in the documentation."""
     async with serve(write_model(tmp_path / "m", "openvino_genai", **EXACT, enable_prefix_caching=True)) as served:
@@ -177,27 +99,6 @@ async def test_more_than_the_cache_holds_is_right_all_the_same(tmp_path: Path) -
         found = await gather(*(served.text(each["prompt"], **options) for each in GREEDY * 8))
         assert found == expected * 8
         await served.wait_free()
-
-
-def write_adapter(folder: Path, seed: int) -> None:
-    """Random weights for the tiny Llama's attention, in the form of a safetensors file."""
-    folder.mkdir(parents=True)
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]}
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
-    made = np.random.default_rng(seed)
-    arrays = {}
-    for layer in range(2):
-        for name, size in (("q_proj", 64), ("v_proj", 32)):
-            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
-            arrays[f"{place}.lora_A.weight"] = made.normal(0, 0.3, (4, 64)).astype(np.float32)
-            arrays[f"{place}.lora_B.weight"] = made.normal(0, 0.3, (size, 4)).astype(np.float32)
-    header, position = {}, 0
-    for name, array in arrays.items():
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [position, position + array.nbytes]}
-        position += array.nbytes
-    text = json.dumps(header).encode()
-    data = b"".join(array.tobytes() for array in arrays.values())
-    (folder / "adapter_model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
 async def test_adapters_change_the_answer_of_their_requests_alone(tmp_path: Path) -> None:

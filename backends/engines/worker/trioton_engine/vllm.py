@@ -106,6 +106,7 @@ class VllmEngine(Engine):
             context_length=llm.model_config.max_model_len,
             most_logprobs=llm.model_config.get_vocab_size() if most < 0 else most,
             sequences=llm.vllm_config.scheduler_config.max_num_seqs,
+            adapters=most_adapters or arguments.max_loras if arguments.enable_lora else 0,
         )
 
     def _end_with(self, watched: Sequence[int]) -> None:

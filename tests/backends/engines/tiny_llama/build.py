@@ -1,5 +1,8 @@
 """Makes the tiny Llama of the tests anew: `python tests/backends/engines/tiny_llama/build.py`, from the project's root.
 
+With the name of a folder behind it, it only writes the model there as a Hugging Face one, which torch and transformers
+are enough for, and sees that it generates what is recorded.
+
 Two layers with random weights, and a tokenizer trained on the project's pages. It needs torch, transformers and
 `optimum-intel[openvino]`, which the tests do not: `greedy.json` keeps what torch generates. The weights are rounded to
 16 bits before that, so that the compressed files hold the very same numbers.
@@ -34,6 +37,7 @@ PROMPTS = (
 NEW_TOKENS = 32
 # What optimum writes beside it, and nobody reads here.
 UNUSED = ("README.md", "openvino_config.json", "special_tokens_map.json")
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def make_tokenizer(folder: Path, vocabulary: int = VOCABULARY) -> None:
@@ -105,7 +109,20 @@ def make_model(folder: Path) -> list[dict[str, object]]:
     return found
 
 
+def write_weights(folder: Path) -> None:
+    """The model as it is recorded, in the form of transformers."""
+    for name in TOKENIZER:
+        shutil.copy(MODEL / name, folder / name)
+    recorded = json.loads((HERE / "greedy.json").read_text())
+    for made, known in zip(make_model(folder), recorded, strict=True):
+        if made["token_ids"] != known["token_ids"]:
+            sys.exit(f"{known['prompt']!r} goes on with {made['token_ids']}, but {known['token_ids']} are recorded")
+
+
 def main() -> None:
+    if len(sys.argv) > 1:
+        write_weights(Path(sys.argv[1]))
+        return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "tiny")
         folder.mkdir()

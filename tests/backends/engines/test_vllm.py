@@ -1,0 +1,143 @@
+"""vLLM with the tiny Llama: what only it has, and what becomes of it when a part of it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.backends.engines.conformance.engines import ENGINES, EngineCase
+from tests.backends.engines.models import GREEDY
+from tests.e2e.engine_calls import events, generate, url
+from tests.e2e.server_process import ServerProcess, eventually, is_running
+
+VLLM: EngineCase = next(each for each in ENGINES if each.name == "vllm")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.e2e,
+    pytest.mark.skipif(not VLLM.is_installed, reason="vllm is not installed"),
+]
+
+# vLLM takes it, and its compiler does not.
+UNREADABLE = {"json": {"type": "object", "patternProperties": {"[": {}}}}
+PROMPT: str = GREEDY[0]["prompt"]
+RESTART_SECONDS = 240.0
+
+
+@pytest.fixture(scope="module")
+def server(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    repository = tmp_path_factory.mktemp("vllm")
+    version = VLLM.write(repository / "tiny", run_folder) / "1"
+    (version / "multi_lora.json").write_text(json.dumps({"a": "adapters/a", "broken": "nowhere"}))
+    arguments = {"enable_lora": True, "max_logprobs": 4, "generation_config": "vllm", "scheduling_policy": "priority"}
+    (version / "model.json").write_text(json.dumps(arguments))
+    with ServerProcess("--restart-wait-secs=240", repository=repository) as started:
+        started.addresses  # noqa: B018 (waits until it serves)
+        yield started
+
+
+def ask(server: ServerProcess, seconds: float = 60, /, **fields: Any) -> dict[str, Any]:
+    parameters = {"temperature": 0, "max_tokens": 32, **fields}
+    body = {"text_input": PROMPT, "exclude_input_in_output": True, "return_logprobs": True, "parameters": parameters}
+    answer = httpx.post(url(server, "tiny", "generate"), json=body, timeout=seconds)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_the_likeliest_tokens_at_each_place(server: ServerProcess) -> None:
+    entries = json.loads(ask(server, logprobs=3)["logprobs"])
+    for entry, token, logprob in zip(entries, GREEDY[0]["token_ids"], GREEDY[0]["logprobs"], strict=True):
+        assert entry[str(token)]["logprob"] == pytest.approx(logprob, abs=0.02)
+        assert sorted(each["rank"] for each in entry.values()) == [1, 2, 3]
+    chosen = json.loads(ask(server, logprobs=0)["logprobs"])
+    assert [list(entry) for entry in chosen] == [[str(token)] for token in GREEDY[0]["token_ids"]]
+
+
+def test_what_a_structure_excludes_has_a_logprob_too(server: ServerProcess) -> None:
+    found = ask(server, logprobs=3, structured_outputs=json.dumps({"choice": ["yes"]}))
+    assert found["text_output"] == "yes"
+    values = [each["logprob"] for entry in json.loads(found["logprobs"]) for each in entry.values()]
+    assert min(values) == -9999
+
+
+def test_bias_and_bad_words_change_the_tokens(server: ServerProcess) -> None:
+    [first, *_] = GREEDY[0]["token_ids"]
+    biased = json.loads(ask(server, logprobs=0, logit_bias=json.dumps({"7": 100}), max_tokens=3)["logprobs"])
+    assert [list(entry) for entry in biased] == [["7"]] * 3
+    without = ask(server, logprobs=0, bad_words=json.dumps([GREEDY[0]["text"][:2]]))
+    assert str(first) not in json.loads(without["logprobs"])[0]
+
+
+def test_priorities_reach_the_engine(server: ServerProcess) -> None:
+    assert ask(server, priority=-5)["text_output"] == GREEDY[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"logprobs": 5}, "logprobs: engine 'vllm' reports 4 of the likeliest tokens at most"),
+        ({"lora_name": "broken"}, "adapter 'broken': "),
+        ({"logit_bias": json.dumps({"100000": 1})}, "logit_bias"),
+        ({"structured_outputs": json.dumps(UNREADABLE)}, "cannot be compiled"),
+    ],
+    ids=["logprobs", "adapter", "bias", "structure"],
+)
+def test_a_clients_mistake_is_told_and_costs_nobody_else(
+    server: ServerProcess, fields: dict[str, Any], text: str
+) -> None:
+    refused = generate(server, {"text_input": PROMPT, "parameters": {"max_tokens": 4, **fields}}, "tiny")
+    assert refused.status_code == 400, refused.text
+    assert text in refused.json()["error"]
+    assert ask(server)["text_output"] == GREEDY[0]["text"]
+
+
+def test_the_end_of_vllms_engine_process_is_the_end_of_the_worker(server: ServerProcess) -> None:
+    before = server.workers()
+    body = {"text_input": PROMPT, "stream": True, "parameters": {"max_tokens": 400, "ignore_eos": True}}
+    with httpx.stream("POST", url(server, "tiny", "generate_stream"), json=body, timeout=60) as response:
+        stream = events(response)
+        next(stream)
+        os.kill(engine_of(before), signal.SIGKILL)
+        *_, last = stream
+    assert "model instance 'tiny_0' died: its worker process exited with code 1" in last["error"]
+    assert ask(server, RESTART_SECONDS)["text_output"] == GREEDY[0]["text"]
+    assert eventually(lambda: not any(map(is_running, before)))
+
+
+def test_it_also_ends_while_nothing_runs(server: ServerProcess) -> None:
+    before = server.workers()
+    os.kill(engine_of(before), signal.SIGKILL)
+    assert eventually(lambda: not any(map(is_running, before)))
+    assert ask(server, RESTART_SECONDS)["text_output"] == GREEDY[0]["text"]
+
+
+def engine_of(processes: set[int]) -> int:
+    """vLLM's engine process, by the name that it gives itself."""
+    [found] = [pid for pid in processes if Path(f"/proc/{pid}/comm").read_text().startswith("VLLM::EngineCor")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"foo": "1"}, "vLLM has no option 'foo'"),
+        ({"max_num_seqs": "many"}, "max-num-seqs"),
+        ({"speculative_config": "{"}, "speculative-config"),
+    ],
+)
+def test_an_option_that_vllm_does_not_have_fails_the_load(
+    tmp_path: Path, run_folder: Path, parameters: dict[str, str], text: str
+) -> None:
+    wrong = EngineCase("vllm", "vllm", {**VLLM.parameters, **parameters})
+    wrong.write(tmp_path / "models" / "tiny", run_folder)
+    with ServerProcess(repository=tmp_path / "models") as server:
+        assert server.wait() == 1
+        assert "model 'tiny'" in server.log
+        assert text in server.log
