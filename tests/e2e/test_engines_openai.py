@@ -16,8 +16,8 @@ import httpx
 import openai
 import pytest
 
-from tests.backends.engines.models import tiny_tokenizer, write_scripted
-from tests.e2e.engine_calls import is_free, runs
+from tests.backends.engines.models import tiny_tokenizer, write_model, write_scripted
+from tests.e2e.engine_calls import is_free, load, runs
 from tests.e2e.server_process import ServerProcess, eventually
 
 pytestmark = pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import itertools
 
 import trio
@@ -46,7 +48,8 @@ async def test_others_run_between_the_slices_of_a_large_step() -> None:
             await trio.lowlevel.checkpoint()
             seen.append(len(taken))
     assert taken == [*range(3 * SLICE_EVENTS + 1), "end 1 0", 1000, 1001, "end 2 0"]
-    assert max(after - before for before, after in itertools.pairwise(seen)) <= SLICE_EVENTS + 1
+    # A turn of each of the two tasks, in any order.
+    assert max(after - before for before, after in pairwise(seen)) <= 2 * (SLICE_EVENTS + 1)
     assert seen[0] == SLICE_EVENTS
 
 
