@@ -15,6 +15,7 @@ import msgspec
 from protocol.errors import InvalidArgument
 from repository.layout import ModelDirectory, first_version_directory
 from repository.model_config import ModelConfig
+from repository.model_folders import ANY_ENGINE, EngineChoice, folder_kind
 
 PYTHON_RUNTIME = "model.py"
 
@@ -59,8 +60,11 @@ _BACKEND_OF_PLATFORM = {form.platform: form.backend for form in MODEL_FORMS if f
 _BACKENDS_WITH_PLATFORM = frozenset(_BACKEND_OF_PLATFORM.values())
 
 
-def fill_backend_fields(config: ModelConfig, directory: ModelDirectory) -> ModelConfig:
-    """Fill `name`, `backend`, `platform` and `default_model_filename` where they are empty and can be known.
+def fill_backend_fields(
+    config: ModelConfig, directory: ModelDirectory, engines: EngineChoice = ANY_ENGINE
+) -> ModelConfig:
+    """Fill `name`, `backend`, `platform` and `default_model_filename` where they are empty and can be known. `engines`
+    says which engine a folder of a language model is for.
 
     Raises:
         InvalidArgument: nothing tells the backend.
@@ -80,6 +84,9 @@ def fill_backend_fields(config: ModelConfig, directory: ModelDirectory) -> Model
         )
     if config.backend or config.platform or config.default_model_filename:
         return config  # a backend of somebody else, or a mistake that validation names
+    kind = None if version is None else folder_kind(version)
+    if kind is not None:
+        return msgspec.structs.replace(config, backend=engines.of(kind))
     _, dot, backend = config.name.partition(".")
     if not dot:
         raise InvalidArgument(

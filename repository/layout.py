@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from protocol.errors import InvalidArgument, NotFound
 from repository.model_config import LatestPolicy, ModelVersionPolicy
+from repository.model_folders import is_bare_model
 from repository.stores.snapshot import Snapshot
 from repository.stores.store_repository import StoreRepository
 
@@ -105,7 +106,7 @@ def find_models(repositories: Sequence[Repository]) -> FoundModels:
             continue
         for path in sorted(_entries(repository)):
             if _is_model(path):
-                found.setdefault(path.name, []).append(ModelDirectory(path.name, path, repository))
+                found.setdefault(path.name, []).append(_local_model(path, repository))
     return FoundModels(
         models={name: places[0] for name, places in found.items() if len(places) == 1},
         duplicates={name: tuple(places) for name, places in found.items() if len(places) > 1},
@@ -204,7 +205,11 @@ def _model_in(repository: Repository, name: str) -> ModelDirectory | None:
         snapshot = repository.model(name) if _is_model_name(name) else None
         return _remote_model(repository, name, snapshot) if snapshot is not None else None
     path = repository / name
-    return ModelDirectory(name, path, repository) if _is_model(path) else None
+    return _local_model(path, repository) if _is_model(path) else None
+
+
+def _local_model(path: Path, repository: Path) -> ModelDirectory:
+    return ModelDirectory(path.name, path, repository, is_flat=is_bare_model(path))
 
 
 def _remote_model(repository: StoreRepository, name: str, snapshot: Snapshot) -> ModelDirectory:

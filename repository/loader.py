@@ -15,11 +15,17 @@ from repository.backend_fields import fill_backend_fields
 from repository.json_form import from_json_form
 from repository.layout import CONFIGS_DIRECTORY, ModelDirectory
 from repository.model_config import ModelConfig
+from repository.model_folders import ANY_ENGINE, EngineChoice
 from repository.pbtxt import parse_pbtxt
 
 
 def read_config(
-    directory: ModelDirectory, *, override: str | None = None, auto_complete: bool = True, config_name: str = ""
+    directory: ModelDirectory,
+    *,
+    override: str | None = None,
+    auto_complete: bool = True,
+    config_name: str = "",
+    engines: EngineChoice = ANY_ENGINE,
 ) -> ModelConfig:
     """The configuration of a model as far as it is known without loading it.
 
@@ -27,6 +33,7 @@ def read_config(
         override: a configuration as JSON text, in place of the file.
         auto_complete: whether a model may come without a configuration file.
         config_name: take `configs/<name>.pbtxt` in the model's directory, where that is there.
+        engines: which engine runs a folder of a language model that names none.
 
     Raises:
         InvalidArgument: the configuration cannot be parsed (with file, line and column), names another model, or
@@ -44,7 +51,7 @@ def read_config(
             f"unexpected directory name '{directory.name}' for model '{given.name}', "
             "directory name must equal model name"
         )
-    return fill_backend_fields(msgspec.structs.replace(given, name=directory.name), directory)
+    return fill_backend_fields(msgspec.structs.replace(given, name=directory.name), directory, engines)
 
 
 def config_file(directory: ModelDirectory, config_name: str = "") -> Path:

@@ -116,6 +116,7 @@ ROOMS: dict[str, dict[str, str]] = {
     },
     "backends.engines": {
         "worker": "",
+        "conversion": "",
         "sampling": "worker",
         "request": "sampling",
         "tensor_values": "",

@@ -16,9 +16,11 @@ from pathlib import Path
 from repository.stores.urls import StoreUrl
 from trioton.debug_delays import debug_delays
 from trioton.demo_flags import DemoSettings
-from trioton.flags import Flag, UsageError, read_arguments, read_environment, read_words, rows
+from trioton.flags import Flag, UsageError, flag, read_arguments, read_environment, read_words, rows
+from trioton.folders import folder_of_word, served_folder
 from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
 from trioton.openai_flags import OPENAI
+from trioton.server_flags import SERVER
 from trioton.settings import FRONTEND, GROUPS, RUN, Settings
 from trioton.store_flags import repository_place
 from trioton.tools.layout_checks import place_findings
@@ -28,6 +30,15 @@ ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 # Exit codes as shells have them for the signals that other programs end by.
 PIPE_CLOSED = 128 + 13  # SIGPIPE, which not every system has
 INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeFlags:
+    """What `trioton serve` takes besides a server's settings."""
+
+    served_model_name: str = flag(
+        "", str, group=SERVER, metavar="<name>", help="The name of the model in a folder; where absent, the folder's."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +79,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """A server's settings from words and environment; flags win. Words that are no flags are model repositories.
+    """A server's settings from words and environment; flags win. Words that are no flags are model repositories, or
+    folders of language models.
 
     Raises:
         UsageError: see `trioton.flags` and `Settings`; a word that is no repository.
     """
-    table = rows(Settings)
+    table = serve_table()
     places, given = read_words(table, arguments)
-    if places:
-        given["model_repository"] = (*map(_repository, places), *given.get("model_repository", ()))
+    found = [(word, folder_of_word(word)) for word in places]
+    repositories = [_repository(word) for word, folder in found if folder is None]
+    if repositories:
+        given["model_repository"] = (*repositories, *given.get("model_repository", ()))
+    values = {**read_environment(table, environment), **given}
+    name = values.pop("served_model_name", "")
+    folders = [folder for _, folder in found if folder is not None]
+    if name and len(folders) != 1:
+        raise UsageError(f"--served-model-name is for one folder of a language model, got {len(folders)}")
     own = {"log_escape": _escapes_log(environment), "debug_delays": debug_delays(environment)}
-    return Settings(**{**own, **read_environment(table, environment), **given})
+    return Settings(folders=tuple(served_folder(folder, name) for folder in folders), **{**own, **values})
+
+
+def serve_table() -> Sequence[Flag]:
+    """The flags of `trioton serve`."""
+    return (*rows(ServeFlags), *rows(Settings))
 
 
 def _repository(word: str) -> Path | StoreUrl:
@@ -244,7 +268,7 @@ def _escapes_log(environment: Mapping[str, str]) -> bool:
 
 COMMANDS = {
     "serve": Command(
-        "usage: trioton serve <repository> … [flags]; see trioton --help", lambda: rows(Settings), _serve, shown=()
+        "usage: trioton serve <repository or model folder> … [flags]; see trioton --help", serve_table, _serve, shown=()
     ),
     "run": Command(
         """\
@@ -295,10 +319,12 @@ Prints the configuration that a server would use, with everything completed.""",
     "repo": Command(
         """\
 usage: trioton repo add <repository> <model file or directory> [flags]
+       trioton repo conversions [--prune-days=<integer>] [--json]
 
 Puts a model into a repository, with a configuration made from it. What is there
 already stays, unless --force is given. A running server sees all of it or
-nothing.""",
+nothing. `conversions` lists the language models that were converted for an
+engine, and removes those that are not used.""",
         _repo_table,
         _repo,
     ),

@@ -16,7 +16,7 @@ ALL = "all"
 OVERVIEW = """\
 usage: trioton <command> [flags]; trioton [flags] is trioton serve [flags]
 
-  serve REPOSITORY …         serve the models of a repository
+  serve REPOSITORY …         serve its models; or a language model's folder
   run MODEL_DIR              serve one model; with --reload again as it changes
   openai-frontend            serve by the flags of Triton's OpenAI frontend
   demo                       build real models and ask them

@@ -37,6 +37,14 @@ gpu_limit = of_device(
 class LoadingFlags:
     """The part of the settings that is about loading."""
 
+    engine: str = flag(
+        "",
+        str,
+        group=LOADING,
+        metavar="<backend>",
+        help="The engine of language models whose configuration names none. Where absent, openvino_genai, or vllm for "
+        "Hugging Face's files where there is a GPU and vLLM is installed.",
+    )
     model_load_thread_count: int = flag(
         4, at_least(1), group=LOADING, metavar="<integer>", help="How many models may load at the same time."
     )

@@ -15,6 +15,7 @@ from backends.python.settings import debugger
 from protocol.errors import ServerError
 from repository.backend_fields import MODEL_FORMS
 from repository.layout import CONFIG_FILE, ModelDirectory, find_models, first_version_directory
+from repository.model_folders import is_bare_model
 from repository.pbtxt import parse_pbtxt
 from trioton.debug_delays import debug_delays
 from trioton.flags import Flag, UsageError, flag, read_environment, read_words, rows, switch
@@ -97,7 +98,7 @@ def find_run_model(given: Path) -> ModelDirectory:
     directory = ModelDirectory(_configured_name(config) or path.name, path, path.parent)
     if first_version_directory(directory) is not None:
         return directory
-    if config.is_file() or any(form.is_in(path) for form in MODEL_FORMS):
+    if config.is_file() or is_bare_model(path) or any(form.is_in(path) for form in MODEL_FORMS):
         return ModelDirectory(directory.name, path, path.parent, is_flat=True)
     models = [model for model in find_models((path,)).models.values() if _looks_like_model(model)]
     if models:

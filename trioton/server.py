@@ -450,6 +450,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         auto_complete_config=settings.auto_complete_config(),
         model_config_name=settings.model_config_name,
         backend_config=backend_settings((*_python_settings(settings), *settings.backend_config)),
+        engine=settings.engine,
         model_load_thread_count=settings.model_load_thread_count,
         model_load_retry_count=settings.model_load_retry_count,
         model_memory_budget=settings.model_memory_budget,

@@ -82,6 +82,8 @@ class ServerFlags:
         help="A directory of models, or one in an object store: s3://bucket/path, gs://bucket/path, "
         "as://account/container/path. May be given several times; all are served together.",
     )
+    # No flag: folders that are a model each, of the words of `trioton serve`.
+    folders: tuple[ModelDirectory, ...] = ()
     # No flags: `trioton run` sets them. One model to serve besides the repositories, and whether it is loaded again
     # when its files change (which takes `model_control_mode` explicit).
     model: ModelDirectory | None = None
@@ -205,8 +207,11 @@ class ServerFlags:
     def repositories(self, stores: Stores) -> tuple[Repository, ...]:
         """Where models are looked for."""
         given = dict.fromkeys(self.model_repository)  # one that is given twice is one
-        places = [stores.repository(place) if isinstance(place, StoreUrl) else place for place in given]
-        return tuple(places) if self.model is None else (self.model, *places)
+        places: tuple[Repository, ...] = tuple(
+            stores.repository(place) if isinstance(place, StoreUrl) else place for place in given
+        )
+        places = (*self.folders, *places)
+        return places if self.model is None else (self.model, *places)
 
     def auto_complete_config(self) -> bool:
         """Whether configurations are filled up from the models."""

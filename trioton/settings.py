@@ -95,7 +95,7 @@ class Settings(
         return cls(**read_arguments(rows(cls), words))
 
     def __post_init__(self) -> None:
-        if not self.model_repository and self.model is None:
+        if not (self.model_repository or self.folders or self.model):
             raise UsageError("--model-repository is required: the directory that holds the models")
         if self.load_model and self.model_control_mode != "explicit":
             raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")

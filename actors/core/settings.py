@@ -43,6 +43,7 @@ class CoreSettings:
     auto_complete_config: bool = True
     model_config_name: str = ""
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    engine: str = ""
     model_load_thread_count: int = 4
     model_load_retry_count: int = 0
     model_memory_budget: int | None = None  # bytes
@@ -83,6 +84,7 @@ def model_manager(
         has_histograms=settings.latency_histograms,
         summary_quantiles=settings.summary_quantiles,
         backend_config=settings.backend_config,
+        engine=settings.engine,
         cache=cache,
         rate_limiter=limiter,
         services=services,

@@ -7,6 +7,7 @@ Cancelled, it leaves nothing behind.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,7 @@ from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
 from repository.loader import read_config
 from repository.model_config import ModelConfig
+from repository.model_folders import GPU_ENGINE, EngineChoice
 from repository.shape_rules import read_shape_rules
 from repository.text_models import NO_TEXT_DEFAULTS, TextDefaults, read_text_model, text_tensors
 from repository.traffic_split import is_split
@@ -83,6 +85,13 @@ class ModelLoader:
     scheduler_hold: SchedulerHold = NO_HOLD
     resources: ServerResources | None = None
     text_defaults: TextDefaults = NO_TEXT_DEFAULTS
+    # The engine that was asked for, for language models whose configuration names none.
+    engine: str = ""
+
+    @property
+    def engines(self) -> EngineChoice:
+        has_gpu_engine = bool(self.gpus.ids) and importlib.util.find_spec(GPU_ENGINE) is not None
+        return EngineChoice(self.engine, GPU_ENGINE if has_gpu_engine else "")
 
     @property
     def gpus(self) -> UsableGpus:
@@ -199,6 +208,7 @@ class ModelLoader:
             override=parameters.config,
             auto_complete=self.auto_complete_config,
             config_name=self.config_name,
+            engines=self.engines,
         )
         return with_step_identifiers(config)
 

@@ -7,7 +7,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backends.engines.backend import EngineBackend
+from backends.engines.conversion.converted import WEIGHT_FORMAT, openvino_folder
+from backends.engines.settings import EngineSettings
 
 
 class ScriptedBackend(EngineBackend):
@@ -20,6 +24,13 @@ class OpenVinoGenAiBackend(EngineBackend):
     """OpenVINO GenAI, with continuous batching."""
 
     engine = "trioton_engine.openvino_genai:OpenVinoGenAiEngine"
+
+    async def prepared(self, settings: EngineSettings) -> EngineSettings:
+        """Convert Hugging Face's files, unless the cache has them."""
+        options = dict(settings.options)
+        weight_format = str(options.pop(WEIGHT_FORMAT, ""))
+        directory = await openvino_folder(self.spec.source, settings.directory, weight_format)
+        return replace(settings, directory=directory, options=options)
 
 
 class VllmBackend(EngineBackend):

@@ -97,7 +97,7 @@ class EngineBackend(Backend):
         check_engine_config(source.config)
         self._tensors = tensor_set(source.config)
         in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
-        settings = await in_thread(EngineSettings.of, source)
+        settings = await self.prepared(await in_thread(EngineSettings.of, source))
         tokenizer, text_length = await in_thread(read_text_parts, source, settings)
         generations = Generations(source.name, settings.limits, self._failures)
         try:
@@ -116,6 +116,10 @@ class EngineBackend(Backend):
         )
         generations.attach(worker, metrics)
         self._worker, self._generations, self._tokenizer = worker, generations, tokenizer
+
+    async def prepared(self, settings: EngineSettings) -> EngineSettings:
+        """The settings with which the engine is loaded, once its files are in the form that it reads."""
+        return settings
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
         raise Unsupported(f"{self._where} is decoupled")

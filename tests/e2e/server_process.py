@@ -25,7 +25,8 @@ SERVICES = {"grpc": "GRPCInferenceService", "http": "HTTPService", "metrics": "M
 class ServerProcess:
     """`trioton serve` with the given flags, on free ports of this machine; killed at the end of the `with` block.
 
-    With `model` in place of `repository` it is `trioton run`; `command` stands for all words but `flags`.
+    With `model` in place of `repository` it is `trioton run`, with `folder` the folder of a language model; `command`
+    stands for all words but `flags`.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class ServerProcess:
         *flags: str,
         repository: Path | str | None = None,
         model: Path | None = None,
+        folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
         launcher: Sequence[str] = (),
         command: Sequence[str] = (),
@@ -40,7 +42,10 @@ class ServerProcess:
     ) -> None:
         """`environment` is added to that of this process; `launcher` is a command that ends in running another.
         `module` is run as `trioton` is."""
-        words = ["run", str(model)] if model is not None else ["serve", f"--model-repository={repository}"]
+        if model is not None:
+            words = ["run", str(model)]
+        else:
+            words = ["serve", f"--model-repository={repository}" if folder is None else str(folder)]
         anywhere = [f"--{word}-{what}" for word in SERVICES for what in (f"address={LOCAL}", "port=0")]
         self._process = subprocess.Popen(
             [*launcher, sys.executable, "-m", module, *(command or (*words, *anywhere)), *flags],

@@ -12,7 +12,7 @@ from trioton.server_flags import BackendSetting
 from trioton.settings import TOOLS, Settings
 
 # Of a server's flags.
-_SHARED = ("backend-config", "backend-directory", "disable-auto-complete-config", "model-config-name")
+_SHARED = ("backend-config", "backend-directory", "disable-auto-complete-config", "engine", "model-config-name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class ToolFlags:
     backend_config: tuple[BackendSetting, ...] = ()
     backend_directory: tuple[Path, ...] = ()
     disable_auto_complete_config: bool = False
+    engine: str = ""
     model_config_name: str = ""
 
 

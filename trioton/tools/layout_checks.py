@@ -12,6 +12,7 @@ from protocol.errors import ServerError
 from repository.backend_fields import MODEL_FORMS
 from repository.layout import CONFIG_FILE, ModelDirectory, select_versions, version_directories
 from repository.model_config import ModelConfig
+from repository.model_folders import is_bare_model
 from trioton.tools.findings import Finding, Level
 
 # Where `trioton repo add` works, in the repository; removed at its end unless it was killed.
@@ -82,7 +83,7 @@ def directory_findings(directory: ModelDirectory) -> Iterator[Finding]:
     names = sorted(os.listdir(directory.path))
     if CONFIG_FILE not in names:
         for name in names:
-            if _LIKE_CONFIG.fullmatch(name):
+            if _LIKE_CONFIG.fullmatch(name) and not is_bare_model(directory.path):
                 yield Finding(f"'{name}' is not read", f"rename it to {CONFIG_FILE}", Level.WARNING)
     if directory.is_flat:
         return

@@ -82,7 +82,8 @@ class ModelCheck:
             if config is None:
                 return None
             try:
-                return fill_backend_fields(_replace(config, name=self.directory.name), self.directory)
+                named = _replace(config, name=self.directory.name)
+                return fill_backend_fields(named, self.directory, self.models.loader.engines)
             except ServerError:
                 return _replace(config, name=self.directory.name)
 

@@ -30,6 +30,7 @@ async def model_loader(flags: ToolFlags) -> ModelLoader:
         auto_complete_config=not flags.disable_auto_complete_config,
         config_name=flags.model_config_name,
         backend_config=backend_settings(flags.backend_config),
+        engine=flags.engine,
     )
 
 
