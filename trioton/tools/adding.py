@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import trio
 
 from protocol.errors import Internal, InvalidArgument, ServerError
@@ -111,6 +112,9 @@ def _stage(given: GivenModel, staged: Path, existing: Path | None) -> None:
             _copy(entry, staged / entry.name)
     for place, source in given.files.items():
         _copy(source, staged / place)
+    for place, text in given.texts.items():
+        (staged / place).parent.mkdir(parents=True, exist_ok=True)
+        (staged / place).write_text(text, encoding="utf-8")
     if not (staged / CONFIG_FILE).exists() and given.config != ModelConfig():
         (staged / CONFIG_FILE).write_text(format_readable(given.config), encoding="utf-8")
 
@@ -138,6 +142,8 @@ async def _judged(repository: Path, staged: ModelDirectory, flags: ToolFlags) ->
 
 def _write_config(given: GivenModel, staged: ModelDirectory, config: ModelConfig, is_version: bool) -> None:
     if not given.has_config and not is_version:
+        if given.is_language_model:
+            config = msgspec.structs.replace(given.config, backend=config.backend)
         text = format_readable(without_defaults(config, staged))
         (staged.path / CONFIG_FILE).write_text(text, encoding="utf-8")
 

@@ -6,9 +6,10 @@ begin with → `adding`.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -20,9 +21,11 @@ from repository.backend_fields import MODEL_FORMS, PYTHON_RUNTIME, ModelForm
 from repository.initial_state import INITIAL_STATE_FOLDER
 from repository.layout import CONFIG_FILE, CONFIGS_DIRECTORY
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
+from repository.model_folders import ENGINE_ARGUMENTS, GPU_ENGINE, is_bare_model, model_files
 from repository.pbtxt import parse_pbtxt
 from repository.warmup_data import WARMUP_DIRECTORY
 from trioton.flags import UsageError
+from trioton.folders import folder_name
 from trioton.tools.file_kinds import FOREST_BACKEND, forest_filename, way_out
 
 # Of a folder that has no version directories these belong to the model, not to its version.
@@ -37,13 +40,17 @@ _FIRST_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class GivenModel:
-    """`files` maps places below the model's directory to what lies outside of the repository (files or folders);
-    `config` is what is known before the model is looked at, and is written only where there is none among the files."""
+    """`files` maps places below the model's directory to what lies outside of the repository (files or folders),
+    `texts` to what is to be written there; `config` is what is known before the model is looked at, and is written only
+    where there is none among the files. `is_language_model`: the tensors are those of every engine, so none are
+    written."""
 
     name: str
     versions: tuple[int, ...]
     files: dict[str, Path]
     config: ModelConfig
+    texts: Mapping[str, str] = field(default_factory=dict)
+    is_language_model: bool = False
 
     @property
     def is_single(self) -> bool:
@@ -66,6 +73,7 @@ class Wishes:
     config: Path | None = None
     inputs: tuple[ModelInput, ...] = ()
     outputs: tuple[ModelOutput, ...] = ()
+    is_linked: bool = False
 
 
 def recognise(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
@@ -77,7 +85,12 @@ def recognise(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenMod
     path = Path(os.path.abspath(path))
     if not path.exists():
         raise UsageError(f"'{path}' is neither a file nor a directory")
-    given = _directory(path, wishes, registry) if path.is_dir() else _file(path, wishes, registry)
+    if is_bare_model(path):
+        given = _language_model(path, wishes)
+    elif wishes.is_linked:
+        raise UsageError(f"--link is for the folder of a language model, '{path}' is none")
+    else:
+        given = _directory(path, wishes, registry) if path.is_dir() else _file(path, wishes, registry)
     if (wishes.inputs or wishes.outputs) and (wishes.config is not None or given.has_config):
         raise UsageError("--input and --output are for models without a config.pbtxt, which lists them itself")
     if wishes.config is None:
@@ -85,6 +98,21 @@ def recognise(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenMod
     if not wishes.config.is_file():
         raise UsageError(f"--config: '{wishes.config}' is no file")
     return replace(given, files={**given.files, CONFIG_FILE: wishes.config})
+
+
+def _language_model(path: Path, wishes: Wishes) -> GivenModel:
+    """A folder of Hugging Face, or of OpenVINO GenAI. `model.json` tells where it is, as Triton's vLLM backend asks."""
+    version = wishes.version or _FIRST_VERSION
+    files = {} if wishes.is_linked else {f"{version}/{file.name}": file for file in model_files(path)}
+    if (path / CONFIG_FILE).is_file():
+        files.pop(f"{version}/{CONFIG_FILE}", None)
+        files[CONFIG_FILE] = path / CONFIG_FILE
+    texts = {}
+    if wishes.is_linked or wishes.backend == GPU_ENGINE:
+        place = str(path) if wishes.is_linked else "."
+        texts[f"{version}/{ENGINE_ARGUMENTS}"] = f"{json.dumps({'model': place})}\n"
+    config = _wished(ModelConfig(backend=wishes.backend), wishes)
+    return GivenModel(wishes.name or folder_name(path) or _name_of(path), (version,), files, config, texts, True)
 
 
 def _file(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:

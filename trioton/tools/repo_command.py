@@ -1,4 +1,4 @@
-"""`trioton repo add`: adds a model file to a repository, with a generated configuration."""
+"""`trioton repo add`: adds a model to a repository, with a generated configuration."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from protocol.errors import ServerError
 from repository.json_form import to_json_form
 from repository.layout import CONFIG_FILE
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
-from trioton.flags import Flag, UsageError, filesystem_path, flag, integer, repeatable, switch
+from repository.text_models import text_tensors
+from trioton.flags import Flag, UsageError, filesystem_path, flag, integer, repeatable, rows, switch
+from trioton.folders import folder_of_word
 from trioton.settings import TOOLS
 from trioton.store_flags import local_path
 from trioton.tools.adding import Added, add_model
+from trioton.tools.conversions_command import ConversionFlags, run_conversions
 from trioton.tools.flags import OutputFlags, parse_words, tool_table
 from trioton.tools.mends import mend_of
 from trioton.tools.model_sources import Wishes, given_input, given_output, recognise
@@ -60,11 +63,23 @@ class AddFlags(OutputFlags):
     config: Path | None = flag(  # noqa: RUF009 (a field, as its neighbours)
         None, filesystem_path, group=TOOLS, metavar="<path>", help="A config.pbtxt for it; where absent, one is made."
     )
+    repository: Path | None = flag(  # noqa: RUF009 (a field, as its neighbours)
+        None,
+        filesystem_path,
+        group=TOOLS,
+        metavar="<path>",
+        help="The repository, in place of the first word.",
+    )
+    copy: bool = switch(group=TOOLS, help="Copy the files into the repository, which is done unless --link is given.")
+    link: bool = switch(
+        group=TOOLS,
+        help="Leave the files of a language model where they are: its version has a model.json that names the folder.",
+    )
     force: bool = switch(group=TOOLS, help="Replace what is there already.")
 
 
 def repo_table() -> tuple[Flag, ...]:
-    return tool_table(AddFlags)
+    return (*tool_table(AddFlags), *(row for row in rows(ConversionFlags) if row.name != "json"))
 
 
 def run_repo(words: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -74,17 +89,17 @@ def run_repo(words: Sequence[str], environment: Mapping[str, str]) -> int:
     Raises:
         UsageError: see `trioton.flags`; there is no model to add, or one is there already.
     """
+    if list(words[:1]) == ["conversions"]:
+        return run_conversions(words[1:], environment)
     if list(words[:1]) != ["add"]:
-        raise UsageError(f"trioton repo knows one word: add, got {words[0] if words else 'none'}")
+        raise UsageError(f"trioton repo knows two words: add and conversions, got {words[0] if words else 'none'}")
     parsed = parse_words(AddFlags, words[1:], environment)
-    if len(parsed.places) != 2:
-        raise UsageError(
-            f"trioton repo add takes a repository and a model, got {len(parsed.places)} places: "
-            f"{' '.join(parsed.places) or 'none'}"
-        )
     own = AddFlags(**parsed.own)
-    repository, source = map(local_path, parsed.places)
-    wishes = Wishes(own.name, own.version, own.backend, own.max_batch_size, own.config, own.input, own.output)
+    if own.copy and own.link:
+        raise UsageError("--copy and --link exclude each other")
+    repository, source = _places(parsed.places, own.repository)
+    backend = own.backend or parsed.tool.engine
+    wishes = Wishes(own.name, own.version, backend, own.max_batch_size, own.config, own.input, own.output, own.link)
     with without_log():
         given = recognise(source, wishes, BackendRegistry(directories=parsed.tool.backend_directory))
 
@@ -103,6 +118,16 @@ def run_repo(words: Sequence[str], environment: Mapping[str, str]) -> int:
     return 0
 
 
+def _places(words: Sequence[str], repository: Path | None) -> tuple[Path, Path]:
+    """The repository and the model, which may also be given as an id of Hugging Face's hub. Raises UsageError."""
+    expected = 2 if repository is None else 1
+    if len(words) != expected:
+        what = "a repository and a model" if repository is None else "a model beside --repository"
+        raise UsageError(f"trioton repo add takes {what}, got {len(words)} places: {' '.join(words) or 'none'}")
+    source = words[-1]
+    return repository or local_path(words[0]), folder_of_word(source) or local_path(source)
+
+
 def _as_json(added: Added) -> Mapping[str, object]:
     return {
         "name": added.config.name,
@@ -119,6 +144,10 @@ def _as_text(repository: Path, added: Added) -> str:
     lines += [f"  {line}" for line in _summary(config)]
     lines.append(f"its configuration: {added.directory / CONFIG_FILE}")
     lines.append(f"serve it: trioton serve --model-repository={repository}")
+    names = text_tensors(config)
+    if names is not None and names.text_input:
+        body = json.dumps({"model": config.name, "prompt": "Once upon a time", "max_tokens": 32})
+        lines.append(f"ask it: curl localhost:8000/v1/completions -H 'Content-Type: application/json' -d '{body}'")
     return "\n".join(lines)
 
 

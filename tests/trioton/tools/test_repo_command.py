@@ -15,6 +15,7 @@ import pytest
 from protocol.datatypes import DataType
 from repository.model_config import ModelInput, ModelOutput
 from repository.pbtxt import parse_pbtxt
+from tests.backends.engines.conversion.scripts import hugging_face_folder
 from tests.backends.test_custom_backend import backend_class
 from tests.e2e.client import Client, add_sub_inputs
 from tests.e2e.repository import add_add_sub
@@ -335,8 +336,8 @@ def test_a_backend_of_somebody_else(tmp_path: Path, repository: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["repo"], "trioton repo knows one word: add, got none"),
-        (["repo", "remove"], "trioton repo knows one word: add, got remove"),
+        (["repo"], "trioton repo knows two words: add and conversions, got none"),
+        (["repo", "remove"], "trioton repo knows two words: add and conversions, got remove"),
         (["repo", "add", "a"], "takes a repository and a model, got 1 places: a"),
         (["repo", "add", "s3://a", "b"], "'s3://a' is no folder on this machine"),
         (["repo", "add", "a", "/no/such"], "'/no/such' is neither a file nor a directory"),
@@ -487,3 +488,30 @@ def test_a_backend_that_is_not_there(file: Path, repository: Path, capsys: pytes
     assert add(repository, file, "--backend=mine") == 1
     text = "One in Python may be a folder mine/model.py in a directory that --backend-directory names."
     assert text in capsys.readouterr().err
+
+
+def test_a_language_model_is_copied_without_what_nobody_reads(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = hugging_face_folder(tmp_path / "Tiny Llama")
+    (folder / "pytorch_model.bin").write_bytes(b"the same weights")
+    assert add(folder, f"--repository={repository}", "--engine=scripted") == 0
+    shown = capsys.readouterr().out
+    assert "ask it: curl localhost:8000/v1/completions" in shown
+    assert '"model": "Tiny-Llama"' in shown
+    assert (repository / "Tiny-Llama" / "config.pbtxt").read_text() == 'backend: "scripted"\n'
+    files = sorted(path.name for path in (repository / "Tiny-Llama" / "1").iterdir())
+    assert files == sorted(set(os.listdir(folder)) - {"pytorch_model.bin"})
+    assert add(repository, folder, "--engine=scripted") == 1
+    assert "is in the repository already with version 1" in capsys.readouterr().err
+
+
+def test_a_language_model_is_linked(tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = hugging_face_folder(tmp_path / "tiny")
+    assert add(folder, f"--repository={repository}", "--engine=scripted", "--link") == 0
+    assert tree(repository) == ["tiny/1/model.json", "tiny/config.pbtxt"]
+    assert json.loads((repository / "tiny" / "1" / "model.json").read_text()) == {"model": str(folder)}
+    assert add(folder, f"--repository={repository}", "--link", "--copy") == 1
+    assert "--copy and --link exclude each other" in capsys.readouterr().err
+    assert add(repository, __file__, "--link") == 1
+    assert "--link is for the folder of a language model" in capsys.readouterr().err
