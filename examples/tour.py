@@ -211,6 +211,40 @@ def tour(urls: dict[str, str]) -> list[str]:
     return problems
 
 
+def chat_problems(url: str) -> list[str]:
+    """Let the language model speak by OpenAI's own client; answers what is wrong. Without client or model, says so."""
+    title = "A language model, by OpenAI's client (tiny_llama, of random weights)"
+    try:
+        import chat
+    except ImportError:
+        print(f"  {title}\n    left out: pip install openai\n")
+        return []
+    try:
+        if chat.MODEL not in chat.models(url):
+            print(f"  {title}\n    left out: the server has no {chat.MODEL}\n")
+            return []
+        print(f"  {title}\n    {chat.PROMPT}\n    ", end="", flush=True)
+        started = time.perf_counter()
+        answer = chat.chat(url, lambda piece: chat.show(piece.replace("\n", " ")))
+    except chat.openai.OpenAIError as error:
+        print(f"\n    ✗ {error}\n")
+        return [f"{title}: {error}"]
+    problems = problems_of_chat(answer)
+    verdicts = [f"✗ {problem}" for problem in problems] or [
+        f"✓ right, in {len(answer.pieces)} pieces and again as a whole, in {time.perf_counter() - started:.2f} s"
+    ]
+    print("", *(f"    {line}" for line in verdicts), "", sep="\n")
+    return [f"{title}: {problem}" for problem in problems]
+
+
+def problems_of_chat(answer: Any) -> list[str]:
+    if len(answer.pieces) < 2:
+        return [f"the stream had {len(answer.pieces)} pieces"]
+    if "".join(answer.pieces) != answer.whole:
+        return ["the stream and the whole answer differ"]
+    return []
+
+
 def protocol_in_words(protocol: str) -> str:
     return {"http": "HTTP", "grpc": "gRPC"}[protocol]
 
@@ -221,7 +255,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for protocol, url in DEFAULT_URLS.items():
         words = protocol_in_words(protocol)
         parser.add_argument(f"--{protocol}", default=url, metavar="HOST:PORT", help=f"{words} address; default: {url}")
-    problems = tour(vars(parser.parse_args(arguments)))
+    urls = vars(parser.parse_args(arguments))
+    problems = tour(urls)
+    if not problems:
+        problems = chat_problems(urls["http"])
     if problems:
         print("Not all was right:", *(f"  {problem}" for problem in problems), sep="\n", file=sys.stderr)
         return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
@@ -65,6 +66,9 @@ def test_the_demo_once(tmp_path: Path) -> None:
     assert code == 0, shown
     assert "All answers were right" in shown
     assert "Serving until" not in shown
+    has_engine = importlib.util.find_spec("openvino_genai") is not None
+    assert ("pieces and again as a whole" in shown) == has_engine
+    assert ("tiny_llama is left out" in shown) == (not has_engine)
 
 
 def test_the_demo_once_with_a_port_taken(tmp_path: Path) -> None:

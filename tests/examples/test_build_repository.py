@@ -151,3 +151,15 @@ def test_the_alphabet_fits_the_recognition_model(loaded_models: LocalServer) -> 
     classes = loaded_models.session("ocr_recognition").get_outputs()[0].shape[2]
     assert len(characters) + 2 == classes
     assert {len(character) for character in characters} == {1}
+
+
+def test_the_language_model_needs_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, what an earlier run has written does not stay: the server would not load it."""
+    is_there = True
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if is_there else None)
+    assert builder.add_language_model(tmp_path)
+    assert (tmp_path / "tiny_llama" / "openvino_model.xml").is_file()
+    assert not (tmp_path / "tiny_llama" / "config.pbtxt").exists()
+    is_there = False
+    assert not builder.add_language_model(tmp_path)
+    assert not (tmp_path / "tiny_llama").exists()

@@ -149,3 +149,17 @@ def test_protocols_that_differ_are_a_problem(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert "the same answer" in out
     assert "counted 2.0" in out
+
+
+@pytest.mark.parametrize(
+    ("pieces", "whole", "problem"),
+    [
+        (["a", " b"], "a b", ""),
+        (["a b"], "a b", "the stream had 1 pieces"),
+        ([], "", "the stream had 0 pieces"),
+        (["a", " b"], "a c", "the stream and the whole answer differ"),
+    ],
+)
+def test_a_chat_is_a_stream_and_the_same_as_a_whole(pieces: list[str], whole: str, problem: str) -> None:
+    answer = load_example("clients/chat").Answer(pieces, whole)
+    assert tour.problems_of_chat(answer) == ([problem] if problem else [])
