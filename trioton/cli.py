@@ -96,8 +96,12 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     folders = [folder for _, folder in found if folder is not None]
     if name and len(folders) != 1:
         raise UsageError(f"--served-model-name is for one folder of a language model, got {len(folders)}")
+    served = tuple(served_folder(folder, name) for folder in folders)
+    wanted = values.get("load_model", ())
+    if values.get("model_control_mode") == "explicit" and "*" not in wanted:
+        values["load_model"] = (*wanted, *(model.name for model in served))  # they were asked for by name, too
     own = {"log_escape": _escapes_log(environment), "debug_delays": debug_delays(environment)}
-    return Settings(folders=tuple(served_folder(folder, name) for folder in folders), **{**own, **values})
+    return Settings(folders=served, **{**own, **values})
 
 
 def serve_table() -> Sequence[Flag]:

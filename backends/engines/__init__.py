@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backends.engines.backend import EngineBackend
-from backends.engines.conversion.converted import WEIGHT_FORMAT, openvino_folder
+from backends.engines.conversion.converted import WEIGHT_FORMAT, check_weight_format, openvino_folder
 from backends.engines.settings import EngineSettings
+from backends.interface import ModelSource
 
 
 class ScriptedBackend(EngineBackend):
@@ -24,6 +25,12 @@ class OpenVinoGenAiBackend(EngineBackend):
     """OpenVINO GenAI, with continuous batching."""
 
     engine = "trioton_engine.openvino_genai:OpenVinoGenAiEngine"
+
+    @classmethod
+    async def check_model(cls, source: ModelSource) -> None:
+        """As of any engine; files are not converted."""
+        await super().check_model(source)
+        check_weight_format(source.config.parameter(WEIGHT_FORMAT), f"model '{source.name}'")
 
     async def prepared(self, settings: EngineSettings) -> EngineSettings:
         """Convert Hugging Face's files, unless the cache has them."""

@@ -44,6 +44,13 @@ def test_its_name_may_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         settings_from([".", "--served-model-name=a/b"], {})
 
 
+def test_it_is_loaded_where_models_are_loaded_by_name(tmp_path: Path) -> None:
+    folder = str(tiny(tmp_path / "a"))
+    assert settings_from([folder, "--model-control-mode=explicit", "--load-model=b"], {}).load_model == ("b", "a")
+    assert settings_from([folder, "--model-control-mode=explicit", "--load-model=*"], {}).load_model == ("*",)
+    assert settings_from([folder], {}).load_model == ()
+
+
 @pytest.mark.parametrize(
     ("folder", "name"),
     [

@@ -41,7 +41,13 @@ _LOCK_SECONDS = 0.2
 def cache_of(settings: Mapping[str, str]) -> ConversionCache:
     """The cache that a backend's settings name, else that of the user."""
     given = settings.get(CACHE_DIRECTORY)
-    return ConversionCache(Path(given).absolute() if given else default_root(os.environ))
+    # A shell leaves `~` as it is behind the second `=` of a flag.
+    return ConversionCache(Path(given).expanduser().absolute() if given else default_root(os.environ))
+
+
+def converter_of(settings: Mapping[str, str]) -> Converter:
+    """The one that a backend's settings name, else the server's interpreter."""
+    return Converter(os.path.expanduser(settings.get(CONVERTER) or sys.executable))
 
 
 def check_weight_format(text: str, place: str) -> str:
@@ -64,7 +70,7 @@ async def openvino_folder(source: ModelSource, folder: Path, weight_format: str)
     place = f"model '{source.name}'"
     chosen = check_weight_format(weight_format, place)
     cache = cache_of(source.settings)
-    converter = Converter(source.settings.get(CONVERTER) or sys.executable)
+    converter = converter_of(source.settings)
     try:
         key = await _in_thread(cache.key, folder, {WEIGHT_FORMAT: chosen})
         versions = await converter.versions()

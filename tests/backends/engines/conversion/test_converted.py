@@ -194,6 +194,14 @@ async def test_a_converter_that_is_none_is_named(folder: Path, tmp_path: Path) -
         await converted(folder, tmp_path / "absent", "int3")
 
 
+async def test_a_home_directory_is_found(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the shell leaves it in `--backend-config=openvino_genai,converter=~/bin/python`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    converter_script(tmp_path / "bin", scripts.WRITES)
+    source = ModelSource("m", 1, folder, ModelConfig(name="m"), {CONVERTER: "~/bin/python", CACHE_DIRECTORY: "~/kept"})
+    assert (await openvino_folder(source, folder, "")).parent == tmp_path / "kept"
+
+
 async def test_a_killed_converter_is_told(folder: Path, tmp_path: Path) -> None:
     deed = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
     with pytest.raises(Internal, match="failed with signal 9"):
