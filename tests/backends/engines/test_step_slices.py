@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import itertools
-
 import trio
 
 from backends.engines.step_slices import MOST_WAITING, SLICE_EVENTS, StepSlices
