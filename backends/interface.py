@@ -27,7 +27,7 @@ from backends.devices.devices import Devices
 from backends.server_resources import ServerResources
 from backends.services import BackendServices
 from protocol.core import MemoryUsage, QueueRoom
-from protocol.errors import Internal, ServerError, Unavailable
+from protocol.errors import Internal, ServerError, Unavailable, Unsupported
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from repository.model_config import InstanceKind, ModelConfig, SecondaryDevice
 
@@ -81,9 +81,20 @@ class ModelSource:
         return self.version_directory / self.config.default_model_filename
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AddedAdapter:
+    """An adapter (LoRA) that was added while its model was loaded, or one of the model's own that was removed: then it
+    has no folder. One that is added again is another object, also where its folder is the same. Private."""
+
+    name: str
+    folder: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
     """What one instance is to load, and where.
+
+    `adapters` is private.
 
     Attributes:
         source: the version of the model.
@@ -94,6 +105,8 @@ class InstanceSpec:
         cpu_cores: the cores that its threads and processes are to run on; all, where it is empty.
         profiles: those of its instance group.
         secondary_devices: those of its instance group.
+        adapters: those that were added or removed while the model was loaded, by name; it changes, and `follow_adapter`
+            tells of that.
     """
 
     source: ModelSource
@@ -104,6 +117,7 @@ class InstanceSpec:
     cpu_cores: frozenset[int] = frozenset()
     profiles: tuple[str, ...] = ()
     secondary_devices: tuple[SecondaryDevice, ...] = ()
+    adapters: Mapping[str, AddedAdapter] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def config(self) -> ModelConfig:
@@ -366,6 +380,22 @@ class Backend(abc.ABC):
         """As `execute_decoupled`, for an instance with `can_overlap`. That of a model with sequences returns when the
         batch's steps have ended; `free` is called when the instance can take a batch of others before that."""
         return await self.execute_decoupled(requests, responders)
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether, now that it is loaded, adapters can be added to it. Private."""
+        return False
+
+    async def follow_adapter(self, name: str) -> None:
+        """Have the adapter of this name as `spec.adapters` says, or without an entry there as the model's files say;
+        what uses one that goes ends first. Called for one name at a time. Failed, it may have none of this name, until
+        it is called again. Private.
+
+        Raises:
+            InvalidArgument: it cannot be used.
+            Unavailable: the instance is not loaded, or has died.
+        """
+        raise Unsupported(f"model '{self.spec.source.name}' has no adapters that can be changed while it is loaded")
 
     async def wait_died(self) -> None:
         """Sleep until the instance has died by itself, then return. The default never returns."""

@@ -233,6 +233,25 @@ class InferenceCore(Protocol):
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         """Returns when unloading has begun; requests in flight finish."""
 
+    async def load_adapter(self, name: str, adapter: str, path: str, *, replace: bool = False) -> None:
+        """Add an adapter (LoRA) to all instances of a model that serves. `path` is a folder within the model's own,
+        from the version's folder on, or an absolute one within those that are allowed. Returns when requests may use
+        it; cancelled, it goes on. With `replace` there may be one of this name: what uses that ends first.
+
+        Raises:
+            Unsupported: the model has no adapters, or the server takes none.
+            NotFound: there is no such model or folder.
+            InvalidArgument: the name or path is none that is allowed, or the engine refuses the adapter.
+        """
+
+    async def unload_adapter(self, name: str, adapter: str) -> None:
+        """Remove an adapter from all instances of a model. New requests for it are refused at once; returns when those
+        that use it have ended, and it is gone. Cancelled, it goes on.
+
+        Raises:
+            NotFound: there is no such model or adapter.
+        """
+
     def repositories(self) -> Sequence[ModelRepository]:
         """The registered model repositories."""
         ...

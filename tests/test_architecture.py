@@ -133,11 +133,13 @@ ROOMS: dict[str, dict[str, str]] = {
         "adapter_metrics": "metric_families metric_set",
         "metrics": "adapter_metrics admission metric_families metric_set worker",
         "observed": "sampling",
-        "worker_link": "settings worker",
+        "control": "worker",
+        "worker_link": "control settings worker",
         "step_slices": "worker",
         "generations": "admission answer metrics step_slices worker worker_link",
+        "adapters": "generations worker_link",
         "backend": (
-            "answer completion generations metrics observed request sampling settings tensor_sets text worker "
+            "adapters answer completion generations metrics observed request sampling settings tensor_sets text worker "
             "worker_link"
         ),
         "installed": "backend",

@@ -16,7 +16,19 @@ from protocol.text.output_parser import TOOL_PARSERS
 from repository.text_files import TOKENIZER
 from repository.text_models import TextDefaults
 from trioton.edge_flags import EdgeFlags, check_restrictions
-from trioton.flags import BOOLEAN, INTEGER, PATH, STRING, UsageError, boolean, choice, flag, port
+from trioton.flags import (
+    BOOLEAN,
+    INTEGER,
+    PATH,
+    STRING,
+    UsageError,
+    boolean,
+    choice,
+    filesystem_path,
+    flag,
+    port,
+    repeatable,
+)
 
 OPENAI = "OpenAI"
 
@@ -66,6 +78,13 @@ class OpenAIFlags:
         group=OPENAI,
         metavar=STRING,
         help="What stands between a model's name and its adapter's; without it adapters have names of their own.",
+    )
+    openai_lora_path: tuple[Path, ...] = repeatable(
+        filesystem_path,
+        group=OPENAI,
+        metavar=PATH,
+        help="A folder of LoRA adapters, which clients may load and unload by their paths, and with them those in the "
+        "model's own folder. May be given several times. Without it they may not.",
     )
     openai_keep_alive: int = _edge.milliseconds(
         15_000, "How long a stream may be silent before a comment is sent, for proxies that cut such.", minimum=1

@@ -446,6 +446,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         poll_seconds=settings.repository_poll_secs,
         load_models=settings.load_model,
         is_namespaced=settings.model_namespacing,
+        adapter_folders=settings.openai_lora_path,
         strict_readiness=settings.strict_readiness,
         auto_complete_config=settings.auto_complete_config(),
         model_config_name=settings.model_config_name,

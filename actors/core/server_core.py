@@ -7,6 +7,7 @@ server takes requests, and asks others what models say of themselves (`descripti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -201,6 +202,20 @@ class ServerCore:
 
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         await self._running().unload(name, unload_dependents=unload_dependents)
+
+    async def load_adapter(self, name: str, adapter: str, path: str, *, replace: bool = False) -> None:
+        folders = self._adapter_folders()
+        await self._running().change(name, lambda model: model.add_adapter(adapter, path, folders, replace=replace))
+
+    async def unload_adapter(self, name: str, adapter: str) -> None:
+        self._adapter_folders()
+        await self._running().change(name, lambda model: model.remove_adapter(adapter))
+
+    def _adapter_folders(self) -> Sequence[Path]:
+        folders = self._settings.adapter_folders
+        if not folders:
+            raise Unsupported("Loading and unloading LoRA adapters requires --openai-lora-path=<folder>")
+        return folders
 
     def repositories(self) -> Sequence[ModelRepository]:
         return self._running().repositories()

@@ -40,6 +40,8 @@ class CoreSettings:
     is_namespaced: bool = False
     open_repository: Callable[[str], Repository] = Path
     strict_readiness: bool = True
+    # Where adapters may lie that are added while a model is loaded; without any none are.
+    adapter_folders: tuple[Path, ...] = ()
     auto_complete_config: bool = True
     model_config_name: str = ""
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

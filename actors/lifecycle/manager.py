@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from actors.lifecycle.watcher import RepositoryWatcher
 from actors.metrics.statistics import VersionSnapshot
 from actors.model.servable import Servable
 from protocol.core import LoadParameters, ModelIndex, ModelRepository
-from protocol.errors import InvalidArgument, ServerError, Unavailable, Unsupported
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.messages import LATEST_VERSION, InferenceRequest
 from repository.layout import DUPLICATE_MODEL
@@ -66,6 +66,18 @@ class Unload:
     reply: trio.MemorySendChannel[Outcome]
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that is done to a model that serves, and that it does by itself."""
+
+    name: str
+    change: Callable[[Servable], Awaitable[None]]
+    reply: trio.MemorySendChannel[Outcome]
+
+
+Message: TypeAlias = Load | Unload | Change
+
+
 class ModelManager:
     """`run` owns the models; the other methods are the address that others call."""
 
@@ -97,7 +109,7 @@ class ModelManager:
         )
         self._dependencies = EnsembleDependencies()
         self._load_waits = LoadWaits()
-        self._to_inbox, self._inbox = trio.open_memory_channel[Load | Unload](0)
+        self._to_inbox, self._inbox = trio.open_memory_channel[Message](0)
         self.is_started = False
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -230,11 +242,16 @@ class ModelManager:
         self._refuse_unless_explicit()
         await self._call(partial(Unload, name, unload_dependents))
 
+    async def change(self, name: str, change: Callable[[Servable], Awaitable[None]]) -> None:
+        """Run something on the latest version of a model that serves; returns when it has ended. Cancelled, it goes on,
+        until the server stops."""
+        await self._call(partial(Change, name, change))
+
     def _refuse_unless_explicit(self) -> None:
         if self._control_mode is not ControlMode.EXPLICIT:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
-    async def _call(self, message: partial[Load] | partial[Unload]) -> None:
+    async def _call(self, message: partial[Load] | partial[Unload] | partial[Change]) -> None:
         reply, answer = trio.open_memory_channel[Outcome](1)
         with answer:
             try:
@@ -265,7 +282,7 @@ class ModelManager:
             async for message in self._inbox:
                 calls.start_soon(self._answer, message, control)
 
-    async def _answer(self, message: Load | Unload, control: ModelControl) -> None:
+    async def _answer(self, message: Message, control: ModelControl) -> None:
         with message.reply:
             outcome: Outcome = None
             try:
@@ -274,10 +291,22 @@ class ModelManager:
                         (await control.load(name, parameters)).is_explicit = True
                     case Unload(name, unload_dependents):
                         await control.unload(name, unload_dependents=unload_dependents)
+                    case Change(name, change):
+                        await self._change(name, change)
             except ServerError as error:
                 outcome = error
             with suppress(trio.BrokenResourceError):  # the caller has gone
                 message.reply.send_nowait(outcome)
+
+    async def _change(self, name: str, change: Callable[[Servable], Awaitable[None]]) -> None:
+        """A defect fails the call that hits it, and nothing else."""
+        try:
+            await change(self.find(name))
+        except ServerError:
+            raise
+        except Exception as error:
+            self._failures.note("control", error, f"model '{name}' could not be changed")
+            raise Internal(f"model '{name}': {type(error).__name__}: {error}") from None
 
     async def _load_at_start(self, control: ModelControl) -> None:
         found = await trio.to_thread.run_sync(self._repositories.find_models, abandon_on_cancel=True)

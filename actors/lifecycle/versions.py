@@ -178,7 +178,7 @@ class ModelLifeCycle:
         loading = [version for version in new.values() if version.state is ModelState.LOADING]
         for version in loading:
             if version.model is not None and (before := entry.evicted.get(version.version)) is not None:
-                version.model.statistics.continue_from(before.statistics)
+                version.model.continue_from(before)
         if not entry.ready_versions:
             entry.versions, entry.failure = new, ""
         failures: dict[int, ServerError] = {}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -21,7 +22,7 @@ from actors.mail.messages import RemoveInstance, RestartDelayed, SchedulerAddres
 from actors.metrics.response_statistics import ResponseStatistics
 from actors.model.instance_plan import plan_instances
 from actors.model.supervisor import SupervisedInstance
-from backends.interface import Backend, InstanceSpec
+from backends.interface import AddedAdapter, Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
 from protocol.core import MemoryUsage, QueueRoom
@@ -47,6 +48,7 @@ class ModelInstances:
         limits: ModelLimits | None,
         responses: ResponseStatistics,
         failures: CallbackFailures | None = None,
+        adapters: Mapping[str, AddedAdapter] | None = None,
     ) -> None:
         self._failures = failures or CallbackFailures()
         self.specs = specs
@@ -56,6 +58,7 @@ class ModelInstances:
         self._warmup = warmup
         self._limits = limits
         self._responses = responses
+        self._adapters = {} if adapters is None else adapters
         self._runs_ahead = False
         # The latest of each instance, by its name.
         self._loaded: dict[str, Backend] = {}
@@ -78,6 +81,10 @@ class ModelInstances:
     def can_update(self) -> bool:
         """Whether there are instances, and no resources are bound to them."""
         return bool(self.specs) and self._limits is None
+
+    def backends(self) -> Sequence[Backend]:
+        """Of all instances the latest, which may be loading, or dead."""
+        return list(self._loaded.values())
 
     async def check_ready(self) -> bool:
         """Whether every backend is ready, asking the models themselves."""
@@ -206,7 +213,7 @@ class ModelInstances:
         )
 
     def _backend_of(self, spec: InstanceSpec) -> Backend:
-        backend = self._backend(spec)
+        backend = self._backend(replace(spec, adapters=self._adapters))
         rules = read_shape_rules(self._config)
         if rules is not None and not backend.joins_requests:
             backend = PaddedBackend(backend, Padding(rules, self._config))

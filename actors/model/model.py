@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
+import msgspec
 import trio
 
 from actors.cache.response_cache import VersionCache
@@ -19,6 +21,7 @@ from actors.mail.messages import Drain, QueuedRequest, SchedulerAddress, Stopped
 from actors.mail.reply_slot import Reply
 from actors.mail.turns import Turn, TurnOrder
 from actors.mail.waiting_responses import WaitingResponses
+from actors.model.adapters import ModelAdapters
 from actors.model.deadline import queue_takes_timeout
 from actors.model.instance_pool import ModelInstances, load_error
 from actors.model.servable import Servable
@@ -29,12 +32,13 @@ from actors.scheduling.batching.held import NO_HOLD, SchedulerHold
 from actors.scheduling.scheduler import Scheduler
 from actors.scheduling.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.tracing.stamps import QUEUE_START, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
-from backends.interface import Backend, InstanceSpec
+from backends.interface import Backend, InstanceSpec, ModelSource
 from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond
 from protocol.errors import ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.text.model import TextModel
+from repository.adapter_folder import adapter_folder
 from repository.model_config import InstanceKind, ModelConfig
 from repository.warmup_data import WarmupSample
 
@@ -72,6 +76,9 @@ class Model(RunningVersion):
             text=text,
         )
         failures = self._failures
+        self._adapters = ModelAdapters(
+            config.name, {} if text is None else text.adapters, lambda: self._instances.backends()
+        )
         self._instances = ModelInstances(
             config,
             backend,
@@ -80,6 +87,7 @@ class Model(RunningVersion):
             limits=limits,
             responses=self.statistics.responses,
             failures=failures,
+            adapters=self._adapters.added,
         )
         self._takes_device_tensors = backend.takes_device_tensors and all(
             spec.kind is InstanceKind.GPU for spec in specs
@@ -279,6 +287,7 @@ class Model(RunningVersion):
                 self._address = await nursery.start(self._schedule)
                 runs_ahead = isinstance(self._scheduler, Scheduler) and self._scheduler.runs_ahead
                 await self._instances.load(self._address, nursery, runs_ahead=runs_ahead)
+                self._note_adapters()
                 task_status.started()
         except BaseExceptionGroup as group:
             _, rest = group.split(Exception)
@@ -304,6 +313,42 @@ class Model(RunningVersion):
         self.config = wanted.config
         assert isinstance(self._scheduler, Scheduler)
         self._scheduler.resize(self._instances.active_count)
+
+    # Adapters
+
+    async def add_adapter(self, name: str, path: str, folders: Sequence[Path], *, replace: bool) -> None:
+        self._refuse_if_evicted()
+        source = self.source
+        if not isinstance(source, ModelSource):
+            raise self._not_loaded()
+        self._adapters.check_new(name, replace=replace)
+        folder = await trio.to_thread.run_sync(
+            adapter_folder, path, source.version_directory, source.model_directory, folders
+        )
+        await self._adapters.add(name, path, str(folder), replace=replace)
+        self._note_adapters()
+
+    async def remove_adapter(self, name: str) -> None:
+        self._refuse_if_evicted()
+        await self._adapters.remove(name)
+        self._note_adapters()
+
+    def continue_from(self, evicted: Servable) -> None:
+        super().continue_from(evicted)
+        if isinstance(evicted, Model):
+            self._adapters.continue_from(evicted._adapters)
+
+    def _refuse_if_evicted(self) -> None:
+        if self.is_evicted:
+            raise Unavailable(
+                f"model '{self.name}' was unloaded for the memory budget; its next request loads it again"
+            )
+
+    def _note_adapters(self) -> None:
+        """Tell edges which ones there are now."""
+        backends = self._instances.backends()
+        if self._text is not None and backends and all(backend.takes_adapters for backend in backends):
+            self._text = msgspec.structs.replace(self._text, adapters=dict(self._adapters.paths), takes_adapters=True)
 
     def memory_usage(self) -> list[MemoryUsage]:
         return [] if self.is_evicted else self._instances.memory_usage()

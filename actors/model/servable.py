@@ -8,6 +8,7 @@ kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import trio
@@ -151,6 +152,18 @@ class Servable(ComposingModel, Protocol):
         Raises:
             ServerError: one could not be loaded; nothing has changed then.
         """
+
+    def continue_from(self, evicted: Servable) -> None:
+        """Before it runs: take over what was counted of the one that was evicted, and its adapters."""
+
+    # Adapters.
+
+    async def add_adapter(self, name: str, path: str, folders: Sequence[Path], *, replace: bool) -> None:
+        """As `protocol.core.InferenceCore.load_adapter`; `folders` are those that others than the model's own may lie
+        in."""
+
+    async def remove_adapter(self, name: str) -> None:
+        """As `protocol.core.InferenceCore.unload_adapter`."""
 
     # What it takes.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import trio
 
@@ -20,7 +21,7 @@ from actors.model.servable import Servable
 from actors.model.submission import Submission, refused, submit_and_wait
 from actors.scheduling.request_check import RequestChecker
 from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond
-from protocol.errors import Decoupled, ServerError, Unavailable
+from protocol.errors import Decoupled, ServerError, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.tensors.device_tensor import bring_to_host
@@ -127,6 +128,18 @@ class ModelVersion(abc.ABC):
 
     async def update_instances(self, wanted: Servable) -> None:
         raise NotImplementedError
+
+    async def add_adapter(self, name: str, path: str, folders: Sequence[Path], *, replace: bool) -> None:
+        raise self._without("adapters")
+
+    async def remove_adapter(self, name: str) -> None:
+        raise self._without("adapters")
+
+    def _without(self, what: str) -> Unsupported:
+        return Unsupported(f"model '{self.name}' has no {what}: it has no engine of its own")
+
+    def continue_from(self, evicted: Servable) -> None:
+        self.statistics.continue_from(evicted.statistics)
 
     def memory_usage(self) -> list[MemoryUsage]:
         return []

@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import trio
 
+from backends.engines.adapters import EngineAdapters
 from backends.engines.answer import Answer
 from backends.engines.completion import check_engine_config, complete_engine_config
 from backends.engines.generations import Generations
@@ -39,7 +41,7 @@ from backends.interface import (
 from backends.requirements import framework_missing
 from protocol.core import MemoryUsage, QueueRoom
 from protocol.datatypes import DataType
-from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported
+from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.text.tokenizer import Tokenizer
@@ -72,6 +74,8 @@ class EngineBackend(Backend):
         self._worker: EngineWorker | None = None
         self._generations: Generations | None = None
         self._tensors = VLLM
+        self._adapters: EngineAdapters | None = None
+        self._metrics: EngineMetrics | None = None
         self._tokenizer: Tokenizer | None = None
         self._context_length = 0
         self._death = ""
@@ -100,8 +104,26 @@ class EngineBackend(Backend):
         settings = await self.prepared(await in_thread(EngineSettings.of, source))
         tokenizer, text_length = await in_thread(read_text_parts, source, settings)
         generations = Generations(source.name, settings.limits, self._failures)
+        adapters = EngineAdapters(self._where, settings.adapters, self.spec.adapters, generations)
+        worker = await self._start(settings, adapters, generations)
+        lengths = [settings.context_length, worker.info.context_length, text_length]
+        self._context_length = min((length for length in lengths if length), default=0)
+        self._metrics = EngineMetrics.of(
+            self.spec, context_length=self._context_length, info=worker.info, adapters=worker.adapters
+        )
+        generations.attach(worker, self._metrics)
+        self._worker, self._generations, self._tokenizer = worker, generations, tokenizer
+        self._adapters = adapters
+
+    async def _start(
+        self, settings: EngineSettings, adapters: EngineAdapters, generations: Generations
+    ) -> EngineWorker:
+        """A worker that has all adapters. Raises ServerError; cancelled, nothing is left."""
+        source = self.spec.source
         try:
-            worker = await EngineWorker.start(self.spec, self.engine, settings, generations.step)
+            worker = await EngineWorker.start(
+                self.spec, self.engine, replace(settings, adapters=adapters.at_start()), generations.step
+            )
         except Internal as error:
             if error.message.startswith("ModuleNotFoundError: "):
                 raise framework_missing(
@@ -109,13 +131,13 @@ class EngineBackend(Backend):
                 ) from None
             says_where = error.message.startswith(self._where)
             raise error if says_where else Internal(f"{self._where}: {error.message}") from None
-        lengths = [settings.context_length, worker.info.context_length, text_length]
-        self._context_length = min((length for length in lengths if length), default=0)
-        metrics = EngineMetrics.of(
-            self.spec, context_length=self._context_length, info=worker.info, adapters=worker.adapters
-        )
-        generations.attach(worker, metrics)
-        self._worker, self._generations, self._tokenizer = worker, generations, tokenizer
+        try:
+            while adapters.is_behind():
+                await worker.link.attending(functools.partial(adapters.catch_up, worker))
+        except BaseException:
+            await worker.link.close()
+            raise
+        return worker
 
     async def prepared(self, settings: EngineSettings) -> EngineSettings:
         """The settings with which the engine is loaded, once its files are in the form that it reads."""
@@ -229,9 +251,9 @@ class EngineBackend(Backend):
         max_tokens = most_tokens(len(token_ids), fields.max_tokens, self._context_length, self._where)
         sampling = sampling_of(fields, max_tokens, info, engine=self.spec.config.backend, where=self._where)
         adapter = fields.lora_name or ""
-        if adapter and adapter not in self._worker.adapters:
-            known = sorted(self._worker.adapters)
-            raise InvalidArgument(f"{self._where}: LoRA {adapter} is not supported, we currently support {known}")
+        if adapter:
+            assert self._adapters is not None
+            self._adapters.check(self._worker, adapter)
         answer = Answer(
             request,
             parsed.options,
@@ -275,6 +297,22 @@ class EngineBackend(Backend):
         """What waits for the engine, and how much may."""
         return None if self._generations is None else self._generations.queue_room
 
+    @property
+    def takes_adapters(self) -> bool:
+        return self._worker is not None and "adapter" in self._worker.info.features
+
+    async def follow_adapter(self, name: str) -> None:
+        worker, adapters = self._worker, self._adapters
+        if worker is None or adapters is None or self._death:
+            raise Unavailable(f"model instance '{self.spec.name}' has no engine now")
+        if not self.takes_adapters:
+            raise Unsupported(f"{self._where}: LoRA feature is not enabled.")
+        try:
+            await adapters.follow(worker, name)
+        finally:
+            if self._metrics is not None:
+                self._metrics.adapters.keep(worker.adapters)
+
     async def wait_died(self) -> None:
         await self._has_died.wait()
 
@@ -296,7 +334,9 @@ class EngineBackend(Backend):
         """Close the engine within some seconds, then end its process."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            await worker.link.stop()
+            await worker.stop()
+        if self._generations is not None:
+            self._generations.detach()
 
     def retire(self) -> None:
         """Show its metrics no more."""

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
+
+import trio
 
 from backends.engines.admission import Admission, AdmissionLimits, Need, QueueFull
 from backends.engines.answer import Answer
@@ -67,6 +70,7 @@ class Generations:
         self._by_request: dict[InferenceRequest, Running] = {}  # those that are not answered
         self._unsent: list[Running] = []  # admitted, when the worker had ended
         self._last = 0
+        self._awaiting: set[trio.Event] = set()  # of those who wait for an end
 
     @property
     def in_flight(self) -> int:
@@ -157,6 +161,7 @@ class Generations:
             self._withdraw(running)
             self._submit()  # it may have stood in the way
             self._note()
+            self._tell_ended()
         else:
             self._abort(running)
 
@@ -198,6 +203,33 @@ class Generations:
             self._note()
         except Exception as error:
             self._failures.note("backend", error, f"model '{self._model}': the end of a step could not be handled")
+        self._tell_ended()
+
+    def uses(self, adapter: str) -> bool:
+        """Whether a generation that has not ended uses an adapter."""
+        all_of_them = chain(self._by_sequence.values(), self._by_request.values())
+        return any(running.generation.adapter == adapter for running in all_of_them)
+
+    async def wait_unused(self, adapter: str) -> None:
+        """Until no generation uses an adapter, or the worker has ended."""
+        while self._worker is not None and self.uses(adapter):
+            ended = trio.Event()
+            self._awaiting.add(ended)
+            try:
+                await ended.wait()
+            finally:
+                self._awaiting.discard(ended)
+
+    def detach(self) -> None:
+        """The worker is gone, and nobody is to be answered any more."""
+        if self._slices is not None:
+            self._slices.clear()
+        self._worker = None
+        self._tell_ended()
+
+    def _tell_ended(self) -> None:
+        for ended in self._awaiting:
+            ended.set()
 
     def _take(self, running: Running, event: Event, now: float) -> None:
         if event.token_ids:
@@ -309,3 +341,4 @@ class Generations:
                 running.responder.close(NotBegun())
         self._unsent.clear()
         self._metrics.end()
+        self._tell_ended()

@@ -39,7 +39,7 @@ _OF_SERVER = frozenset(
             "openai_text_input",
             "openai_text_output",
         ),
-        *("model", "max_model_len", "disable_log_stats"),
+        *("model", "max_model_len", "disable_log_stats", "memory_bytes"),
         *_LIMITS,
     }
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ import msgspec
 import trio
 
 from backends.affinity import bound_children
+from backends.engines.control import Controlled, WorkerControl
 from backends.engines.settings import EngineSettings
 from backends.engines.worker.trioton_engine.engine import EngineInfo, Event, Generation, Stats
 from backends.engines.worker.trioton_engine.frames import (
     ABORT,
-    ADAPTER,
     STEP,
     SUBMIT,
     BadStep,
@@ -36,7 +36,7 @@ from backends.python.wire.channel import WorkerGone
 from backends.python.wire.frames import BrokenFrame, Frame
 from backends.python.wire.heads import DoneHead
 from backends.python.worker.trioton_worker.frames import INITIALIZE, pack
-from backends.python.workers.link import WorkerFailed, WorkerLink
+from backends.python.workers.link import WorkerLink
 from backends.python.workers.process import WorkerProcess
 from backends.python.workers.readiness import Readiness
 from protocol.errors import Internal, InvalidArgument, Unavailable
@@ -73,7 +73,7 @@ class EngineWorker:
         self.adapters: dict[str, str] = {}
         self.readiness = Readiness(link)
         self._stepped = stepped
-        self._changing = trio.Lock()
+        self._control = WorkerControl(link)
         link.handlers[STEP] = self._take_step
 
     @classmethod
@@ -115,20 +115,35 @@ class EngineWorker:
         """End generations; harmless where they have ended, or the worker has."""
         self.link.channel.post(pack(ABORT, b"", encode_column(sequences)))
 
-    async def change_adapters(self, change: Mapping[str, str], model: str) -> None:
-        """`do` is "add" or "remove", `name` the adapter's, `path` its folder.
+    async def add_adapter(self, name: str, folder: str) -> None:
+        """There is none of this name. Raises as `_ask`."""
+        self.adapters = dict((await self._ask("add_adapter", name=name, path=folder)).adapters)
+
+    async def remove_adapter(self, name: str) -> None:
+        """No generation uses it. Raises as `_ask`."""
+        self.adapters = dict((await self._ask("remove_adapter", name=name)).adapters)
+
+    async def _ask(self, do: str, **about: Any) -> Controlled:
+        """Cancelled, it may have been done.
 
         Raises:
             InvalidArgument: the engine refuses it.
             Unavailable: the worker has ended.
         """
-        async with self._changing:
-            outcome = await self.link.request(ADAPTER, dict(change))
-        if isinstance(outcome, WorkerFailed):
-            raise InvalidArgument(f"model '{model}': adapter '{change['name']}': {outcome}")
-        if isinstance(outcome, WorkerGone):
-            raise Unavailable(f"model '{model}': its engine has ended")
-        self.adapters = dict((outcome.engine or {}).get("adapters", ()))
+        try:
+            answer = await self._control.ask(do, **about)
+        except WorkerGone:
+            raise Unavailable(f"model instance '{self.link.name}': its engine has ended") from None
+        if answer.error:
+            raise InvalidArgument(answer.error)
+        return answer
+
+    async def stop(self) -> None:
+        """Close the engine within some seconds, then end its process; nothing is answered any more."""
+        try:
+            await self.link.stop()
+        finally:
+            self._control.end()
 
     def _note_engine(self, done: DoneHead) -> None:
         try:

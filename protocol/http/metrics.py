@@ -19,7 +19,7 @@ from protocol.failures import CallbackFailures
 from protocol.http.connections import serve_app
 from protocol.http.errors import MethodNotAllowed, error_reply
 from protocol.http.exchange import Exchange, header_text
-from protocol.http.reply import METRICS_CONTENT, Reply
+from protocol.http.reply import TEXT_CONTENT, Reply
 from protocol.http.settings import MetricsSettings
 from protocol.limits.counter import LimitCounter
 
@@ -88,4 +88,4 @@ def _answer(exchange: Exchange, render: Callable[[], bytes], access: AccessContr
     except Exception as exc:
         logger.exception("rendering the metrics failed")
         return error_reply(Internal(f"rendering the metrics failed: {exc}"))
-    return Reply(headers=METRICS_CONTENT, body=text)
+    return Reply(headers=TEXT_CONTENT, body=text)

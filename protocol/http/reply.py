@@ -12,7 +12,7 @@ from protocol.messages import Buffer
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 JSON_CONTENT: Headers = ((b"content-type", b"application/json"),)
-METRICS_CONTENT: Headers = ((b"content-type", b"text/plain; charset=utf-8"),)
+TEXT_CONTENT: Headers = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
 class Reply(msgspec.Struct):

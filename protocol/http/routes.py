@@ -27,6 +27,7 @@ from protocol.http.handlers.infer import infer
 from protocol.http.handlers.overview import overview
 from protocol.http.handlers.requests import cancel_request
 from protocol.http.openai.errors import openai_error_reply
+from protocol.http.openai.handlers import adapters as openai_adapters
 from protocol.http.openai.handlers import health as openai_health
 from protocol.http.openai.handlers import models as openai_models
 from protocol.http.openai.handlers.chat import chat_completions
@@ -186,6 +187,9 @@ def _openai() -> Iterator[Route]:
     for word, handler in (("load", openai_models.load), ("unload", openai_models.unload)):
         path = f"/v1/models/{{model_name}}/{word}"
         yield route("POST", path, Category.MODEL_REPOSITORY, handler, f"{word.capitalize()} a model")
+    for word, handler in (("load", openai_adapters.load), ("unload", openai_adapters.unload)):
+        path = f"/v1/{word}_lora_adapter"
+        yield route("POST", path, Category.MODEL_REPOSITORY, handler, f"{word.capitalize()} a LoRA adapter of a model")
     yield route("POST", "/tokenize", Category.INFERENCE, tokenize, "The token ids of a text or chat")
     yield route("POST", "/detokenize", Category.INFERENCE, detokenize, "The text of token ids")
     for path in ("/health", "/ping"):

@@ -47,13 +47,15 @@ class TensorNames(msgspec.Struct, frozen=True):
 
 
 class TextModel(msgspec.Struct, frozen=True):
-    """One version of a model with text in and text out. Made when the version loads, and never changed.
+    """One version of a model with text in and text out. Made when the version loads; another one takes its place when
+    adapters were changed.
 
     Attributes:
         context_length: in tokens, prompt and output together; None where it is not known.
         tool_parser: a name of `protocol.text.output_parser.TOOL_PARSERS`, or empty.
         reasoning_parser: a name of `protocol.text.output_parser.REASONING_PARSERS`, or empty.
         adapters: the paths of its adapters by their names.
+        takes_adapters: they can be changed while it is loaded.
         loaded_at: Unix time in seconds.
     """
 
@@ -67,3 +69,4 @@ class TextModel(msgspec.Struct, frozen=True):
     adapters: Mapping[str, str] = msgspec.field(default_factory=dict)
     names: TensorNames = TensorNames()
     loaded_at: int = 0
+    takes_adapters: bool = False

@@ -103,3 +103,8 @@ def test_what_models_have_that_say_nothing(tmp_path: Path) -> None:
     assert settings.text_defaults() == TextDefaults(tmp_path, f"{tmp_path}/chat.jinja", "llama3")
     template = Settings.from_flags(["--model-repository=m", "--openai-chat-template={{ messages }}"])
     assert template.text_defaults() == TextDefaults(None, "{{ messages }}")
+
+
+def test_folders_of_adapters() -> None:
+    words = ["--model-repository=models", "--openai-lora-path=/a", "--openai-lora-path=/b"]
+    assert Settings.from_flags(words).openai_lora_path == (Path("/a"), Path("/b"))

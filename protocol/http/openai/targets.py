@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.core import InferenceCore
-from protocol.errors import NotFound, Unsupported, shown_name
+from protocol.errors import NotFound, Unavailable, Unsupported, shown_name
 from protocol.http.openai.errors import FieldError, ModelNotFound
 from protocol.text.model import TextModel
 
@@ -74,6 +74,46 @@ def target_members(target: Target, owner: str) -> dict[str, Any]:
     }
 
 
+def adapter_model(core: InferenceCore, name: str | None, adapter: str) -> str:
+    """The model whose adapters are to be changed: the one that is named, else the only one that has this adapter, else
+    the only one that takes any.
+
+    Raises:
+        ModelNotFound: there is none of this name.
+        FieldError: none is named, and there is not just one.
+    """
+    if name is not None:
+        return find_target(core, name).model
+    able = [text for text in core.text_models() if text.takes_adapters]
+    having = [text for text in able if adapter in text.adapters]
+    if len(able) == 1 or len(having) == 1:
+        return (having or able)[0].name
+    if not able:
+        raise FieldError("no model has LoRA adapters that can be changed while it is loaded", "model")
+    models = ", ".join(f"'{text.name}'" for text in able)
+    raise FieldError(f"'model': Field required: which one of {models} is meant", "model", "missing_required_parameter")
+
+
+def check_adapter_name(core: InferenceCore, model: str, adapter: str, separator: str) -> None:
+    """Judge the name of an adapter that is to be added: where adapters are named alone it must not be another's.
+
+    Raises:
+        FieldError: a model has this name, or an adapter of another model.
+    """
+    if separator:
+        return
+    try:
+        found = find_target(core, adapter)
+    except ModelNotFound:
+        return
+    except (Unavailable, FieldError) as error:
+        raise FieldError(f"'{adapter:.256}' is taken: {error.message}", "lora_name") from None
+    if not found.adapter:
+        raise FieldError(f"'{adapter:.256}' is the name of a model", "lora_name")
+    if found.text.name != model:
+        raise FieldError(f"'{adapter:.256}' is an adapter of model '{found.text.name}'", "lora_name")
+
+
 def _only(core: InferenceCore) -> Target:
     texts = core.text_models()
     if len(texts) == 1:
@@ -82,13 +122,20 @@ def _only(core: InferenceCore) -> Target:
 
 
 def _adapter(core: InferenceCore, name: str, separator: str) -> Target | None:
-    found = [target for target in list_targets(core, separator) if target.adapter and target.name == name]
-    found = found or [target for target in list_targets(core) if target.adapter == name]
+    texts = core.text_models()
+    found = [target for text in texts if (target := _of_model(text, name, separator)) is not None] if separator else []
+    found = found or [Target(name, text, name) for text in texts if name in text.adapters]
     if len(found) > 1:
         models = ", ".join(f"'{target.text.name}'" for target in found)
         raise FieldError(f"adapter '{shown_name(name)}' is one of several models: {models}", "model")
     if not found and separator and len(parts := name.split(separator)) == 2:
         base, adapter = parts
-        if any(text.name == base for text in core.text_models()):
+        if any(text.name == base for text in texts):
             raise ModelNotFound(f"Unknown LoRA: {shown_name(adapter)}; for model: {shown_name(name)}")
     return found[0] if found else None
+
+
+def _of_model(text: TextModel, name: str, separator: str) -> Target | None:
+    """The adapter that is named behind its model and a separator."""
+    adapter = name.removeprefix(f"{text.name}{separator}")
+    return Target(name, text, adapter) if adapter != name and adapter in text.adapters else None

@@ -127,6 +127,21 @@ _OPENAI: Mapping[str, Operation] = {
     "POST /v1/models/{model_name}/unload": _openai(
         "Replies when the unload has begun.", gives="ModelControlDone", failures=(500, 503)
     ),
+    "POST /v1/load_lora_adapter": _openai(
+        "Replies when requests may use it. Only where the server was started with `--openai-lora-path`.",
+        takes="LoadAdapterRequest",
+        needs_body=True,
+        media_type="text/plain",
+        failures=(404, 500, 503),
+    ),
+    "POST /v1/unload_lora_adapter": _openai(
+        "Replies when the requests that use it have ended. Only where the server was started with "
+        "`--openai-lora-path`.",
+        takes="UnloadAdapterRequest",
+        needs_body=True,
+        media_type="text/plain",
+        failures=(404, 500, 503),
+    ),
     "POST /tokenize": _openai(
         "Of a text, or of a chat in the model's template.",
         takes="TokenizeRequest",

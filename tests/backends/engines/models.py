@@ -17,6 +17,7 @@ from repository.text_files import read_text_files
 
 TINY = Path(__file__).parent / "tiny_llama" / "model"
 GREEDY: list[dict[str, Any]] = json.loads((TINY.parent / "greedy.json").read_text())
+RANK, ALPHA = 4, 16  # of adapters
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "chat_template.jinja")
 
 needs_openvino_genai = pytest.mark.skipif(
@@ -29,6 +30,13 @@ def tiny_tokenizer() -> Tokenizer:
     found = read_text_files(TINY).tokenizer
     assert found is not None
     return found
+
+
+def write_scripted_adapter(folder: Path, **settings: object) -> Path:
+    """An adapter of the scripted engine; `settings` are those of its adapter.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter.json").write_text(json.dumps(settings))
+    return folder
 
 
 def write_model(folder: Path, backend: str, files: Mapping[str, str] | None = None, /, **parameters: object) -> Path:
@@ -53,18 +61,22 @@ def write_scripted(repository: Path) -> None:
     write_model(repository / "endless", "scripted", rule="repeat", step_seconds=0.01)
 
 
-def write_adapter(folder: Path, seed: int) -> None:
-    """Random weights for the tiny Llama's attention, in the form of a safetensors file."""
+def write_adapter(folder: Path, seed: int, hidden: int = 64) -> dict[str, np.ndarray]:
+    """Random weights for the tiny Llama's attention, in the form of a safetensors file; returns what is added to each
+    of its matrices."""
     folder.mkdir(parents=True)
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]}
+    settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": ["q_proj", "v_proj"]}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     made = np.random.default_rng(seed)
-    arrays = {}
+    arrays, deltas = {}, {}
     for layer in range(2):
         for name, size in (("q_proj", 64), ("v_proj", 32)):
-            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
-            arrays[f"{place}.lora_A.weight"] = made.normal(0, 0.3, (4, 64)).astype(np.float32)
-            arrays[f"{place}.lora_B.weight"] = made.normal(0, 0.3, (size, 4)).astype(np.float32)
+            place = f"model.layers.{layer}.self_attn.{name}"
+            down = made.normal(0, 0.3, (RANK, hidden)).astype(np.float32)
+            up = made.normal(0, 0.3, (size, RANK)).astype(np.float32)
+            arrays[f"base_model.model.{place}.lora_A.weight"] = down
+            arrays[f"base_model.model.{place}.lora_B.weight"] = up
+            deltas[place] = up @ down * (ALPHA / RANK)
     header, position = {}, 0
     for name, array in arrays.items():
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [position, position + array.nbytes]}
@@ -72,6 +84,7 @@ def write_adapter(folder: Path, seed: int) -> None:
     text = json.dumps(header).encode()
     data = b"".join(array.tobytes() for array in arrays.values())
     (folder / "adapter_model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return deltas
 
 
 def sampling(**fields: object) -> str:

@@ -97,12 +97,12 @@ def outputs(response: InferenceResponse) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serve(folder: Path, gen_ai: GenAi | None = None) -> AsyncIterator[Served]:
+async def serve(folder: Path, gen_ai: GenAi | None = None, **more: Any) -> AsyncIterator[Served]:
     """The model in a folder of the name `m`, whose processes are gone afterwards. Requests wait for a restart. Calls
-    are observed by `gen_ai`."""
+    are observed by `gen_ai`; `more` are settings of the core."""
     before = set(children())
     settings = CoreSettings(
-        (find_tested_model(folder),), control_mode=ControlMode.EXPLICIT, restart_wait_seconds=RESTART_SECONDS
+        (find_tested_model(folder),), control_mode=ControlMode.EXPLICIT, restart_wait_seconds=RESTART_SECONDS, **more
     )
     core = ServerCore(settings, BackendRegistry(BACKENDS), gen_ai=gen_ai)
     failure: Exception | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import trio
 
 from protocol.errors import InvalidArgument, ServerError
 from tests.backends.engines.models import GREEDY, TINY, needs_openvino_genai, write_adapter, write_model
-from tests.backends.engines.serving import Served, gather, serve
+from tests.backends.engines.serving import Served, gather, kill_workers, serve
+from tests.backends.python.processes import children, until
 
 pytestmark = [pytest.mark.slow, needs_openvino_genai]
 
@@ -98,6 +100,84 @@ async def test_more_than_the_cache_holds_is_right_all_the_same(tmp_path: Path) -
             assert text.startswith(each["text"][:20])
         found = await gather(*(served.text(each["prompt"], **options) for each in GREEDY * 8))
         assert found == expected * 8
+        await served.wait_free()
+
+
+def merge(version: Path, deltas: Mapping[str, np.ndarray]) -> None:
+    """Add to the matrices of the model in a version's folder."""
+    import openvino
+
+    path = version / "openvino_model.xml"
+    model = openvino.Core().read_model(path)
+    left = dict(deltas)
+    for node in model.get_ops():
+        place = node.get_friendly_name().removeprefix("self.").removesuffix(".weight_compressed")
+        if node.get_type_name() == "Constant" and place in left:
+            merged = node.data.astype(np.float32) + left.pop(place)
+            constant = openvino.op.Constant(merged)
+            for target in node.output(0).get_target_inputs():
+                target.replace_source_output(constant.output(0))
+    assert not left
+    openvino.save_model(model, version / "merged.xml", compress_to_fp16=False)
+    del model, node  # the files are mapped
+    for suffix in (".xml", ".bin"):
+        (version / "merged.xml").with_suffix(suffix).rename(path.with_suffix(suffix))
+
+
+async def test_an_adapter_is_what_its_weights_are_when_they_are_merged(tmp_path: Path) -> None:
+    deltas = write_adapter(tmp_path / "adapters" / "a", seed=1)
+    prompts = [each["prompt"] for each in GREEDY]
+    merged = write_model(tmp_path / "merged" / "m", "openvino_genai", **EXACT)
+    merge(merged / "1", deltas)
+    async with serve(merged) as served:
+        expected = [await served.text(each, **GREEDILY) for each in prompts]
+    async with serve(write_model(tmp_path / "m", "openvino_genai", **EXACT), adapter_folders=(tmp_path,)) as served:
+        await served.core.load_adapter("m", "a", str(tmp_path / "adapters" / "a"))
+        found = await gather(
+            *(served.text(each, lora_name="a", **GREEDILY) for each in prompts),
+            *(served.text(each, **GREEDILY) for each in prompts),
+        )
+    assert found == [*expected, *(each["text"] for each in GREEDY)]
+    assert set(expected).isdisjoint(each["text"] for each in GREEDY)
+
+
+async def test_adapters_are_changed_while_it_generates(tmp_path: Path) -> None:
+    for seed, name in enumerate("ab"):
+        write_adapter(tmp_path / "adapters" / name, seed)
+    write_adapter(tmp_path / "adapters" / "other", seed=1, hidden=48)
+    shutil.copytree(tmp_path / "adapters" / "a", tmp_path / "adapters" / "junk")
+    (tmp_path / "adapters" / "junk" / "adapter_model.safetensors").write_bytes(b"x" * 100)
+    folder = write_model(tmp_path / "m", "openvino_genai", **EXACT, max_loras=1)
+    async with serve(folder, adapter_folders=(tmp_path,)) as served:
+        core = served.core
+
+        async def ask(name: str = "", **more: Any) -> str:
+            named = {"lora_name": name} if name else {}
+            return await served.text(PROMPT, **{**GREEDILY, **named, **more})
+
+        async def load(name: str, path: str, *, replace: bool = False) -> None:
+            await core.load_adapter("m", name, str(tmp_path / "adapters" / path), replace=replace)
+
+        await load("x", "a")
+        first = await ask("x")
+        beside, _, _ = await gather(ask("x", max_tokens=200), load("y", "b"), load("x", "b", replace=True))
+        assert beside.startswith(first), "what has begun ends with the adapter that it began with"
+        second = await ask("x")
+        assert len({first, second, GREEDY[0]["text"]}) == 3
+        assert await gather(ask("x"), ask("y"), ask()) == [second, second, GREEDY[0]["text"]]
+        with pytest.raises(InvalidArgument, match="model instance 'm_0': LoRA adapter 'z': it does not fit the model"):
+            await load("z", "other")
+        with pytest.raises(InvalidArgument, match="Cannot parse safetensor"):
+            await load("x", "junk", replace=True)
+        assert await ask("x") == second
+        kill_workers(children())
+        await until(lambda: not core.is_model_ready("m"))
+        await served.wait_ready()
+        assert await gather(ask("x"), ask("y"), ask()) == [second, second, GREEDY[0]["text"]]
+        await core.unload_adapter("m", "x")
+        with pytest.raises(InvalidArgument, match=r"LoRA x is not supported, we currently support \['y'\]"):
+            await ask("x")
+        assert await ask() == GREEDY[0]["text"]
         await served.wait_free()
 
 

@@ -254,11 +254,12 @@ class Engine(abc.ABC):
         """Free everything; the process ends after that. Also called after a failed `load`."""
 
     def add_adapter(self, adapter: Adapter) -> None:
-        """Load an adapter, or learn of it. Raises `Refused`."""
+        """Load an adapter, or learn of it; there is none of its name. What is raised is the client's error, and the
+        engine is then as it was."""
         raise Refused("this engine has no adapters")
 
     def remove_adapter(self, name: str) -> None:
-        """Forget an adapter; generations that use it end first. Raises `Refused`."""
+        """Forget an adapter, which no generation uses. Raises `Refused`."""
         raise Refused("this engine has no adapters")
 
     def adapters(self) -> Sequence[Adapter]:

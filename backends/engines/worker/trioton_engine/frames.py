@@ -8,8 +8,11 @@ They have the form that `trioton_worker.frames` describes, with kinds of their o
     SUBMIT      one generation
     ABORT       end these generations
                                                      STEP      what a step has brought, and the engine's load
-    ADAPTER     add or remove an adapter             DONE (with those that there are then) or FAILED
+    CONTROL     add or remove an adapter, …          CONTROLLED
     CHECK       say what is wrong with the engine    CHECKED
+
+CONTROL asks for what is done beside generations: its head has a `number`, which the answer has too, `do`, one of
+`CONTROLS`, and what that needs. CONTROLLED has the adapters that there are then, and an `error` where it was not done.
 
 The column of SUBMIT has the prompt's token ids, its head the rest. The column of ABORT has the sequences' numbers.
 
@@ -27,8 +30,9 @@ from typing import Any
 
 from .engine import FINISHED, Event, Generation, Sampling, Stats, Structure, TokenLogprob
 
-SUBMIT, ABORT, ADAPTER = 11, 12, 13
-STEP = 28
+SUBMIT, ABORT, CONTROL = 11, 12, 13
+STEP, CONTROLLED = 28, 29
+CONTROLS = ("add_adapter", "remove_adapter")
 
 _FINISH_CODES = {"": 0, **{name: place for place, name in enumerate(FINISHED, start=1)}}
 _FINISHES = ("", *FINISHED)

@@ -263,9 +263,9 @@ class OpenVinoGenAiEngine(Engine):
             if pipeline is not None:
                 self._start(pipeline, generation)
         except Refused as error:
-            self._fail(generation, str(error), is_refused=True)
+            self._fail(generation, f"adapter '{generation.adapter}': {error}", is_refused=True)
         except Exception as error:
-            self._fail(generation, reason_of(error), is_refused=False)
+            self._fail(generation, f"adapter '{generation.adapter}': {reason_of(error)}", is_refused=False)
         else:
             return pipeline is not None
         return True
@@ -293,11 +293,14 @@ class OpenVinoGenAiEngine(Engine):
         return False
 
     def add_adapter(self, adapter: Adapter) -> None:
+        """Its pipeline is made at once if there is a place, since only that shows whether it fits the model."""
         _adapter_config(adapter)
-        known = self._adapters.get(adapter.name)
-        if known is not None and known != adapter:
-            self.remove_adapter(adapter.name)
         self._adapters[adapter.name] = adapter
+        try:
+            self._pipeline_of(adapter.name)
+        except Exception as error:
+            del self._adapters[adapter.name]
+            raise Refused(f"it does not fit the model: {reason_of(error)}") from None
 
     def remove_adapter(self, name: str) -> None:
         if name not in self._adapters:
@@ -363,9 +366,9 @@ def _adapter_config(adapter: Adapter) -> Any:
         alpha = settings["lora_alpha"] / settings["r"]
         loaded = genai.Adapter(str(next(_weights(folder))))
     except StopIteration:
-        raise Refused(f"adapter '{adapter.name}': '{folder}' has no adapter_model.safetensors") from None
+        raise Refused(f"'{folder}' has no adapter_model.safetensors") from None
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, RuntimeError) as error:
-        raise Refused(f"adapter '{adapter.name}': {reason_of(error)}") from None
+        raise Refused(reason_of(error)) from None
     config = genai.AdapterConfig(mode=genai.AdapterConfig.Mode.MODE_STATIC)
     config.add(loaded, alpha)
     return config

@@ -15,6 +15,10 @@ Its options, all of them optional:
     fail_token       a prompt with this token fails, alone
     adapters         "true": it has adapters, each of which turns the output around
     max_loras        how many of them it says to have in memory at once
+
+An adapter's folder may have a file adapter.json with `error` (it cannot be loaded, for this reason), `once` (true: the
+folder can be loaded once only), `load_seconds`, `crash` (true: the process ends), and `rotate` (a number: the output
+begins that many tokens later, in place of being turned around).
 """
 
 from __future__ import annotations
@@ -114,7 +118,8 @@ class ScriptedEngine(Engine):
             raise Refused(f"a prompt of {len(prompt)} tokens does not fit into a cache of {self._blocks} blocks")
         tokens, stop_token = self._replay(prompt)
         if generation.adapter:
-            tokens = tokens[::-1]
+            places = _adapter_settings(self._adapters[generation.adapter]).get("rotate")
+            tokens = tokens[::-1] if places is None else [*tokens[places:], *tokens[:places]]
         endless = self._rule == "repeat" or generation.sampling.ignore_eos
         replayed: Iterator[int] = cycle(tokens) if endless and tokens else iter(tokens)
         self._waiting[generation.sequence] = _Running(generation, replayed, None if endless else stop_token)
@@ -208,6 +213,14 @@ class ScriptedEngine(Engine):
     def add_adapter(self, adapter: Adapter) -> None:
         if not self._has_adapters:
             super().add_adapter(adapter)
+        settings = _adapter_settings(adapter)
+        time.sleep(settings.get("load_seconds", 0))
+        if settings.get("crash"):
+            os._exit(3)
+        if settings.get("once"):
+            Path(adapter.path, "loaded").touch(exist_ok=False)
+        if "error" in settings:
+            raise Refused(settings["error"])
         self._adapters[adapter.name] = adapter
 
     def remove_adapter(self, name: str) -> None:
@@ -219,6 +232,14 @@ class ScriptedEngine(Engine):
 
     def close(self) -> None:
         """There is nothing to free."""
+
+
+def _adapter_settings(adapter: Adapter) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(Path(adapter.path, "adapter.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return found
 
 
 def _number(value: Any) -> int:

@@ -33,7 +33,7 @@ from trioton_worker.process_exit import exit_for, exit_now  # type: ignore[impor
 import trioton_engine  # type: ignore[import-not-found]
 
 from .engine import Adapter, Engine, EngineInfo, EngineModel, Event, Refused, Stats
-from .frames import ABORT, ADAPTER, STEP, SUBMIT, decode_submission, encode_step
+from .frames import ABORT, CONTROL, CONTROLLED, STEP, SUBMIT, decode_submission, encode_step
 
 _GARBAGE_THRESHOLDS = (50_000, 10, 10)
 
@@ -94,8 +94,8 @@ class _Worker:
                     self._loaded.abort(sequence)
         elif kind == INITIALIZE:
             return self._answer(self._initialize, frame.head)
-        elif kind == ADAPTER:
-            self._answer(self._change_adapters, frame.head)
+        elif kind == CONTROL:
+            self._control(frame.head)
         elif kind == CHECK:
             self._check()
         elif kind == FINALIZE:
@@ -134,13 +134,19 @@ class _Worker:
         gc.freeze()
         return {"engine": _description(info, engine)}
 
-    def _change_adapters(self, head: Any) -> Any:
+    def _control(self, head: Any) -> None:
         engine = self._loaded
-        if head["do"] == "add":
-            engine.add_adapter(Adapter(head["name"], head["path"]))
-        else:
-            engine.remove_adapter(head["name"])
-        return {"engine": {"adapters": _adapters(engine)}}
+        answer = {"number": head["number"]}
+        try:
+            match head["do"]:
+                case "add_adapter":
+                    engine.add_adapter(Adapter(head["name"], head["path"]))
+                case "remove_adapter":
+                    engine.remove_adapter(head["name"])
+        except Exception as error:
+            answer["error"] = str(error) if isinstance(error, Refused) else text_of(error)
+        answer["adapters"] = _adapters(engine)
+        self._connection.send(CONTROLLED, answer)
 
     def _check(self) -> None:
         try:

@@ -158,6 +158,19 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
+class UnloadAdapterRequest(msgspec.Struct, kw_only=True):
+    lora_name: str | None = None
+    lora_int_id: int | None = None
+    # Which model is meant, where several have adapters.
+    model: str | None = None
+    base_model_name: str | None = None
+
+
+class LoadAdapterRequest(UnloadAdapterRequest, kw_only=True):
+    lora_path: str | None = None
+    load_inplace: bool | None = None
+
+
 # Fields that may only have these values, beside null, and what to do about it.
 Refusals: TypeAlias = dict[str, tuple[tuple[Any, ...], str]]
 
@@ -202,4 +215,6 @@ REFUSED: dict[type, Refusals] = {
     EmbeddingRequest: _REFUSED_IN_EMBEDDINGS,
     TokenizeRequest: _REFUSED_IN_TOKENIZE,
     DetokenizeRequest: {},
+    LoadAdapterRequest: {},
+    UnloadAdapterRequest: {},
 }

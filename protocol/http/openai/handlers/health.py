@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from protocol.errors import InvalidArgument, Unavailable, Unsupported
 from protocol.http.exchange import HttpRequest
-from protocol.http.reply import METRICS_CONTENT, Reply, json_reply
+from protocol.http.reply import TEXT_CONTENT, Reply, json_reply
 
 
 async def health(request: HttpRequest) -> Reply:
@@ -42,4 +42,4 @@ async def metrics(request: HttpRequest) -> Reply:
     render = request.services.render_metrics
     if render is None:
         raise Unsupported("the server has no metrics")
-    return Reply(headers=METRICS_CONTENT, body=render())
+    return Reply(headers=TEXT_CONTENT, body=render())

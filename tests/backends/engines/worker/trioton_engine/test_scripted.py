@@ -120,3 +120,17 @@ def test_adapters(wake: int) -> None:
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         engine(**options)
+
+
+def test_adapters_by_their_files(wake: int, tmp_path: Path) -> None:
+    made = engine(adapters="true")
+    (tmp_path / "adapter.json").write_text('{"rotate": 1, "once": true}')
+    made.add_adapter(Adapter("a", str(tmp_path)))
+    made.submit(generation(1, 5, 6, 7, adapter="a"))
+    assert generated(made, wake)[0] == [6, 7, 5, 0]
+    with pytest.raises(FileExistsError):
+        made.add_adapter(Adapter("b", str(tmp_path)))
+    (tmp_path / "adapter.json").write_text('{"error": "no room"}')
+    with pytest.raises(Refused, match="no room"):
+        made.add_adapter(Adapter("b", str(tmp_path)))
+    assert [each.name for each in made.adapters()] == ["a"]
