@@ -397,6 +397,33 @@ class Backend(abc.ABC):
         """
         raise Unsupported(f"model '{self.spec.source.name}' has no adapters that can be changed while it is loaded")
 
+    @property
+    def sleep_level(self) -> int:
+        """0 while it is awake; else what `sleep` was called with. Private."""
+        return 0
+
+    @property
+    def can_sleep(self) -> bool:
+        """Whether it can give its memory back and stay loaded. Private."""
+        return False
+
+    async def sleep(self, level: int) -> None:
+        """Refuse new requests, wait until those that are here have ended, and give memory back until `wake`. Failed, or
+        cancelled, it is awake. Private.
+
+        Raises:
+            Unavailable: the instance is not loaded, or has died.
+        """
+        raise Unsupported(f"model '{self.spec.source.name}' cannot sleep")
+
+    async def wake(self) -> None:
+        """End the sleep; returns when it takes requests again. Failed, or cancelled, it still sleeps. Private."""
+        raise Unsupported(f"model '{self.spec.source.name}' cannot sleep")
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget the prefixes of prompts that are kept for later requests. Private."""
+        raise Unsupported(f"model '{self.spec.source.name}' has no prefix cache")
+
     async def wait_died(self) -> None:
         """Sleep until the instance has died by itself, then return. The default never returns."""
         await trio.sleep_forever()

@@ -252,6 +252,28 @@ class InferenceCore(Protocol):
             NotFound: there is no such model or adapter.
         """
 
+    def sleeping(self) -> Mapping[str, bool]:
+        """Whether they sleep: the models that can, by name."""
+        ...
+
+    async def sleep(self, name: str, level: int = 1) -> None:
+        """Have a model give its memory back until it is woken. New requests for it are refused at once; returns when
+        those that it had have ended, and it sleeps. With level 2 an engine forgets its weights, too, if it tells the
+        levels apart. Cancelled, it goes on.
+
+        Raises:
+            Unsupported: the model cannot sleep.
+            Unavailable: it cannot now, and is awake.
+        """
+
+    async def wake(self, name: str) -> None:
+        """End a model's sleep; returns when it takes requests. Cancelled, it goes on. Raises as `sleep`; it sleeps
+        then."""
+
+    async def reset_prefix_cache(self, name: str) -> None:
+        """Have a model's engines forget the prefixes of prompts that they keep. Raises Unsupported, or InvalidArgument:
+        it has none."""
+
     def repositories(self) -> Sequence[ModelRepository]:
         """The registered model repositories."""
         ...

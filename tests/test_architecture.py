@@ -134,13 +134,14 @@ ROOMS: dict[str, dict[str, str]] = {
         "metrics": "adapter_metrics admission metric_families metric_set worker",
         "observed": "sampling",
         "control": "worker",
+        "sleep": "",
         "worker_link": "control settings worker",
         "step_slices": "worker",
         "generations": "admission answer metrics step_slices worker worker_link",
         "adapters": "generations worker_link",
         "backend": (
-            "adapters answer completion generations metrics observed request sampling settings tensor_sets text worker "
-            "worker_link"
+            "adapters answer completion generations metrics observed request sampling settings sleep tensor_sets text "
+            "worker worker_link"
         ),
         "installed": "backend",
     },

@@ -86,6 +86,9 @@ class OpenAIFlags:
         help="A folder of LoRA adapters, which clients may load and unload by their paths, and with them those in the "
         "model's own folder. May be given several times. Without it they may not.",
     )
+    openai_sleep_mode: bool = _edge.on_off(
+        False, "Let clients put models with engines to sleep, which frees their memory, and wake them."
+    )
     openai_keep_alive: int = _edge.milliseconds(
         15_000, "How long a stream may be silent before a comment is sent, for proxies that cut such.", minimum=1
     )
@@ -162,5 +165,6 @@ class OpenAIFlags:
             strict=self.openai_strict,
             default_max_tokens=self.openai_default_max_tokens or None,
             lora_separator=self.openai_lora_separator,
+            sleep_mode=self.openai_sleep_mode,
             keep_alive=self.openai_keep_alive / 1000,
         )

@@ -217,6 +217,19 @@ class ServerCore:
             raise Unsupported("Loading and unloading LoRA adapters requires --openai-lora-path=<folder>")
         return folders
 
+    def sleeping(self) -> Mapping[str, bool]:
+        latest = {model.name: model for model in sorted(self._running().find_all(), key=lambda model: model.version)}
+        return {name: model.sleep_level > 0 for name, model in latest.items() if model.can_sleep}
+
+    async def sleep(self, name: str, level: int = 1) -> None:
+        await self._running().change(name, lambda model: model.sleep(level))
+
+    async def wake(self, name: str) -> None:
+        await self._running().change(name, lambda model: model.wake())
+
+    async def reset_prefix_cache(self, name: str) -> None:
+        await self._running().change(name, lambda model: model.reset_prefix_cache())
+
     def repositories(self) -> Sequence[ModelRepository]:
         return self._running().repositories()
 

@@ -209,7 +209,8 @@ class ModelManager:
 
     async def check_ready(self) -> bool:
         """As `is_ready`, also asking the models themselves."""
-        return await all_ready([model.check_ready for _, model in self.table.ready()]) and self.is_ready()
+        awake = [model.check_ready for _, model in self.table.ready() if not model.sleep_level]
+        return await all_ready(awake) and self.is_ready()
 
     def snapshots(self) -> list[VersionSnapshot]:
         return version_snapshots(self.table)

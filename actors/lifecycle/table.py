@@ -110,11 +110,11 @@ class ModelEntry:
         )
 
     def is_as_asked(self) -> bool:
-        """Strict readiness: every version serves with all its instances, or was unloaded on purpose."""
+        """Strict readiness: every version serves with all its instances, or was unloaded or put to sleep on purpose."""
         if self.failure:
             return False
         return all(
-            (entry.model is not None and entry.model.is_ready)
+            (entry.model is not None and (entry.model.is_ready or entry.model.sleep_level > 0))
             if entry.state is ModelState.READY
             else entry.reason in DELIBERATE or entry.state is ModelState.UNLOADING
             for entry in self.versions.values()

@@ -25,6 +25,7 @@ from actors.model.adapters import ModelAdapters
 from actors.model.deadline import queue_takes_timeout
 from actors.model.instance_pool import ModelInstances, load_error
 from actors.model.servable import Servable
+from actors.model.sleep import put_to_sleep, wake
 from actors.model.submission import QueuedSubmission, Submission, TracedReply, refused, submit_and_wait
 from actors.model.version import RunningVersion
 from actors.scheduling.batching.batcher import build_scheduler
@@ -127,7 +128,11 @@ class Model(RunningVersion):
         """Whether all instances that take requests are loaded and alive."""
         if self.is_evicted:
             return True
-        return self._scheduler.live_count >= self._instances.active_count and not self._instances.is_over
+        return (
+            self._scheduler.live_count >= self._instances.active_count
+            and not self._instances.is_over
+            and not self.sleep_level
+        )
 
     async def check_ready(self) -> bool:
         """Whether it is ready, also asking every instance's model (`backends.interface.Backend`)."""
@@ -337,6 +342,30 @@ class Model(RunningVersion):
         super().continue_from(evicted)
         if isinstance(evicted, Model):
             self._adapters.continue_from(evicted._adapters)
+
+    # Sleep
+
+    @property
+    def can_sleep(self) -> bool:
+        backends = self._instances.backends()
+        return bool(backends) and not self.is_evicted and all(backend.can_sleep for backend in backends)
+
+    @property
+    def sleep_level(self) -> int:
+        return max((backend.sleep_level for backend in self._instances.backends()), default=0)
+
+    async def sleep(self, level: int) -> None:
+        self._refuse_if_evicted()
+        await put_to_sleep(self._instances.backends(), level)
+
+    async def wake(self) -> None:
+        self._refuse_if_evicted()
+        await wake(self._instances.backends())
+
+    async def reset_prefix_cache(self) -> None:
+        self._refuse_if_evicted()
+        for backend in self._instances.backends():
+            await backend.reset_prefix_cache()
 
     def _refuse_if_evicted(self) -> None:
         if self.is_evicted:

@@ -165,6 +165,25 @@ class Servable(ComposingModel, Protocol):
     async def remove_adapter(self, name: str) -> None:
         """As `protocol.core.InferenceCore.unload_adapter`."""
 
+    # Sleep.
+
+    @property
+    def can_sleep(self) -> bool:
+        """Whether it has engines that can sleep now, or do."""
+
+    @property
+    def sleep_level(self) -> int:
+        """As of `backends.interface.Backend`: the greatest of its instances."""
+
+    async def sleep(self, level: int) -> None:
+        """As `protocol.core.InferenceCore.sleep`."""
+
+    async def wake(self) -> None:
+        """As `protocol.core.InferenceCore.wake`."""
+
+    async def reset_prefix_cache(self) -> None:
+        """As `protocol.core.InferenceCore.reset_prefix_cache`."""
+
     # What it takes.
 
     @property

@@ -135,6 +135,23 @@ class ModelVersion(abc.ABC):
     async def remove_adapter(self, name: str) -> None:
         raise self._without("adapters")
 
+    @property
+    def can_sleep(self) -> bool:
+        return False
+
+    @property
+    def sleep_level(self) -> int:
+        return 0
+
+    async def sleep(self, level: int) -> None:
+        raise self._without("sleep")
+
+    async def wake(self) -> None:
+        raise self._without("sleep")
+
+    async def reset_prefix_cache(self) -> None:
+        raise self._without("prefix cache")
+
     def _without(self, what: str) -> Unsupported:
         return Unsupported(f"model '{self.name}' has no {what}: it has no engine of its own")
 

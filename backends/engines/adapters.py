@@ -16,6 +16,8 @@ from protocol.errors import InvalidArgument
 
 logger = logging.getLogger("trioton.backends.engines")
 
+_MOST_NAMED = 32  # in the text of an error
+
 
 class EngineAdapters:
     """`own` are the folders of those that the model's files name."""
@@ -80,4 +82,7 @@ class EngineAdapters:
         is_going = name in self._changing or (added is not None and not added.folder)
         if is_going or name not in worker.adapters:
             known = sorted(worker.adapters)
-            raise InvalidArgument(f"{self._where}: LoRA {name} is not supported, we currently support {known}")
+            more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+            raise InvalidArgument(
+                f"{self._where}: LoRA {name} is not supported, we currently support {known[:_MOST_NAMED]}{more}"
+            )

@@ -24,6 +24,7 @@ from backends.engines.observed import ObservedResponder
 from backends.engines.request import TOKEN_IDS, TextRequest
 from backends.engines.sampling import sampling_of
 from backends.engines.settings import EngineSettings
+from backends.engines.sleep import EngineSleep
 from backends.engines.tensor_sets import VLLM, tensor_set
 from backends.engines.text import read_text_parts
 from backends.engines.worker.trioton_engine.engine import EngineInfo
@@ -77,9 +78,11 @@ class EngineBackend(Backend):
         self._adapters: EngineAdapters | None = None
         self._metrics: EngineMetrics | None = None
         self._tokenizer: Tokenizer | None = None
+        self._settings: EngineSettings | None = None
         self._context_length = 0
         self._death = ""
         self._has_died = trio.Event()
+        self._sleep = EngineSleep(spec.name)
         # Whose texts are tokenized in a thread.
         self._tokenizing: dict[InferenceRequest, trio.CancelScope] = {}
 
@@ -113,7 +116,7 @@ class EngineBackend(Backend):
         )
         generations.attach(worker, self._metrics)
         self._worker, self._generations, self._tokenizer = worker, generations, tokenizer
-        self._adapters = adapters
+        self._settings, self._adapters = settings, adapters
 
     async def _start(
         self, settings: EngineSettings, adapters: EngineAdapters, generations: Generations
@@ -150,6 +153,11 @@ class EngineBackend(Backend):
         self, requests: Sequence[InferenceRequest], responders: Sequence[Responder]
     ) -> BatchTiming:
         """Queue the requests; their responders are used from then on."""
+        if self._sleep.level:
+            for responder in responders:
+                responder.close(self._asleep())
+            await trio.lowlevel.checkpoint()
+            return _NO_TIME
         worker = self._worker
         if worker is None or self._death or worker.link.channel.is_closed:
             for responder in responders:
@@ -219,6 +227,8 @@ class EngineBackend(Backend):
             responder.close(Internal(f"{self._where} failed unexpectedly; the server's log has the details"))
         finally:
             del self._tokenizing[request]
+            if self._generations is not None:
+                self._generations.tell_changed()
 
     def _tokens(self, parsed: TextRequest) -> list[int]:
         """Raises InvalidArgument."""
@@ -284,7 +294,7 @@ class EngineBackend(Backend):
 
     async def is_ready(self) -> bool:
         """Ask the engine."""
-        if self._worker is None or self._death:
+        if self._worker is None or self._death or self._sleep.level:
             return False
         return await self._worker.readiness.check()
 
@@ -302,9 +312,8 @@ class EngineBackend(Backend):
         return self._worker is not None and "adapter" in self._worker.info.features
 
     async def follow_adapter(self, name: str) -> None:
-        worker, adapters = self._worker, self._adapters
-        if worker is None or adapters is None or self._death:
-            raise Unavailable(f"model instance '{self.spec.name}' has no engine now")
+        worker, adapters = self._awake(), self._adapters
+        assert adapters is not None
         if not self.takes_adapters:
             raise Unsupported(f"{self._where}: LoRA feature is not enabled.")
         try:
@@ -313,25 +322,117 @@ class EngineBackend(Backend):
             if self._metrics is not None:
                 self._metrics.adapters.keep(worker.adapters)
 
+    def _awake(self) -> EngineWorker:
+        """Raises Unavailable."""
+        if self._sleep.level:
+            raise self._asleep()
+        if self._worker is None or self._death:
+            raise Unavailable(f"model instance '{self.spec.name}' has no engine now")
+        return self._worker
+
+    def _asleep(self) -> Unavailable:
+        return Unavailable(f"{self._where} is asleep; POST /wake_up wakes it")
+
+    @property
+    def can_sleep(self) -> bool:
+        return self._sleep.level > 0 or self._worker is not None
+
+    @property
+    def sleep_level(self) -> int:
+        return self._sleep.level
+
+    async def sleep(self, level: int) -> None:
+        await self._sleep.change(self._fall_asleep, level)
+
+    async def wake(self) -> None:
+        await self._sleep.change(self._wake_up)
+
+    async def _fall_asleep(self, level: int) -> None:
+        if self._sleep.level:
+            return
+        worker, generations = self._awake(), self._generations
+        assert generations is not None
+        self._sleep.level = level
+        try:
+            while self._tokenizing or not generations.is_idle:
+                await generations.wait_changed()
+            if self._death or worker.link.channel.is_closed:
+                raise Unavailable(f"model instance '{self.spec.name}' has died")
+            if "sleep" in worker.info.features:
+                await worker.sleep(level)
+        except BaseException:
+            self._sleep.level = 0
+            raise
+        self._sleep.is_settled = True
+        self._show_sleep()
+        if "sleep" not in worker.info.features:
+            generations.detach()
+            self._worker = None
+            try:
+                await self._sleep.leave()
+            except BaseException:
+                await worker.link.close()
+                raise
+            await worker.stop()
+
+    def _show_sleep(self) -> None:
+        if self._metrics is not None:
+            self._metrics.sleep(self._sleep.level)
+
+    async def _wake_up(self) -> None:
+        if not self._sleep.level:
+            return
+        if self._worker is not None:
+            await self._worker.wake()
+        else:
+            settings, adapters, generations = self._settings, self._adapters, self._generations
+            assert settings is not None
+            assert adapters is not None
+            assert generations is not None
+            worker = await self._start(settings, adapters, generations)
+            assert self._metrics is not None
+            generations.attach(worker, self._metrics)
+            self._worker = worker
+            await self._sleep.attend_again()
+        self._sleep.level, self._sleep.is_settled = 0, False
+        self._show_sleep()
+
+    async def reset_prefix_cache(self) -> None:
+        await self._awake().reset_prefix_cache()
+
     async def wait_died(self) -> None:
         await self._has_died.wait()
 
     async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take the engine's steps, until the worker has ended."""
-        worker = self._worker
-        if worker is None:
-            task_status.started()
-            await trio.sleep_forever()
-            return
-        await worker.link.attend(task_status=task_status)
+        """Take the engine's steps, until the worker has ended; an engine that sleeps may have none."""
+        self._sleep.tell(task_status)
+        if self._worker is None:
+            self._sleep.started()
+        while True:
+            worker = self._worker
+            if worker is None:
+                await self._sleep.wait_woken()
+            elif not await self._sleep.attend(worker.link):
+                if not self._sleep.is_settled:
+                    break
+                await self._lose(worker)
         end = await worker.link.end_text(worker.link.channel.problem)
         self._death = f"model instance '{self.spec.name}' died: its {worker.link.runner.noun} {end}"
         if self._generations is not None:
             self._generations.end(InstanceDied(self._death))
         self._has_died.set()
 
+    async def _lose(self, worker: EngineWorker) -> None:
+        """The worker has ended while its engine slept: another one is started when that is to wake up."""
+        if self._worker is worker:
+            self._worker = None
+            if self._generations is not None:
+                self._generations.detach()
+            await worker.link.close()
+
     async def unload(self) -> None:
         """Close the engine within some seconds, then end its process."""
+        await self._sleep.end()
         worker, self._worker = self._worker, None
         if worker is not None:
             await worker.stop()

@@ -70,7 +70,8 @@ class Generations:
         self._by_request: dict[InferenceRequest, Running] = {}  # those that are not answered
         self._unsent: list[Running] = []  # admitted, when the worker had ended
         self._last = 0
-        self._awaiting: set[trio.Event] = set()  # of those who wait for an end
+        self._sending = 0  # tasks
+        self._awaiting: set[trio.Event] = set()  # of those who wait for a change
 
     @property
     def in_flight(self) -> int:
@@ -161,7 +162,7 @@ class Generations:
             self._withdraw(running)
             self._submit()  # it may have stood in the way
             self._note()
-            self._tell_ended()
+            self.tell_changed()
         else:
             self._abort(running)
 
@@ -203,7 +204,7 @@ class Generations:
             self._note()
         except Exception as error:
             self._failures.note("backend", error, f"model '{self._model}': the end of a step could not be handled")
-        self._tell_ended()
+        self.tell_changed()
 
     def uses(self, adapter: str) -> bool:
         """Whether a generation that has not ended uses an adapter."""
@@ -213,23 +214,35 @@ class Generations:
     async def wait_unused(self, adapter: str) -> None:
         """Until no generation uses an adapter, or the worker has ended."""
         while self._worker is not None and self.uses(adapter):
-            ended = trio.Event()
-            self._awaiting.add(ended)
-            try:
-                await ended.wait()
-            finally:
-                self._awaiting.discard(ended)
+            await self.wait_changed()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no generation, and all that was generated is sent."""
+        return not (self._by_sequence or self._by_request or self._sending)
+
+    async def wait_changed(self) -> None:
+        """Until a generation has ended, perhaps."""
+        changed = trio.Event()
+        self._awaiting.add(changed)
+        try:
+            await changed.wait()
+        finally:
+            self._awaiting.discard(changed)
 
     def detach(self) -> None:
         """The worker is gone, and nobody is to be answered any more."""
         if self._slices is not None:
             self._slices.clear()
-        self._worker = None
-        self._tell_ended()
+        if self._worker is not None:
+            self._worker = None
+            self._metrics.end()
+        self.tell_changed()
 
-    def _tell_ended(self) -> None:
-        for ended in self._awaiting:
-            ended.set()
+    def tell_changed(self) -> None:
+        """Wake who waits for a change."""
+        for changed in self._awaiting:
+            changed.set()
 
     def _take(self, running: Running, event: Event, now: float) -> None:
         if event.token_ids:
@@ -281,6 +294,7 @@ class Generations:
             self._answered(running)
         if not running.responder.send_nowait(response):
             running.is_sending = True
+            self._sending += 1
             assert self._worker is not None
             self._worker.link.spawn(self._send_rest, running, response)
 
@@ -298,6 +312,8 @@ class Generations:
             self._fail(running, error)
         finally:
             running.is_sending = False
+            self._sending -= 1
+            self.tell_changed()
 
     def _fail(self, running: Running, error: Exception) -> None:
         self._failures.note("backend", error, f"model '{self._model}': a generation failed")
@@ -341,4 +357,4 @@ class Generations:
                 running.responder.close(NotBegun())
         self._unsent.clear()
         self._metrics.end()
-        self._tell_ended()
+        self.tell_changed()

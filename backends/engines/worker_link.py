@@ -123,6 +123,18 @@ class EngineWorker:
         """No generation uses it. Raises as `_ask`."""
         self.adapters = dict((await self._ask("remove_adapter", name=name)).adapters)
 
+    async def sleep(self, level: int) -> None:
+        """It has no generations. Raises as `_ask`."""
+        await self._ask("sleep", level=level)
+
+    async def wake(self) -> None:
+        """Raises as `_ask`."""
+        await self._ask("wake")
+
+    async def reset_prefix_cache(self) -> None:
+        """Raises as `_ask`."""
+        await self._ask("reset_prefix_cache")
+
     async def _ask(self, do: str, **about: Any) -> Controlled:
         """Cancelled, it may have been done.
 

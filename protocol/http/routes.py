@@ -30,6 +30,7 @@ from protocol.http.openai.errors import openai_error_reply
 from protocol.http.openai.handlers import adapters as openai_adapters
 from protocol.http.openai.handlers import health as openai_health
 from protocol.http.openai.handlers import models as openai_models
+from protocol.http.openai.handlers import sleep as openai_sleep
 from protocol.http.openai.handlers.chat import chat_completions
 from protocol.http.openai.handlers.completions import completions
 from protocol.http.openai.handlers.embeddings import embeddings
@@ -192,6 +193,13 @@ def _openai() -> Iterator[Route]:
         yield route("POST", path, Category.MODEL_REPOSITORY, handler, f"{word.capitalize()} a LoRA adapter of a model")
     yield route("POST", "/tokenize", Category.INFERENCE, tokenize, "The token ids of a text or chat")
     yield route("POST", "/detokenize", Category.INFERENCE, detokenize, "The text of token ids")
+    for path, handler, summary in (
+        ("/sleep", openai_sleep.sleep, "Put a model to sleep"),
+        ("/wake_up", openai_sleep.wake_up, "Wake a model"),
+        ("/reset_prefix_cache", openai_sleep.reset_prefix_cache, "Have a model forget the prefixes that it keeps"),
+    ):
+        yield route("POST", path, Category.MODEL_REPOSITORY, handler, summary)
+    yield route("GET", "/is_sleeping", metadata, openai_sleep.is_sleeping, "Whether a model sleeps")
     for path in ("/health", "/ping"):
         yield route("GET", path, Category.HEALTH, openai_health.health, "Whether the server takes requests")
     yield route("POST", "/ping", Category.HEALTH, openai_health.health, "Whether the server takes requests")

@@ -69,12 +69,14 @@ class OpenAISettings:
             for.
         lora_separator: what stands between the names of a model and of its adapter; empty where an adapter is named
             alone.
+        sleep_mode: models may be put to sleep, and woken.
         keep_alive: seconds without an event of a stream after which a comment is sent.
     """
 
     strict: bool = False
     default_max_tokens: int | None = None
     lora_separator: str = ""
+    sleep_mode: bool = False
     keep_alive: float = 15.0
 
 

@@ -202,7 +202,7 @@ def test_restricted_as_model_control(folder: Path) -> None:
         ServerProcess(*flags, repository=folder / "models") as server,
         httpx.Client(base_url=f"http://{server.addresses['http']}") as http,
     ):
-        assert load(http, folder, "x", "by1").status_code == 403
+        assert load(http, folder, "x", "by1").status_code == 401
         http.headers["admin-key"] = "s3cret"
         assert load(http, folder, "x", "by1").status_code == 200
 

@@ -30,6 +30,7 @@ def test_the_defaults_are_those_of_the_edge() -> None:
         ("openai_default_max_tokens", 16, "default_max_tokens", 16),
         ("openai_default_max_tokens", 0, "default_max_tokens", None),
         ("openai_lora_separator", ":", "lora_separator", ":"),
+        ("openai_sleep_mode", True, "sleep_mode", True),
         ("openai_keep_alive", 1500, "keep_alive", 1.5),
     ],
 )

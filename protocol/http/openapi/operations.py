@@ -150,6 +150,14 @@ _OPENAI: Mapping[str, Operation] = {
         failures=(404, 503),
     ),
     "POST /detokenize": _openai(takes="DetokenizeRequest", needs_body=True, gives="Text", failures=(404, 503)),
+    "POST /sleep": _openai(
+        "Replies when its requests have ended, and its memory is free: `level` 1 or 2, and `model` where there are "
+        "several, in the query. Only where the server was started with `--openai-sleep-mode=true`.",
+        failures=(404, 500, 503),
+    ),
+    "POST /wake_up": _openai("Replies when it takes requests.", failures=(404, 500, 503)),
+    "POST /reset_prefix_cache": _openai("For all requests that begin from now on.", failures=(404, 500, 503)),
+    "GET /is_sleeping": _openai("With `model` in the query where there are several.", failures=(404, 503)),
     "GET /health": _openai(_READY, failures=(503,)),
     "GET /ping": _openai(_READY, failures=(503,)),
     "POST /ping": _openai(_READY, failures=(503,)),

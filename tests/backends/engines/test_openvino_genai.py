@@ -202,6 +202,25 @@ async def test_adapters_change_the_answer_of_their_requests_alone(tmp_path: Path
         await served.wait_free()
 
 
+async def test_it_sleeps_and_wakes(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "adapters" / "a", seed=1)
+    async with serve(write_model(tmp_path / "m", "openvino_genai", **EXACT), adapter_folders=(tmp_path,)) as served:
+        core = served.core
+        await core.load_adapter("m", "a", str(tmp_path / "adapters" / "a"))
+        adapted = await served.text(PROMPT, lora_name="a", **GREEDILY)
+        beside, _ = await gather(served.text(PROMPT, **GREEDILY), core.sleep("m"))
+        assert beside == GREEDY[0]["text"]
+        assert not children()
+        assert not sum(each.byte_size for each in core.model_statistics("m")[0].memory_usage)
+        await core.wake("m")
+        assert await gather(served.text(PROMPT, **GREEDILY), served.text(PROMPT, lora_name="a", **GREEDILY)) == [
+            GREEDY[0]["text"],
+            adapted,
+        ]
+        with pytest.raises(InvalidArgument, match="has no prefixes that it could forget"):
+            await core.reset_prefix_cache("m")
+
+
 async def test_an_adapter_without_weights_fails_alone(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", "openvino_genai", {"multi_lora.json": '{"a": "nowhere"}'}, **EXACT)
     async with serve(folder) as served:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -54,6 +54,7 @@ class FakeCore:
     sent: int = 0
     tasks: trio.Nursery | None = None
     texts: Sequence[TextModel] = ()
+    asleep: dict[str, bool] = field(default_factory=dict)
     submitted: list[FakeSubmitted] = field(default_factory=list)
     counted: dict[str, Any] = field(default_factory=lambda: {"inference_count": 3})  # members of ModelStatistics
 
@@ -104,6 +105,24 @@ class FakeCore:
 
     async def unload_model(self, name: str, *, unload_dependents: bool = False) -> None:
         self.calls.append(("unload", name, unload_dependents))
+
+    async def load_adapter(self, name: str, adapter: str, path: str, *, replace: bool = False) -> None:
+        self.calls.append(("load adapter", name, adapter, path, replace))
+
+    async def unload_adapter(self, name: str, adapter: str) -> None:
+        self.calls.append(("unload adapter", name, adapter))
+
+    def sleeping(self) -> Mapping[str, bool]:
+        return self.asleep
+
+    async def sleep(self, name: str, level: int = 1) -> None:
+        self.calls.append(("sleep", name, level))
+
+    async def wake(self, name: str) -> None:
+        self.calls.append(("wake", name))
+
+    async def reset_prefix_cache(self, name: str) -> None:
+        self.calls.append(("reset prefix cache", name))
 
     def repositories(self) -> Sequence[ModelRepository]:
         return [ModelRepository("/models"), ModelRepository("/more", {"a": "b"})]

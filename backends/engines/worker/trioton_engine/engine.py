@@ -3,7 +3,7 @@
 An engine gets prompts as token ids and gives token ids back; text is the server's. It runs in a worker process of its
 own, in whose main thread all methods are called, one at a time:
 
-    load → (submit | abort | step | stats | add_adapter | remove_adapter | check)* → close
+    load → (submit | abort | step | stats | add_adapter | remove_adapter | sleep | wake | check | …)* → close
 
 `step` is called as long as a generation has not ended, and moves all generations on. It may take its time, and hold the
 interpreter's lock: nothing else runs in the process. What it raises ends the process: the generations that it had fail,
@@ -67,8 +67,8 @@ class EngineInfo:
 
     Attributes:
         features: the names of the fields of `Sampling` that it honours, and of structures as
-            `structure.<kind of Structure>`, and `adapter` where it has adapters. A request that uses another one is
-            refused by its name, and the engine never sees it.
+            `structure.<kind of Structure>`, `adapter` where it has adapters, and `sleep` where it can sleep. A request
+            that uses another one is refused by its name, and the engine never sees it.
         context_length: the greatest number of tokens of prompt and output together; 0 where it has no limit.
         most_logprobs: how many of the likeliest tokens it can report at each place, beside the chosen one.
         sequences: how many generations it runs at once; more wait within it. 0 where there is no limit.
@@ -265,6 +265,20 @@ class Engine(abc.ABC):
     def adapters(self) -> Sequence[Adapter]:
         """Those that generations may use now."""
         return ()
+
+    def sleep(self, level: int) -> None:
+        """Give memory back until `wake` is called: with level 1 what can be had again without the files, with level 2
+        all of it. There are no generations, and none come. Only called with the feature `sleep`; without it the process
+        ends, and another one is started in its place."""
+        raise Refused("this engine cannot sleep")
+
+    def wake(self) -> None:
+        """End the sleep."""
+        raise Refused("this engine cannot sleep")
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the prefixes of prompts that are kept, for all that begins from now on."""
+        raise Refused("this engine has no prefixes that it could forget")
 
     def check(self) -> str:
         """What is wrong with it; empty while it can serve."""

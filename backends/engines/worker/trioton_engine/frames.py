@@ -32,7 +32,7 @@ from .engine import FINISHED, Event, Generation, Sampling, Stats, Structure, Tok
 
 SUBMIT, ABORT, CONTROL = 11, 12, 13
 STEP, CONTROLLED = 28, 29
-CONTROLS = ("add_adapter", "remove_adapter")
+CONTROLS = ("add_adapter", "remove_adapter", "sleep", "wake", "reset_prefix_cache")
 
 _FINISH_CODES = {"": 0, **{name: place for place, name in enumerate(FINISHED, start=1)}}
 _FINISHES = ("", *FINISHED)

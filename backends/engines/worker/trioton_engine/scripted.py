@@ -13,6 +13,7 @@ Its options, all of them optional:
     crash_token      a prompt with this token has the process end at the third step of its generation
     raise_token      the same, by an exception of `step`
     fail_token       a prompt with this token fails, alone
+    can_sleep        "true": it sleeps in its process
     adapters         "true": it has adapters, each of which turns the output around
     max_loras        how many of them it says to have in memory at once
 
@@ -76,6 +77,7 @@ class ScriptedEngine(Engine):
         self._adapters: dict[str, Adapter] = {}
         self._prompts: deque[tuple[int, ...]] = deque(maxlen=_REMEMBERED_PROMPTS)
         self._looked_up = self._found = 0
+        self._is_asleep = False
 
     def load(self, model: EngineModel) -> EngineInfo:
         options = dict(model.options)
@@ -92,6 +94,7 @@ class ScriptedEngine(Engine):
         self._most_adapters = _number(options.pop("max_loras", 0))
         options.pop("enable_lora", None)  # the server has looked at it
         self._has_adapters = str(options.pop("adapters", "false")).lower() == "true"
+        self._can_sleep = str(options.pop("can_sleep", "false")).lower() == "true"
         if options:
             raise ValueError(f"the scripted engine has no option '{min(options)}'")
         if self._rule not in ("echo", "repeat", "script"):
@@ -103,7 +106,7 @@ class ScriptedEngine(Engine):
         self._adapters = {each.name: each for each in model.adapters}
         time.sleep(load_seconds)
         return EngineInfo(
-            _FEATURES | ({"adapter"} if self._has_adapters else frozenset()),
+            _FEATURES | {name for name, has in (("adapter", self._has_adapters), ("sleep", self._can_sleep)) if has},
             context_length=model.context_length,
             most_logprobs=_MOST_LOGPROBS,
             sequences=self._most,
@@ -112,6 +115,8 @@ class ScriptedEngine(Engine):
 
     def submit(self, generation: Generation) -> None:
         prompt = tuple(generation.token_ids)
+        if self._is_asleep:
+            raise RuntimeError("it sleeps")
         if generation.adapter and generation.adapter not in self._adapters:
             raise Refused(f"there is no adapter '{generation.adapter}'")
         if -(-len(prompt) // BLOCK_TOKENS) > self._blocks:
@@ -229,6 +234,17 @@ class ScriptedEngine(Engine):
 
     def adapters(self) -> Sequence[Adapter]:
         return tuple(self._adapters.values())
+
+    def sleep(self, level: int) -> None:
+        if not self._can_sleep:
+            super().sleep(level)
+        self._is_asleep = True
+
+    def wake(self) -> None:
+        self._is_asleep = False
+
+    def reset_prefix_cache(self) -> None:
+        self._prompts.clear()
 
     def close(self) -> None:
         """There is nothing to free."""

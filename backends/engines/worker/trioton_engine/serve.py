@@ -143,6 +143,12 @@ class _Worker:
                     engine.add_adapter(Adapter(head["name"], head["path"]))
                 case "remove_adapter":
                     engine.remove_adapter(head["name"])
+                case "sleep":
+                    engine.sleep(head["level"])
+                case "wake":
+                    engine.wake()
+                case "reset_prefix_cache":
+                    engine.reset_prefix_cache()
         except Exception as error:
             answer["error"] = str(error) if isinstance(error, Refused) else text_of(error)
         answer["adapters"] = _adapters(engine)

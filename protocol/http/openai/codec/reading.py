@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Generic, TypeVar
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -17,6 +18,8 @@ from protocol.http.openai.errors import FieldError, SchemaError
 from protocol.messages import Buffer
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+_MOST_QUERY_FIELDS = 32
 
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(.+)`$")
@@ -74,6 +77,15 @@ class BodyReader(Generic[T]):
             value = getattr(request, name)
             if value is not None and value not in allowed:
                 raise FieldError(f"'{name}' cannot be honoured: {reason}", name, "unsupported_parameter")
+
+
+def read_query(query: bytes) -> dict[str, str]:
+    """The first value of each field of a target's query. Raises FieldError."""
+    try:
+        found = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_QUERY_FIELDS)
+    except ValueError:
+        raise FieldError(f"the query has more than {_MOST_QUERY_FIELDS} fields", "query") from None
+    return {name: values[0] for name, values in found.items()}
 
 
 def _parts(text: str) -> tuple[str, str]:

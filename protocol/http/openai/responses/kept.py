@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 import trio
@@ -11,6 +10,7 @@ import trio
 from protocol.errors import NotFound
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import READ_IN_THREAD_ABOVE
+from protocol.http.openai.codec.reading import read_query
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.event_stream import StreamForm
 from protocol.http.openai.responses.background import follow
@@ -19,14 +19,13 @@ from protocol.http.openai.streaming import stream_events
 from protocol.http.reply import JSON_CONTENT, Reply, json_reply
 from protocol.responses.store import KeptResponse
 
-_MOST_FIELDS = 32
 _MOST_ITEMS = 100
 
 
 async def retrieve(request: HttpRequest) -> Reply | None:
     """The response, or with `stream=true` its events after `starting_after`, and those that come."""
     kept = _kept(request)
-    query = _query(request)
+    query = read_query(request.query)
     if query.get("stream", "false") != "true":
         return Reply(200, JSON_CONTENT, kept.answer)
     log = kept.log
@@ -56,7 +55,7 @@ async def cancel(request: HttpRequest) -> Reply:
 async def input_items(request: HttpRequest) -> Reply:
     """The items that it was made from, the last ones first unless `order=asc`."""
     kept = _kept(request)
-    query = _query(request)
+    query = read_query(request.query)
     limit = _number(query, "limit", 20, 1)
     if limit > _MOST_ITEMS:
         raise FieldError(f"'limit': expected at most {_MOST_ITEMS}, got {limit}", "limit")
@@ -94,15 +93,6 @@ def _kept(request: HttpRequest) -> KeptResponse:
     if kept is None:
         raise NotFound(f"Response with id '{response_id:.256}' not found.")
     return kept
-
-
-def _query(request: HttpRequest) -> dict[str, str]:
-    """The first value of each field; those that are not known are ignored."""
-    try:
-        found = parse_qs(request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
-    except ValueError:
-        raise FieldError(f"the query has more than {_MOST_FIELDS} fields", "query") from None
-    return {name: values[0] for name, values in found.items()}
 
 
 def _number(query: dict[str, str], name: str, default: int, minimum: int) -> int:

@@ -125,3 +125,34 @@ async def test_restrictions_hold_and_are_told_in_openais_form() -> None:
         answer = await ask(ScriptedCore(), "POST", path, {"model": "m"}, access=access)
         assert (answer.status, answer.json["error"]["code"]) == (401, "invalid_auth")
     assert (await ask(ScriptedCore(), "GET", "/v1/models", access=access)).status == 200
+
+
+ABLE = TextModel("m", 1, adapters={"poet": "/p"}, takes_adapters=True)
+
+
+async def test_the_model_of_an_adapter() -> None:
+    """The one that is named, has it, or is the only one that takes any."""
+    other = TextModel("other", 1, takes_adapters=True)
+    load = {"lora_name": "x", "lora_path": "/x"}
+    core = ScriptedCore(texts=(ABLE, TextModel("plain", 1)))
+    assert (await ask(core, "POST", "/v1/load_lora_adapter", load)).status == 200
+    assert (await ask(core, "POST", "/v1/load_lora_adapter", {**load, "load_inplace": True})).status == 200
+    core.texts = (ABLE, other)
+    assert (await ask(core, "POST", "/v1/unload_lora_adapter", {"lora_name": "poet"})).status == 200
+    assert (await ask(core, "POST", "/v1/load_lora_adapter", {**load, "model": "other"})).status == 200
+    assert core.calls == [
+        ("load adapter", "m", "x", "/x", False),
+        ("load adapter", "m", "x", "/x", True),
+        ("unload adapter", "m", "poet"),
+        ("load adapter", "other", "x", "/x", False),
+    ]
+    answer = await ask(core, "POST", "/v1/load_lora_adapter", load)
+    assert (answer.status, answer.json["error"]["param"]) == (400, "model")
+    answer = await ask(core, "POST", "/v1/load_lora_adapter", {**load, "model": "other", "lora_name": "poet"})
+    assert (answer.status, answer.json["detail"]) == (400, "'poet' is an adapter of model 'm'")
+    core.texts = (TextModel("plain", 1),)
+    answer = await ask(core, "POST", "/v1/load_lora_adapter", load)
+    assert (answer.status, answer.json["detail"]) == (
+        400,
+        "no model has LoRA adapters that can be changed while it is loaded",
+    )
