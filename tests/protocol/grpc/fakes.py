@@ -227,6 +227,24 @@ class FakeCore:
     def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
         raise NotImplementedError  # of the HTTP edge alone
 
+    async def load_adapter(self, name: str, adapter: str, path: str, *, replace: bool = False) -> None:
+        raise NotImplementedError
+
+    async def unload_adapter(self, name: str, adapter: str) -> None:
+        raise NotImplementedError
+
+    def sleeping(self) -> Mapping[str, bool]:
+        raise NotImplementedError
+
+    async def sleep(self, name: str, level: int = 1) -> None:
+        raise NotImplementedError
+
+    async def wake(self, name: str) -> None:
+        raise NotImplementedError
+
+    async def reset_prefix_cache(self, name: str) -> None:
+        raise NotImplementedError
+
     def queue_room(self, name: str, version: int = LATEST_VERSION) -> QueueRoom | None:
         return None
 
