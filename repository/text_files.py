@@ -82,6 +82,16 @@ def read_text_files(folder: Path, *, chat_template: str | None = None) -> TextFi
     )
 
 
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """The model's own configuration; empty where there is none.
+
+    Raises:
+        InvalidArgument: it is no JSON object.
+        NotFound: it cannot be read.
+    """
+    return _read_object(folder / _CONFIG)
+
+
 def _read_tokenizer(path: Path) -> Tokenizer | None:
     text = _read(path, MAX_TOKENIZER_BYTES)
     if text is None:

@@ -2,7 +2,8 @@
 
 Flow: model directory and final configuration -> [text_models] -> `protocol.text.model.TextModel`, or None for a model
 without text. A model is one if it has a STRING input `text_input` and a STRING output `text_output`, an input
-`embedding_request`, or if its `parameters` name its tensors (`openai_text_input`, `openai_embedding_output`, …).
+`embedding_request`, or if its `parameters` name its tensors (`openai_text_input`, `openai_embedding_output`,
+`openai_score_output`, …).
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import msgspec
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
 from protocol.text.chat_template import ChatTemplate
-from protocol.text.model import TensorNames, TextModel
+from protocol.text.model import PairTensors, TensorNames, TextModel
 from protocol.text.output_parser import output_parser
 from protocol.text.special_tokens import SpecialTokens
 from repository.layout import ModelDirectory
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
+from repository.pair_tensors import pair_tensors, read_activation
 from repository.text_files import TextFiles, read_text_files, tokenizer_folder
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ def text_tensors(config: ModelConfig) -> TensorNames | None:
         texts = (TEXT_INPUT, TEXT_OUTPUT) if found else ("", "")
     vectors = _pair(config, EMBEDDING_INPUT_KEY, EMBEDDING_OUTPUT_KEY, inputs, outputs, DataType.FP32) or ("", "")
     has_request = _is_text(inputs.get(EMBEDDING_REQUEST)) and _is_text(outputs.get(TEXT_OUTPUT))
-    if not (texts[0] or vectors[0] or has_request):
+    if not (texts[0] or vectors[0] or has_request or pair_tensors(config)):
         return None
     made = TensorNames() if not inputs.keys() >= _LLM_API else _LLM_API_NAMES
     return msgspec.structs.replace(
@@ -110,14 +112,18 @@ def read_text_model(
     except InvalidArgument as error:
         raise InvalidArgument(f"model '{config.name}', parameters: {error.message}") from None
     folder = directory.path if directory.is_flat else directory.path / str(version)
+    pairs = pair_tensors(config)
     try:
+        texts_folder = _tokenizer_folder(directory.path, folder, config) or defaults.tokenizer
         files = _files(
-            _tokenizer_folder(directory.path, folder, config) or defaults.tokenizer,
-            _template(directory.path, config.parameter("chat_template") or defaults.chat_template),
+            texts_folder, _template(directory.path, config.parameter("chat_template") or defaults.chat_template)
         )
+        if pairs is not None:
+            pairs = _completed(config, pairs, files, texts_folder or folder)
     except ServerError as error:
         text = f"model '{config.name}': {error.message}"
-        if any(config.parameter(key) for key in _ASKING) or defaults.tokenizer or defaults.chat_template:
+        is_asked = pairs is not None or any(config.parameter(key) for key in _ASKING)
+        if is_asked or defaults.tokenizer or defaults.chat_template:
             raise type(error)(text) from None
         # Whatever runs the model may read files that are for it alone, as it did before there was this interface.
         logger.warning("%s; its tokenizer and chat template are not used by the OpenAI interface", text)
@@ -132,8 +138,15 @@ def read_text_model(
         reasoning_parser=reasoning_parser,
         adapters=_adapters(config.name, folder),
         names=names,
+        pairs=pairs,
         loaded_at=int(time.time()),
     )
+
+
+def _completed(config: ModelConfig, pairs: PairTensors, files: TextFiles, folder: Path) -> PairTensors:
+    if files.tokenizer is None and not pairs.takes_texts:
+        raise InvalidArgument(f"its input '{pairs.input}' takes token ids: expected a tokenizer, there is none")
+    return msgspec.structs.replace(pairs, activation=read_activation(config, folder))
 
 
 def _is_text(tensor: ModelInput | ModelOutput | None) -> bool:

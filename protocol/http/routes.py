@@ -34,6 +34,7 @@ from protocol.http.openai.handlers import sleep as openai_sleep
 from protocol.http.openai.handlers.chat import chat_completions
 from protocol.http.openai.handlers.completions import completions
 from protocol.http.openai.handlers.embeddings import embeddings
+from protocol.http.openai.handlers.scores import rerank, score
 from protocol.http.openai.handlers.tokens import detokenize, tokenize
 from protocol.http.openai.responses import handlers as responses
 from protocol.http.openai.responses import kept as kept_responses
@@ -178,6 +179,11 @@ def _openai() -> Iterator[Route]:
         ("/v1/completions", completions, "What may follow a prompt"),
         ("/v1/embeddings", embeddings, "Vectors of texts"),
         ("/v1/responses", responses.create, "The answer to some items"),
+        ("/score", score, "How well texts fit each other"),
+        ("/v1/score", score, "How well texts fit each other"),
+        ("/rerank", rerank, "Texts by how well they fit a query"),
+        ("/v1/rerank", rerank, "Texts by how well they fit a query"),
+        ("/v2/rerank", rerank, "Texts by how well they fit a query"),
     ):
         yield route("POST", path, Category.INFERENCE, handler, summary, is_inference=True)
     yield from _responses(route)

@@ -46,6 +46,27 @@ class TensorNames(msgspec.Struct, frozen=True):
     embedding_output: str = ""
 
 
+class PairTensors(msgspec.Struct, frozen=True):
+    """How a cross-encoder takes pairs of texts, as token ids or as two texts, and gives a score for each.
+
+    Attributes:
+        mask: the input that has 0 for tokens that only fill up; empty where the model has none.
+        types: the input that tells the first text's tokens from the second's; empty where the model has none.
+        rows: the most pairs of one inference; 0 where its tensors have no dimension for them.
+        length: the tokens that each pair is filled up to; 0 where any length will do.
+        activation: what makes a score of the model's number: `sigmoid` or `identity`.
+    """
+
+    input: str
+    output: str
+    takes_texts: bool = False
+    mask: str = ""
+    types: str = ""
+    rows: int = 0
+    length: int = 0
+    activation: str = "sigmoid"
+
+
 class TextModel(msgspec.Struct, frozen=True):
     """One version of a model with text in and text out. Made when the version loads; another one takes its place when
     adapters were changed.
@@ -56,6 +77,7 @@ class TextModel(msgspec.Struct, frozen=True):
         reasoning_parser: a name of `protocol.text.output_parser.REASONING_PARSERS`, or empty.
         adapters: the paths of its adapters by their names.
         takes_adapters: they can be changed while it is loaded.
+        pairs: how it scores pairs of texts; None for a model that is no cross-encoder.
         loaded_at: Unix time in seconds.
     """
 
@@ -68,5 +90,6 @@ class TextModel(msgspec.Struct, frozen=True):
     reasoning_parser: str = ""
     adapters: Mapping[str, str] = msgspec.field(default_factory=dict)
     names: TensorNames = TensorNames()
+    pairs: PairTensors | None = None
     loaded_at: int = 0
     takes_adapters: bool = False

@@ -11,6 +11,7 @@ import msgspec
 from protocol.errors import InvalidArgument, text_of
 from protocol.text.detokenizer import Detokenizer, PieceDetokenizer, WindowDetokenizer
 from protocol.text.extra import missing_package
+from protocol.text.pairs import PairTemplate
 from protocol.text.special_tokens import SpecialTokens
 from protocol.text.token_pieces import token_pieces
 
@@ -77,6 +78,11 @@ class Tokenizer:
     def bos_token(self) -> str | None:
         return self.special.texts.get("bos_token")
 
+    @property
+    def pad_token_id(self) -> int:
+        """What fills up the shorter ones of several inputs; 0 where nothing says what does."""
+        return self.token_id(self.special.texts.get("pad_token", "")) or 0
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The token ids. Special tokens that the text spells out become those tokens, as chat templates need it.
 
@@ -87,6 +93,14 @@ class Tokenizer:
         except Exception as error:
             raise InvalidArgument(f"the tokenizer refuses the text: {text_of(error)}") from None
         return ids
+
+    def pair_template(self, first: str, second: str) -> PairTemplate:
+        """How it joins two texts. Only where both have tokens the template has a place for either."""
+        try:
+            made = self._wrapped.encode(first, second)
+        except Exception as error:
+            raise InvalidArgument(f"the tokenizer refuses the pair of texts: {text_of(error)}") from None
+        return PairTemplate.of(made.ids, made.type_ids, made.sequence_ids)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of all ids. Raises InvalidArgument for an id that no token can have."""

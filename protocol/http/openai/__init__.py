@@ -1,4 +1,4 @@
-"""The OpenAI interface: chat, completions, embeddings, models and tokens, for any model with text in and text out.
+"""The OpenAI interface: chat, completions, embeddings, scores, models and tokens, for any model with text.
 
 body -> [codec] -> [prompts] -> core.infer_stream -> [codec] -> JSON, or server-sent events
 """

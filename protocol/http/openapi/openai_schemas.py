@@ -42,6 +42,8 @@ _TEXTS_OR_IDS = {
         {"type": "array", "items": _IDS, "minItems": 1},
     ]
 }
+_TEXT = {"anyOf": [_STRING, {"type": "object", "properties": {"text": _STRING}}]}
+_TEXTS = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
 
 
@@ -54,6 +56,9 @@ def openai_schemas(prefix: str) -> dict[str, dict[str, Any]]:
                 del made[kind.__name__]["properties"][name]
     made["CompletionRequest"]["properties"]["prompt"] = _TEXTS_OR_IDS
     made["EmbeddingRequest"]["properties"]["input"] = _TEXTS_OR_IDS
+    for name in ("text_1", "text_2", "queries", "documents", "items", "data_1", "data_2"):
+        made["ScoreRequest"]["properties"][name] = _TEXTS
+    made["RerankRequest"]["properties"].update(query=_TEXT, documents=_TEXTS)
     return {**made, **_answers(prefix)}
 
 
@@ -77,6 +82,10 @@ def _answers(prefix: str) -> dict[str, dict[str, Any]]:
         "Completion": _answer({"usage": usage, "system_fingerprint": {"type": "null"}}),
         "CompletionChunk": _answer({"usage": usage}),
         "Embeddings": _object({"object": _STRING, "data": _OBJECTS, "model": _STRING, "usage": {"type": "object"}}),
+        "Scores": _object(
+            {"id": _STRING, "object": _STRING, "created": _COUNT, "model": _STRING, "data": _OBJECTS, "usage": usage}
+        ),
+        "Reranked": _object({"id": _STRING, "model": _STRING, "results": _OBJECTS, "usage": {"type": "object"}}),
         "TextModel": _object(
             {"id": _STRING, "object": _STRING, "created": _COUNT, "owned_by": _STRING, "root": _STRING},
             properties={"parent": {"type": ["string", "null"]}, "max_model_len": {"type": ["integer", "null"]}},

@@ -68,6 +68,20 @@ def _openai(description: str = "", **members: Any) -> Operation:
 _RUNS: Mapping[str, Any] = {"needs_body": True, "failures": (404, 500, 503, 504)}
 _READY = "The status is the answer, and there is no body."
 
+_SCORE = _openai(
+    "As of vLLM: by a model that takes pairs of texts, or by how alike the vectors of a model that embeds are.",
+    takes="ScoreRequest",
+    gives="Scores",
+    **_RUNS,
+)
+_RERANK = _openai(
+    "As of vLLM, Jina and Cohere: by a model that takes pairs of texts, or by how alike the vectors of one that embeds "
+    "are.",
+    takes="RerankRequest",
+    gives="Reranked",
+    **_RUNS,
+)
+
 _OPENAI: Mapping[str, Operation] = {
     "POST /v1/chat/completions": _openai(
         "OpenAI's chat, for any model with text in and text out, and a chat template.",
@@ -89,6 +103,8 @@ _OPENAI: Mapping[str, Operation] = {
         gives="Embeddings",
         **_RUNS,
     ),
+    **dict.fromkeys(("POST /score", "POST /v1/score"), _SCORE),
+    **dict.fromkeys(("POST /rerank", "POST /v1/rerank", "POST /v2/rerank"), _RERANK),
     "POST /v1/responses": _openai(
         "OpenAI's responses, for any model with text in and text out, and a chat template.",
         takes="ResponsesRequest",

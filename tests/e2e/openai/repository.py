@@ -1,4 +1,4 @@
-"""Builds a repository of small text models: scripted ones, one that is not decoupled, an ensemble, and embeddings."""
+"""Builds a repository of small text models: scripted, one that is not decoupled, an ensemble, embeddings, scores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.e2e.openai.cross_encoder import add_cross_encoder
 
 SCRIPTED = Path(__file__).parent / "scripted" / "1" / "model.py"
 
@@ -121,6 +123,7 @@ def build_text_repository(folder: Path) -> None:
     add_python(folder, "plain", PLAIN, _plain_config())
     add_python(folder, "vectors", VECTORS, _vectors_config())
     add_python(folder, "embedder", EMBEDDING_REQUESTS, _embedder_config())
+    add_cross_encoder(folder)
     (folder / "joined" / "1").mkdir(parents=True)
     (folder / "joined" / "config.pbtxt").write_text(_ensemble_config())
 

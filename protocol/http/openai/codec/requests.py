@@ -137,6 +137,49 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     normalize: Any = None
 
 
+class ScoringFields(msgspec.Struct, kw_only=True):
+    """What scores and reranking have in common."""
+
+    model: str | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    truncation_side: str | None = None
+    max_tokens_per_query: Count | None = None
+    max_tokens_per_doc: Count | None = None
+    use_activation: bool | None = None
+    priority: int | None = None
+    request_id: str | None = None
+    # Taken without a meaning.
+    user: str | None = None
+    # Refused.
+    padding: Any = None
+    instruction: Any = None
+    chat_template_kwargs: Any = None
+    mm_processor_kwargs: Any = None
+    cache_salt: Any = None
+    normalize: Any = None
+
+
+class ScoreRequest(ScoringFields, kw_only=True):
+    """Two texts, or lists of them, under one of the pairs of names that vLLM knows."""
+
+    text_1: Any = None
+    text_2: Any = None
+    queries: Any = None
+    documents: Any = None
+    items: Any = None
+    data_1: Any = None
+    data_2: Any = None
+
+
+class RerankRequest(ScoringFields, kw_only=True):
+    query: Any
+    documents: Any
+    top_n: Count | None = None
+    return_documents: bool | None = None
+    # Refused.
+    rank_fields: Any = None
+
+
 class TokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     prompt: str | None = None
@@ -207,12 +250,27 @@ _REFUSED_IN_EMBEDDINGS: Refusals = {
     "truncate_prompt_tokens": ((), "inputs are not cut"),
     "normalize": ((), "vectors are as the model gives them"),
 }
+_REFUSED_IN_SCORES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "truncation_side": (("right",), "texts are cut at their end"),
+    "padding": (("do_not_pad",), "pairs are filled up as the model needs it"),
+    "instruction": ((), "pairs are joined by the tokenizer, without a template"),
+    "chat_template_kwargs": (({},), "pairs are joined by the tokenizer, without a template"),
+    "mm_processor_kwargs": (({},), "only text is supported"),
+    "cache_salt": ((), "prefix caches are shared by all clients here"),
+    "normalize": ((), "use 'use_activation'"),
+}
+_REFUSED_IN_RERANK: dict[str, tuple[tuple[Any, ...], str]] = {
+    **_REFUSED_IN_SCORES,
+    "rank_fields": ((["text"],), "of a document only its text is read"),
+}
 _REFUSED_IN_TOKENIZE = {key: _REFUSED_IN_CHAT[key] for key in ("chat_template", "mm_processor_kwargs")}
 
 REFUSED: dict[type, Refusals] = {
     ChatRequest: {**_REFUSED_EVERYWHERE, **_REFUSED_IN_CHAT},
     CompletionRequest: {**_REFUSED_EVERYWHERE, **_REFUSED_IN_COMPLETIONS},
     EmbeddingRequest: _REFUSED_IN_EMBEDDINGS,
+    ScoreRequest: _REFUSED_IN_SCORES,
+    RerankRequest: _REFUSED_IN_RERANK,
     TokenizeRequest: _REFUSED_IN_TOKENIZE,
     DetokenizeRequest: {},
     LoadAdapterRequest: {},

@@ -16,6 +16,8 @@ from protocol.http.openai.codec.requests import (
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
     TokenizeRequest,
 )
 from protocol.http.openai.errors import FieldError, SchemaError
@@ -121,6 +123,8 @@ FILLED: dict[type[msgspec.Struct], dict[str, Any]] = {
     ChatRequest: {"messages": MESSAGES},
     CompletionRequest: {"prompt": "x"},
     EmbeddingRequest: {"input": "x"},
+    ScoreRequest: {"text_1": "x", "text_2": "y"},
+    RerankRequest: {"query": "x", "documents": ["y"]},
     TokenizeRequest: {"prompt": "x"},
     DetokenizeRequest: {"tokens": [1]},
 }
