@@ -137,11 +137,12 @@ ROOMS: dict[str, dict[str, str]] = {
         "sleep": "",
         "worker_link": "control settings worker",
         "step_slices": "worker",
-        "generations": "admission answer metrics step_slices worker worker_link",
+        "images": "worker",
+        "generations": "admission answer images metrics step_slices worker worker_link",
         "adapters": "generations worker_link",
         "backend": (
-            "adapters answer completion generations metrics observed request sampling settings sleep tensor_sets text "
-            "worker worker_link"
+            "adapters answer completion generations images metrics observed request sampling settings sleep tensor_sets "
+            "text worker worker_link"
         ),
         "installed": "backend",
     },
@@ -172,6 +173,7 @@ OWN_TEST_FOLDERS = {
     "tests/backends/conformance": "what all backends have in common",
     "tests/backends/engines/conformance": "what all engines have in common",
     "tests/backends/engines/tiny_llama": "a language model, and the program that makes it",
+    "tests/backends/engines/tiny_llava": "the same for one that sees",
 }
 
 

@@ -19,9 +19,10 @@ from backends.engines.adapters import EngineAdapters
 from backends.engines.answer import Answer
 from backends.engines.completion import check_engine_config, complete_engine_config
 from backends.engines.generations import Generations
+from backends.engines.images import NO_IMAGES, ImageRoom, Images, decode_images
 from backends.engines.metrics import EngineMetrics
 from backends.engines.observed import ObservedResponder
-from backends.engines.request import TOKEN_IDS, TextRequest
+from backends.engines.request import IMAGE, TOKEN_IDS, TextRequest
 from backends.engines.sampling import sampling_of
 from backends.engines.settings import EngineSettings
 from backends.engines.sleep import EngineSleep
@@ -54,6 +55,9 @@ logger = logging.getLogger("trioton.backends.engines")
 INLINE_CHARACTERS = 2000
 # The most new tokens, where neither the request nor a known context says.
 _DEFAULT_MAX_TOKENS = 1024
+# What an engine that sees has in its features.
+IMAGES = "images"
+_MOST_DECODERS = 2
 _NO_TIME = BatchTiming(0, 0, 0)
 
 
@@ -83,7 +87,9 @@ class EngineBackend(Backend):
         self._death = ""
         self._has_died = trio.Event()
         self._sleep = EngineSleep(spec.name)
-        # Whose texts are tokenized in a thread.
+        self._image_room = ImageRoom()
+        self._image_decoders = trio.CapacityLimiter(_MOST_DECODERS)
+        # Whose texts are tokenized in a thread, or whose pictures are decoded.
         self._tokenizing: dict[InferenceRequest, trio.CancelScope] = {}
 
     @classmethod
@@ -186,7 +192,9 @@ class EngineBackend(Backend):
             return
         if isinstance(responder, ObservedResponder):
             responder.ask(parsed.sampling)
-        if (len(parsed.token_ids) or len(parsed.text)) <= INLINE_CHARACTERS:
+        if parsed.images and IMAGES not in worker.info.features:
+            raise InvalidArgument(f"{self._where}: {IMAGE}: engine '{self.spec.config.backend}' sees no pictures")
+        if not parsed.images and (len(parsed.token_ids) or len(parsed.text)) <= INLINE_CHARACTERS:
             self._queue(worker.info, request, responder, parsed, self._tokens(parsed), arrival)
         else:
             self._tokenizing[request] = trio.CancelScope()
@@ -213,11 +221,12 @@ class EngineBackend(Backend):
         parsed: TextRequest,
         arrival: float,
     ) -> None:
-        """As `_begin`, for a long text. Cancelled with the instance, which closes the responder."""
+        """As `_begin`, for a long text, or pictures. Cancelled with the instance, which closes the responder."""
         try:
             with self._tokenizing[request]:
                 token_ids = await trio.to_thread.run_sync(self._tokens, parsed, abandon_on_cancel=True)
-                self._queue(worker.info, request, responder, parsed, token_ids, arrival)
+                images = await self._decoded(parsed) if parsed.images else NO_IMAGES
+                self._queue(worker.info, request, responder, parsed, token_ids, arrival, images)
                 return
             responder.close(Cancelled("Request cancelled by client"))  # or its caller has gone
         except ServerError as error:
@@ -229,6 +238,12 @@ class EngineBackend(Backend):
             del self._tokenizing[request]
             if self._generations is not None:
                 self._generations.tell_changed()
+
+    async def _decoded(self, parsed: TextRequest) -> Images:
+        """Raises ServerError."""
+        decode = functools.partial(decode_images, parsed.images, self._where)
+        found = await trio.to_thread.run_sync(decode, abandon_on_cancel=True, limiter=self._image_decoders)
+        return self._image_room.hold(found, self._where)
 
     def _tokens(self, parsed: TextRequest) -> list[int]:
         """Raises InvalidArgument."""
@@ -252,6 +267,7 @@ class EngineBackend(Backend):
         parsed: TextRequest,
         token_ids: Sequence[int],
         arrival: float,
+        images: Images = NO_IMAGES,
     ) -> None:
         """Raises ServerError."""
         assert self._tokenizer is not None
@@ -275,8 +291,23 @@ class EngineBackend(Backend):
         )
         priority = fields.priority if fields.priority is not None else level(request.priority)
         self._generations.add(
-            request, responder, answer, token_ids, sampling, arrival=arrival, adapter=adapter, priority=priority
+            request,
+            responder,
+            answer,
+            token_ids,
+            sampling,
+            arrival=arrival,
+            adapter=adapter,
+            priority=priority,
+            text=self._seen_text(parsed) if IMAGES in info.features else "",
+            images=images,
         )
+
+    def _seen_text(self, parsed: TextRequest) -> str:
+        """The prompt for an engine that takes texts, and puts the first token in front itself."""
+        assert self._tokenizer is not None
+        text = parsed.text or self._tokenizer.decode(parsed.token_ids, skip_special_tokens=False)
+        return text.removeprefix(self._tokenizer.bos_token or "")
 
     def _prompt_text(self, parsed: TextRequest) -> str:
         if parsed.text or not (parsed.token_ids and parsed.options.has_prompt):

@@ -17,6 +17,7 @@ import trio
 
 from backends.engines.admission import Admission, AdmissionLimits, Need, QueueFull
 from backends.engines.answer import Answer
+from backends.engines.images import NO_IMAGES, Images
 from backends.engines.metrics import ANSWERED, EngineMetrics, Timing
 from backends.engines.step_slices import StepSlices
 from backends.engines.worker.trioton_engine.engine import Event, Generation, Sampling, Stats
@@ -34,16 +35,26 @@ class Running:
     """One generation. `is_answered` says that its responder is closed, or its last response is being sent; the engine
     may have it still."""
 
-    __slots__ = ("answer", "generation", "has_begun", "is_answered", "is_sending", "request", "responder", "timing")
+    __slots__ = (
+        *("answer", "generation", "has_begun", "images", "is_answered", "is_sending", "request", "responder"),
+        "timing",
+    )
 
     def __init__(
-        self, request: InferenceRequest, responder: Responder, answer: Answer, generation: Generation, timing: Timing
+        self,
+        request: InferenceRequest,
+        responder: Responder,
+        answer: Answer,
+        generation: Generation,
+        timing: Timing,
+        images: Images = NO_IMAGES,
     ) -> None:
         self.request = request
         self.responder = responder
         self.answer = answer
         self.generation = generation
         self.timing = timing
+        self.images = images  # counted as long as they are here
         self.has_begun = False
         self.is_answered = False
         self.is_sending = False  # a task does
@@ -111,6 +122,8 @@ class Generations:
         arrival: float,
         adapter: str = "",
         priority: int = 0,
+        text: str = "",
+        images: Images = NO_IMAGES,
     ) -> None:
         """Queue a generation whose request came at `arrival`, and submit it if it is its turn.
 
@@ -118,8 +131,8 @@ class Generations:
             QueueFull: too many wait.
         """
         self._last += 1
-        generation = Generation(self._last, token_ids, sampling, adapter, priority)
-        running = Running(request, responder, answer, generation, Timing(arrival))
+        generation = Generation(self._last, token_ids, sampling, adapter, priority, text, images.images)
+        running = Running(request, responder, answer, generation, Timing(arrival), images)
         try:
             self._admission.add(running, Need(len(token_ids), len(token_ids) + sampling.max_tokens, priority))
         except QueueFull as refusal:

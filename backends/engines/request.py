@@ -16,6 +16,7 @@ from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, ParameterValue, Tensor, decode_bytes_elements
 
 TEXT_INPUT, STREAM, SAMPLING, EXCLUDE_INPUT = "text_input", "stream", "sampling_parameters", "exclude_input_in_output"
+IMAGE = "image"
 # Triton's vLLM backend has none: the prompt as token ids, for whoever has them.
 TOKEN_IDS = "prompt_token_ids"
 RETURN_PREFIX = "return_"
@@ -24,7 +25,7 @@ EXTRAS = ("finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens",
 FLAGS = (STREAM, EXCLUDE_INPUT, *(f"{RETURN_PREFIX}{name}" for name in EXTRAS))
 
 # What Triton's vLLM backend takes beside these.
-_NOT_TAKEN = ("image", "embedding_request")
+_NOT_TAKEN = ("embedding_request",)
 
 
 class AnswerOptions(msgspec.Struct, frozen=True):
@@ -52,7 +53,8 @@ class AnswerOptions(msgspec.Struct, frozen=True):
 
 class TextRequest(msgspec.Struct, frozen=True):
     """One request, read. `token_ids` is the prompt where it is not empty; `text` need not say it then. One with
-    `stops_id` generates nothing, and ends those that run by that id."""
+    `stops_id` generates nothing, and ends those that run by that id. `images` are the pictures
+    that it sees, in base64."""
 
     text: str
     sampling: SamplingFields
@@ -60,6 +62,7 @@ class TextRequest(msgspec.Struct, frozen=True):
     adds_special_tokens: bool = True
     token_ids: Sequence[int] = ()
     stops_id: str = ""
+    images: Sequence[bytes] = ()
 
 
 def parse_request(request: InferenceRequest) -> TextRequest:
@@ -93,6 +96,7 @@ def parse_request(request: InferenceRequest) -> TextRequest:
         options,
         as_bool(request.parameters.get("add_special_tokens", True), f"{where}: add_special_tokens"),
         _token_ids(tensors.get(TOKEN_IDS), where),
+        images=_images(tensors.get(IMAGE), request.parameters.get(IMAGE)),
     )
 
 
@@ -119,6 +123,13 @@ def _loosened(value: ParameterValue) -> Any:
         except (msgspec.DecodeError, RecursionError):
             return value
     return value
+
+
+def _images(tensor: Tensor | None, parameter: ParameterValue | None) -> Sequence[bytes]:
+    """An empty text is no picture: clients send one in place of none."""
+    if tensor is not None:
+        return [each for each in decode_bytes_elements(tensor.data) if each]
+    return [str(parameter).encode()] if parameter else ()
 
 
 def one_text(tensor: Tensor, where: str) -> str:

@@ -9,6 +9,7 @@ from backends.engines import llm_api, tensorrt_llm
 from backends.engines.request import (
     EXCLUDE_INPUT,
     EXTRAS,
+    IMAGE,
     RETURN_PREFIX,
     SAMPLING,
     STREAM,
@@ -54,6 +55,7 @@ VLLM = TensorSet(
         (
             (TEXT_INPUT, DataType.BYTES, (1,)),
             (TOKEN_IDS, DataType.INT32, (-1,)),
+            (IMAGE, DataType.BYTES, (-1,)),
             (STREAM, DataType.BOOL, (1,)),
             (SAMPLING, DataType.BYTES, (1,)),
             (EXCLUDE_INPUT, DataType.BOOL, (1,)),

@@ -109,7 +109,9 @@ class EngineWorker:
         """Raises WorkerGone."""
         column = encode_column(generation.token_ids)
         head = msgspec.json.encode(encode_submission(generation))
-        self.link.channel.give(pack(SUBMIT, head, column))
+        pixels = [each.pixels for each in generation.images]
+        size = sum(map(len, pixels))
+        self.link.channel.give(pack(SUBMIT, head, column, body_size=size), pixels, size)
 
     def abort(self, sequences: Sequence[int]) -> None:
         """End generations; harmless where they have ended, or the worker has."""

@@ -6,7 +6,7 @@ What chat completions, responses and Anthropic's messages have in common; each h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
@@ -14,6 +14,7 @@ import trio
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call
 from protocol.http.openai.chat_choice import ChatAnswers
+from protocol.http.openai.codec.images import image_tensor
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.codec.sampling import sampling_parameters, wanted_logprobs
 from protocol.http.openai.errors import FieldError
@@ -46,15 +47,18 @@ async def plan_chat(
     text = call.target.text
     tools = plan_tools(body, text)
     default = call.request.settings.openai.default_max_tokens
+    sees = text.names.image in {each.name for each in call.request.core.model_metadata(call.target.model).inputs}
 
     def make_prompt() -> Prompt:
         """In a thread: a template is a program."""
         if not truncates:
-            return _prompt(body, text, tools, body.messages, default, fits_context=fits_context)
+            return _prompt(body, text, tools, body.messages, default, fits_context=fits_context, sees=sees)
         room = _room(body, text)
         return truncated(
             body.messages,
-            lambda messages: _prompt(body, text, tools, messages, default, fits_context=fits_context, room=room),
+            lambda messages: _prompt(
+                body, text, tools, messages, default, fits_context=fits_context, room=room, sees=sees
+            ),
         )
 
     prompt = await trio.to_thread.run_sync(make_prompt)
@@ -79,7 +83,9 @@ async def count_tokens(request: HttpRequest, body: ChatRequest) -> int:
     )
 
 
-def _rendered(body: ChatRequest, text: TextModel, tools: ToolPlan, messages: Sequence[Mapping[str, Any]]) -> str:
+def _rendered(
+    body: ChatRequest, text: TextModel, tools: ToolPlan, messages: Sequence[Mapping[str, Any]], *, sees: bool = False
+) -> str:
     """The prompt's text. Takes as long as the template likes."""
     variables = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
@@ -92,6 +98,7 @@ def _rendered(body: ChatRequest, text: TextModel, tools: ToolPlan, messages: Seq
         continue_final_message=body.continue_final_message,
         documents=body.documents,
         variables=variables,
+        sees=sees,
     )
 
 
@@ -104,15 +111,18 @@ def _prompt(
     *,
     fits_context: bool,
     room: int = 1,
+    sees: bool = False,
 ) -> Prompt:
-    return measured(
+    images = image_tensor(messages, text.names.image) if sees else None
+    prompt = measured(
         text,
-        Prompt(_rendered(body, text, tools, messages), bool(body.add_special_tokens)),
+        Prompt(_rendered(body, text, tools, messages, sees=images is not None), bool(body.add_special_tokens)),
         max_tokens=_wanted(body),
         default=default,
         fits_context=fits_context,
         room=room,
     )
+    return prompt if images is None else replace(prompt, images=images)
 
 
 def _wanted(body: ChatRequest) -> int | None:

@@ -99,6 +99,7 @@ def plan_inferences(
             return_logprobs=wanted_logprobs(body) is not None,
             parameters={"add_special_tokens": prompt.adds_special_tokens, **details},
             request_id=call.id,
+            images=prompt.images,
         )
         for place in range(number):
             seed = None if body.seed is None or not place else body.seed + place

@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 
 from protocol.errors import Unsupported
+from protocol.http.openai.codec.images import IMAGE_PART
 from protocol.http.openai.errors import FieldError
+from protocol.messages import Tensor
 from protocol.text.model import TextModel
 from protocol.text.tokenizer import Tokenizer
 
@@ -26,12 +28,13 @@ _READS_TEXT = re.compile(r"content('\]|\"\])?\s+is\s+(not\s+)?string")
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """`max_tokens` is None where the model's default holds, `token_ids` where the prompt was not cut into tokens. Those
-    of a client may not be the ones into which its text would be cut."""
+    of a client may not be the ones into which its text would be cut. `images` are what it sees."""
 
     text: str
     adds_special_tokens: bool = True
     max_tokens: int | None = None
     token_ids: Sequence[int] | None = None
+    images: Tensor | None = None
 
 
 def chat_prompt(
@@ -43,8 +46,10 @@ def chat_prompt(
     continue_final_message: bool | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
     variables: Mapping[str, Any] | None = None,
+    sees: bool = False,
 ) -> str:
-    """What the model's template makes of a chat. Takes as long as the template likes.
+    """What the model's template makes of a chat. Takes as long as the template likes. With `sees` it may have pictures,
+    of which the template writes the places.
 
     Raises:
         Unsupported: the model has no template.
@@ -56,9 +61,13 @@ def chat_prompt(
             f"model '{text.name}' has no chat template: expected one beside its tokenizer (tokenizer_config.json or "
             f"chat_template.jinja), or the configuration's parameter 'chat_template'"
         )
-    wants_parts = bool(_READS_PARTS.search(template.source)) and not _READS_TEXT.search(template.source)
+    reads_parts = bool(_READS_PARTS.search(template.source))
+    wants_parts = reads_parts and not _READS_TEXT.search(template.source)
     knows_developer = "developer" in template.source
-    read = [_message(message, place, wants_parts, knows_developer) for place, message in enumerate(messages)]
+    read = [
+        _message(message, place, wants_parts or (sees and reads_parts and _has_image(message)), knows_developer, sees)
+        for place, message in enumerate(messages)
+    ]
     taken = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
     if given := taken & (variables or {}).keys():
         raise FieldError(f"'chat_template_kwargs': '{min(given)}' is a field of its own", "chat_template_kwargs")
@@ -140,7 +149,18 @@ def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> Prompt:
     return Prompt(tokenizer.decode(ids, skip_special_tokens=False), adds_special_tokens=False, token_ids=ids)
 
 
-def _message(message: Mapping[str, Any], place: int, wants_parts: bool, knows_developer: bool) -> dict[str, Any]:
+def _has_image(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(_is_image(part) for part in content)
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == IMAGE_PART
+
+
+def _message(
+    message: Mapping[str, Any], place: int, wants_parts: bool, knows_developer: bool, sees: bool
+) -> dict[str, Any]:
     """A message as templates know them: its content one text, the arguments of its calls objects."""
     role = message.get("role")
     if role not in _ROLES:
@@ -153,8 +173,11 @@ def _message(message: Mapping[str, Any], place: int, wants_parts: bool, knows_de
         read["role"] = "system"
     content = message.get("content")
     if isinstance(content, list):
-        parts = [_part(part, place) for part in content]
-        read["content"] = [{"type": "text", "text": each} for each in parts] if wants_parts else "\n".join(parts)
+        parts = [None if sees and _is_image(part) else _part(part, place) for part in content]
+        if wants_parts:
+            read["content"] = [{"type": "image"} if each is None else {"type": "text", "text": each} for each in parts]
+        else:
+            read["content"] = "\n".join(each for each in parts if each is not None)
     elif isinstance(content, str):
         read["content"] = [{"type": "text", "text": content}] if wants_parts else content
     elif content is None:

@@ -16,8 +16,10 @@ from protocol.text.tokenizer import Tokenizer
 from repository.text_files import read_text_files
 
 TINY = Path(__file__).parent / "tiny_llama" / "model"
+LLAVA = Path(__file__).parent / "tiny_llava" / "model"
 GREEDY: list[dict[str, Any]] = json.loads((TINY.parent / "greedy.json").read_text())
 RANK, ALPHA = 4, 16  # of adapters
+SEEN: list[dict[str, Any]] = json.loads((LLAVA.parent / "greedy.json").read_text())
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "chat_template.jinja")
 
 needs_openvino_genai = pytest.mark.skipif(
@@ -48,11 +50,19 @@ def write_model(folder: Path, backend: str, files: Mapping[str, str] | None = No
             shutil.copy(path, version / path.name)
     for name, text in (files or {}).items():
         (version / name).write_text(text)
-    entries = [
-        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()
-    ]
-    (folder / "config.pbtxt").write_text("\n".join([f'backend: "{backend}"', *entries, ""]))
+    (folder / "config.pbtxt").write_text("\n".join([f'backend: "{backend}"', *_entries(parameters), ""]))
     return folder
+
+
+def _entries(parameters: Mapping[str, object]) -> list[str]:
+    return [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
+
+
+def write_llava(folder: Path) -> None:
+    """The tiny LLaVA, which sees."""
+    shutil.copytree(LLAVA, folder / "1")
+    parameters = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    (folder / "config.pbtxt").write_text("\n".join(['backend: "openvino_genai"', *_entries(parameters), ""]))
 
 
 def write_scripted(repository: Path) -> None:

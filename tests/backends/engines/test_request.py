@@ -74,6 +74,12 @@ def test_extras_by_their_flags() -> None:
     assert options.extras == {"finish_reason", "num_output_tokens"}
 
 
+def test_pictures() -> None:
+    assert parse_request(request(text_input="x", image=objects("a", "", "b"))).images == [b"a", b"b"]
+    assert parse_request(request({"image": "a"}, text_input="x")).images == [b"a"]
+    assert not parse_request(request({"image": ""}, text_input="x")).images
+
+
 def test_a_chat_adds_no_special_tokens() -> None:
     assert not parse_request(request({"add_special_tokens": False}, text_input="x")).adds_special_tokens
 
@@ -81,7 +87,6 @@ def test_a_chat_adds_no_special_tokens() -> None:
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (request(text_input="x", image="abc"), "'image' is not supported"),
         (request({"embedding_request": "{}"}, text_input="x"), "'embedding_request' is not supported"),
         (request(), "the input 'text_input' is missing"),
         (request(text_input=b"\xff"), "'text_input' is not UTF-8"),

@@ -67,8 +67,8 @@ class EngineInfo:
 
     Attributes:
         features: the names of the fields of `Sampling` that it honours, and of structures as
-            `structure.<kind of Structure>`, `adapter` where it has adapters, and `sleep` where it can sleep. A request
-            that uses another one is refused by its name, and the engine never sees it.
+            `structure.<kind of Structure>`, `adapter` where it has adapters, `images` where it sees pictures, and `sleep`
+            where it can sleep. A request that uses another one is refused by its name, and the engine never sees it.
         context_length: the greatest number of tokens of prompt and output together; 0 where it has no limit.
         most_logprobs: how many of the likeliest tokens it can report at each place, beside the chosen one.
         sequences: how many generations it runs at once; more wait within it. 0 where there is no limit.
@@ -138,6 +138,15 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Image:
+    """A picture. `pixels` has three bytes for each, red, green and blue, row by row from the top left."""
+
+    width: int
+    height: int
+    pixels: bytes | memoryview
+
+
+@dataclass(frozen=True)
 class Generation:
     """One request to an engine.
 
@@ -147,6 +156,9 @@ class Generation:
         sampling: how it goes on from there.
         adapter: the name of an adapter; empty for none.
         priority: the lower first, where the engine has priorities.
+        text: the prompt as a text, for an engine with the feature `images`; without the special token in front that
+            its tokenizer adds.
+        images: what it sees, in the order of their places in the text.
     """
 
     sequence: int
@@ -154,6 +166,8 @@ class Generation:
     sampling: Sampling
     adapter: str = ""
     priority: int = 0
+    text: str = ""
+    images: Sequence[Image] = ()
 
 
 class TokenLogprob(NamedTuple):

@@ -14,7 +14,8 @@ They have the form that `trioton_worker.frames` describes, with kinds of their o
 CONTROL asks for what is done beside generations: its head has a `number`, which the answer has too, `do`, one of
 `CONTROLS`, and what that needs. CONTROLLED has the adapters that there are then, and an `error` where it was not done.
 
-The column of SUBMIT has the prompt's token ids, its head the rest. The column of ABORT has the sequences' numbers.
+The column of SUBMIT has the prompt's token ids, its body the pixels of all pictures, its head the rest. The column of
+ABORT has the sequences' numbers.
 
 The column of STEP has the engine's load (`Stats`, its cache usage in millionths), the number of events, and for each
 event the sequence's number, how it ended (0 for not yet, else the place in `FINISHED` plus 1), the stop token or -1,
@@ -28,7 +29,7 @@ import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .engine import FINISHED, Event, Generation, Sampling, Stats, Structure, TokenLogprob
+from .engine import FINISHED, Event, Generation, Image, Sampling, Stats, Structure, TokenLogprob
 
 SUBMIT, ABORT, CONTROL = 11, 12, 13
 STEP, CONTROLLED = 28, 29
@@ -63,18 +64,34 @@ def encode_submission(generation: Generation) -> dict[str, Any]:
         head["adapter"] = generation.adapter
     if generation.priority:
         head["priority"] = generation.priority
+    if generation.text:
+        head["text"] = generation.text
+    if generation.images:
+        head["images"] = [[each.width, each.height] for each in generation.images]
     return head
 
 
-def decode_submission(head: Mapping[str, Any], token_ids: Sequence[int]) -> Generation:
+def decode_submission(head: Mapping[str, Any], token_ids: Sequence[int], pixels: Any = b"") -> Generation:
     """The generation of a SUBMIT frame."""
+    images = []
+    data = memoryview(pixels)
+    for width, height in head.get("images", ()):
+        size = 3 * width * height
+        images.append(Image(width, height, data[:size]))
+        data = data[size:]
     asked = dict(head["sampling"])
     if "structure" in asked:
         asked["structure"] = Structure(*asked["structure"])
     if "logit_bias" in asked:
         asked["logit_bias"] = dict(asked["logit_bias"])
     return Generation(
-        head["sequence"], token_ids, Sampling(**asked), head.get("adapter", ""), int(head.get("priority", 0))
+        head["sequence"],
+        token_ids,
+        Sampling(**asked),
+        head.get("adapter", ""),
+        int(head.get("priority", 0)),
+        head.get("text", ""),
+        images,
     )
 
 

@@ -9,6 +9,9 @@ word; an exception of `step` leaves the pipeline broken for good, so nothing tha
 (`structures`); adapters in a generation's configuration have no effect, so each adapter has a pipeline of its own; the
 seed is 0 unless one is given; and with prefixes kept, a few generations in a thousand were wrong where the cache was
 short of room, so they are not unless that is asked for.
+
+A folder with an encoder of pictures makes a pipeline that sees: it takes texts in place of token ids, and puts the
+token that begins a text in front of them itself.
 """
 
 from __future__ import annotations
@@ -25,7 +28,19 @@ import numpy as np
 import openvino
 import openvino_genai as genai
 
-from .engine import Adapter, Engine, EngineInfo, EngineModel, Event, Generation, Refused, Sampling, Stats, TokenLogprob
+from .engine import (
+    Adapter,
+    Engine,
+    EngineInfo,
+    EngineModel,
+    Event,
+    Generation,
+    Image,
+    Refused,
+    Sampling,
+    Stats,
+    TokenLogprob,
+)
 from .structures import StructureJudge, reason_of, structured
 
 _FEATURES = frozenset(
@@ -103,13 +118,15 @@ class OpenVinoGenAiEngine(Engine):
             raise ValueError(f"OpenVINO GenAI has no option '{min(options)}'")
         if self._device == "CPU" and self._has_one_thread:
             self._properties.setdefault("INFERENCE_PRECISION_HINT", "f32")
+        self._sees = _sees(Path(self._folder))
         self._judge = StructureJudge(self._folder)
         base = self._pipelines[""] = self._make(None)
         self._adapters = {each.name: each for each in model.adapters}
         self._temperature = _default_temperature(Path(self._folder))
         _check_stop(base)
         sequences = self._scheduler.max_num_seqs
-        return EngineInfo(_FEATURES, most_logprobs=1, sequences=sequences, adapters=self._most_adapters)
+        features = _FEATURES | ({"images"} if self._sees else frozenset())
+        return EngineInfo(features, most_logprobs=1, sequences=sequences, adapters=self._most_adapters)
 
     @property
     def _has_one_thread(self) -> bool:
@@ -134,9 +151,14 @@ class OpenVinoGenAiEngine(Engine):
             self._start(self._pipelines[""], generation)
 
     def _start(self, pipeline: _Pipeline, generation: Generation) -> None:
-        tokens = openvino.Tensor(np.array([generation.token_ids], dtype=np.int64))
+        config = self._config(pipeline, generation.sampling)
+        sequence, add = generation.sequence, pipeline.made.add_request
         try:
-            handle = pipeline.made.add_request(generation.sequence, tokens, self._config(pipeline, generation.sampling))
+            if self._sees:
+                config.apply_chat_template = False
+                handle = add(sequence, generation.text, [_picture(each) for each in generation.images], config)
+            else:
+                handle = add(sequence, openvino.Tensor(np.array([generation.token_ids], dtype=np.int64)), config)
         except RuntimeError as error:  # its checks of the configuration
             raise Refused(reason_of(error)) from None
         pipeline.running[generation.sequence] = _Running(generation, handle)
@@ -322,6 +344,23 @@ class OpenVinoGenAiEngine(Engine):
 
 
 _FINISHES = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
+
+
+def _sees(folder: Path) -> bool:
+    """Whether the model has an encoder of pictures. Raises ValueError where the file is not there that says how."""
+    if not (folder / "openvino_vision_embeddings_model.xml").is_file():
+        return False
+    if not (folder / "preprocessor_config.json").is_file():
+        raise ValueError(
+            "OpenVINO GenAI needs preprocessor_config.json, which newer exports leave out: it is the member "
+            "image_processor of processor_config.json"
+        )
+    return True
+
+
+def _picture(image: Image) -> Any:
+    pixels = np.frombuffer(image.pixels, np.uint8)
+    return openvino.Tensor(pixels.reshape(1, image.height, image.width, 3))
 
 
 def _scheduler_config(options: dict[str, Any]) -> Any:

@@ -166,7 +166,7 @@ class _Worker:
         return {}
 
     def _submit(self, frame: Frame) -> None:
-        generation = decode_submission(frame.head, frame.column)
+        generation = decode_submission(frame.head, frame.column, frame.body)
         sequence = generation.sequence
         try:
             self._loaded.submit(generation)

@@ -71,6 +71,7 @@ class PromptEncoder:
         return_logprobs: bool = False,
         parameters: Mapping[str, ParameterValue] | None = None,
         request_id: str = "",
+        images: Tensor | None = None,
     ) -> None:
         self._text = text
         self._name = metadata.name
@@ -80,7 +81,7 @@ class PromptEncoder:
         self._parameters = dict(parameters or {})
         names = text.names
         self._has_sampling = names.sampling_parameters in self._inputs
-        self._fixed: list[Tensor] = []
+        self._fixed: list[Tensor] = [] if images is None else [images]
         for name, value in (
             (names.stream, stream),
             (names.exclude_input_in_output, True),

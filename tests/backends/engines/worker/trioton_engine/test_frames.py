@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from backends.engines.worker.trioton_engine.engine import Event, Generation, Sampling, Stats, Structure, TokenLogprob
+from backends.engines.worker.trioton_engine.engine import (
+    Event,
+    Generation,
+    Image,
+    Sampling,
+    Stats,
+    Structure,
+    TokenLogprob,
+)
 from backends.engines.worker.trioton_engine.frames import (
     BadStep,
     decode_step,
@@ -69,8 +78,10 @@ def test_a_broken_head_is_refused(head: dict[str, object]) -> None:
         Generation(1, (1, 2), Sampling(max_tokens=3)),
         Generation(2, (1,), Sampling(max_tokens=3, temperature=0.0, top_p=0.5, stop_token_ids=[7]), "a", -5),
         Generation(3, (1,), Sampling(max_tokens=3, logit_bias={7: -1.0}, structure=Structure("regex", "a+"))),
+        Generation(4, (1,), Sampling(max_tokens=3), text="a", images=[Image(1, 1, b"rgb"), Image(2, 1, b"rgbrgb")]),
     ],
 )
 def test_a_submission_as_it_crosses(generation: Generation) -> None:
     head = json.loads(json.dumps(encode_submission(generation)))
-    assert decode_submission(head, generation.token_ids) == generation
+    pixels = b"".join(each.pixels for each in generation.images)
+    assert decode_submission(head, generation.token_ids, pixels) == replace(generation, images=list(generation.images))

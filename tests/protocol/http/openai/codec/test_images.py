@@ -1,0 +1,42 @@
+"""Pictures of a chat as the tensor that a model sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protocol.http.openai.codec.images import image_tensor
+from protocol.http.openai.errors import FieldError
+
+
+def chat(*urls: Any) -> list[dict[str, Any]]:
+    parts = [{"type": "image_url", "image_url": url} for url in urls]
+    return [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}, *parts]}]
+
+
+def test_pictures_keep_their_order() -> None:
+    messages = chat({"url": "data:image/png;base64,YQ==", "detail": "low"}) + chat("data:image/jpeg;base64,Yg==")
+    tensor = image_tensor(messages, "image")
+    assert tensor is not None
+    assert (tensor.name, tensor.as_numpy().tolist()) == ("image", [b"YQ==", b"Yg=="])
+
+
+def test_a_chat_without_pictures() -> None:
+    assert image_tensor(chat(), "image") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ({}, r"'messages\[1\].content\[1\].image_url': expected an object with 'url'"),
+        (7, "expected an object with 'url'"),
+        ({"url": "http://169.254.169.254/"}, r"expected a data URL .* got 'http://169.254.169.254/': pictures are not"),
+        ({"url": "file:///etc/passwd"}, "pictures are not fetched"),
+        ({"url": "data:image/png,abc"}, "expected a data URL with a picture in base64"),
+    ],
+)
+def test_what_is_no_picture(url: Any, message: str) -> None:
+    with pytest.raises(FieldError, match=message) as caught:
+        image_tensor(chat(url), "image")
+    assert caught.value.param == "messages[1].content[1].image_url"
