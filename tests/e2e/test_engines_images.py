@@ -61,6 +61,16 @@ def test_models_that_see_nothing_say_so(url: str) -> None:
     )
 
 
+def test_odd_pictures_and_prompts_harm_nobody(url: str) -> None:
+    for text, images in (("<ov_genai_image_5>", [picture((0, 0, 0))]), ("<image>", []), ("<image><image>", [])):
+        answer = generate(url, "llava", text_input=text, **({"image": images} if images else {}))
+        assert answer.status_code == 400, answer.text
+    answer = generate(url, "llava", text_input="x", sampling_parameters='{"structured_outputs": {"regex": "[0-9]"}}')
+    assert answer.status_code == 400
+    assert "structured_outputs.regex is not supported by engine 'openvino_genai'" in answer.json()["error"]
+    assert generate(url, "llava", text_input=SEEN[0]["prompt"]).json()["text_output"] == SEEN[0]["text"]
+
+
 def test_pictures_that_are_none(url: str) -> None:
     bomb = b"IHDR" + struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
     file = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + bomb + struct.pack(">I", zlib.crc32(bomb))

@@ -50,6 +50,8 @@ _FEATURES = frozenset(
         *(f"structure.{kind}" for kind in ("json", "json_object", "regex", "grammar", "choice")),
     }
 )
+# Of structures nothing can be judged without a model that takes token ids, and adapters were not tried.
+_SEEING = frozenset(each for each in _FEATURES if each != "adapter" and not each.startswith("structure.")) | {"images"}
 _SCHEDULER_NUMBERS = ("cache_size", "num_kv_blocks", "max_num_batched_tokens", "max_num_seqs")
 _SCHEDULER_FLAGS = ("dynamic_split_fuse", "enable_prefix_caching", "use_cache_eviction")
 # GB of cache for each pipeline, where the options do not say.
@@ -125,7 +127,7 @@ class OpenVinoGenAiEngine(Engine):
         self._temperature = _default_temperature(Path(self._folder))
         _check_stop(base)
         sequences = self._scheduler.max_num_seqs
-        features = _FEATURES | ({"images"} if self._sees else frozenset())
+        features = _SEEING if self._sees else _FEATURES
         return EngineInfo(features, most_logprobs=1, sequences=sequences, adapters=self._most_adapters)
 
     @property
