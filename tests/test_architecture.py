@@ -141,8 +141,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "generations": "admission answer images metrics step_slices worker worker_link",
         "adapters": "generations worker_link",
         "backend": (
-            "adapters answer completion generations images metrics observed request sampling settings sleep tensor_sets "
-            "text worker worker_link"
+            "adapters answer completion generations images metrics observed request sampling settings sleep "
+            "tensor_sets text worker worker_link"
         ),
         "installed": "backend",
     },

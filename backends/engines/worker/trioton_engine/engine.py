@@ -67,8 +67,9 @@ class EngineInfo:
 
     Attributes:
         features: the names of the fields of `Sampling` that it honours, and of structures as
-            `structure.<kind of Structure>`, `adapter` where it has adapters, `images` where it sees pictures, and `sleep`
-            where it can sleep. A request that uses another one is refused by its name, and the engine never sees it.
+            `structure.<kind of Structure>`, `adapter` where it has adapters, `images` where it sees pictures, and
+            `sleep` where it can sleep. A request that uses another one is refused by its name, and the engine never
+            sees it.
         context_length: the greatest number of tokens of prompt and output together; 0 where it has no limit.
         most_logprobs: how many of the likeliest tokens it can report at each place, beside the chosen one.
         sequences: how many generations it runs at once; more wait within it. 0 where there is no limit.
