@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from actors.metrics.custom import CustomMetrics
-from backends.engines.metric_families import CACHE_INFO, CACHE_USAGE, WAITING
+from backends.engines.metrics.families import CACHE_INFO, CACHE_USAGE, WAITING
 
 # TensorRT-LLM's, which a model of its own makes.
 FAMILY = "nv_trt_llm_kv_cache_block_metrics"

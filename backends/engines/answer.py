@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from backends.engines.request import AnswerOptions
+from backends.engines.tensors.request import AnswerOptions
 from backends.engines.worker.trioton_engine.engine import Event, TokenLogprob
 from protocol.datatypes import DataType
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor, encode_bytes_elements

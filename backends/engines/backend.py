@@ -17,16 +17,16 @@ import trio
 
 from backends.engines.adapters import EngineAdapters
 from backends.engines.answer import Answer
-from backends.engines.completion import check_engine_config, complete_engine_config
 from backends.engines.generations import Generations
-from backends.engines.images import NO_IMAGES, ImageRoom, Images, decode_images
-from backends.engines.metrics import EngineMetrics
-from backends.engines.observed import ObservedResponder
-from backends.engines.request import IMAGE, TOKEN_IDS, TextRequest
-from backends.engines.sampling import sampling_of
+from backends.engines.metrics.engine import EngineMetrics
+from backends.engines.metrics.observed import ObservedResponder
 from backends.engines.settings import EngineSettings
 from backends.engines.sleep import EngineSleep
-from backends.engines.tensor_sets import VLLM, tensor_set
+from backends.engines.tensors.completion import check_engine_config, complete_engine_config
+from backends.engines.tensors.images import NO_IMAGES, ImageRoom, Images, decode_images
+from backends.engines.tensors.request import IMAGE, TOKEN_IDS, TextRequest
+from backends.engines.tensors.sampling import sampling_of
+from backends.engines.tensors.sets import VLLM, tensor_set
 from backends.engines.text import read_text_parts
 from backends.engines.worker.trioton_engine.engine import EngineInfo
 from backends.engines.worker_link import EngineWorker

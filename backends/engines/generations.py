@@ -17,9 +17,9 @@ import trio
 
 from backends.engines.admission import Admission, AdmissionLimits, Need, QueueFull
 from backends.engines.answer import Answer
-from backends.engines.images import NO_IMAGES, Images
-from backends.engines.metrics import ANSWERED, EngineMetrics, Timing
+from backends.engines.metrics.engine import ANSWERED, EngineMetrics, Timing
 from backends.engines.step_slices import StepSlices
+from backends.engines.tensors.images import NO_IMAGES, Images
 from backends.engines.worker.trioton_engine.engine import Event, Generation, Sampling, Stats
 from backends.engines.worker_link import EngineWorker
 from backends.interface import NotBegun, Responder

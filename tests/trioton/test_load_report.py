@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from actors.metrics.custom import CustomMetrics
-from backends.engines.metric_set import MetricSet
-from backends.engines.metrics import EngineMetrics
+from backends.engines.metrics.engine import EngineMetrics
+from backends.engines.metrics.metric_set import MetricSet
 from backends.engines.worker.trioton_engine.engine import EngineInfo, Stats
 from tests.backends.engines.models import write_model
 from tests.e2e.repository import add_types

@@ -14,7 +14,7 @@ from actors.metrics.custom import CustomMetrics
 from actors.metrics.gen_ai import GenAiMetrics
 from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
-from backends.engines import metric_families
+from backends.engines.metrics import families
 from protocol.core import ModelStatistics
 from tests.trioton.test_gpus import Driver
 from trioton.gpus import Gpus
@@ -59,7 +59,7 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         residence=lambda: BUDGET,
     )
     shown: list[Metric] = list(metrics.registry.collect())
-    of_engines = [each for each in vars(metric_families).values() if isinstance(each, metric_families.Family)]
+    of_engines = [each for each in vars(families).values() if isinstance(each, families.Family)]
     custom = CustomMetrics()
     GenAiMetrics(custom)
     assert described() == {

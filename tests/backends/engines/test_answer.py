@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engines.answer import Answer
-from backends.engines.request import AnswerOptions
+from backends.engines.tensors.request import AnswerOptions
 from backends.engines.worker.trioton_engine.engine import Event, TokenLogprob
 from protocol.messages import InferenceRequest, InferenceResponse
 from tests.backends.engines.models import tiny_tokenizer

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from backends.engines.completion import complete_engine_config
 from backends.engines.settings import EngineSettings
+from backends.engines.tensors.completion import complete_engine_config
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from repository.pbtxt import parse_pbtxt

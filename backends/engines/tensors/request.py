@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from backends.engines.sampling import SamplingFields, parse_sampling
+from backends.engines.tensors.sampling import SamplingFields, parse_sampling
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, ParameterValue, Tensor, decode_bytes_elements

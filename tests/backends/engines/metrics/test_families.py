@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from backends.engines import metric_families
-from backends.engines.metric_families import Family, bounds_of
+from backends.engines.metrics import families
+from backends.engines.metrics.families import Family, bounds_of
 
-FAMILIES = [each for each in vars(metric_families).values() if isinstance(each, Family)]
+FAMILIES = [each for each in vars(families).values() if isinstance(each, Family)]
 FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
 )
@@ -42,7 +42,7 @@ def test_the_bounds_are_vllms() -> None:
     [(1, 1), (4, 2), (5, 5), (9, 5), (10, 10), (131072, 100_000), (0, 100_000), (1 << 20, 1_000_000)],
 )
 def test_token_counts_go_as_far_as_the_context(context: int, last: int) -> None:
-    found = bounds_of(metric_families.REQUEST_PROMPT, context)
+    found = bounds_of(families.REQUEST_PROMPT, context)
     assert (found[0], found[-1]) == (1, last)
     assert list(found) == sorted(set(found))
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from backends.engines.answer import Answer
-from backends.engines.tensor_sets import TENSORRT_LLM, VLLM, tensor_set
-from backends.engines.tensorrt_llm import INPUTS, parse_tensorrt_llm
+from backends.engines.tensors.sets import TENSORRT_LLM, VLLM, tensor_set
+from backends.engines.tensors.tensorrt_llm import INPUTS, parse_tensorrt_llm
 from backends.engines.worker.trioton_engine.engine import Event, TokenLogprob
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor

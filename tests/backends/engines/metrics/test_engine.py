@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from actors.metrics.custom import CustomMetrics, MetricValue
-from backends.engines.metric_set import MetricSet
-from backends.engines.metrics import EngineMetrics, Timing
+from backends.engines.metrics.engine import EngineMetrics, Timing
+from backends.engines.metrics.metric_set import MetricSet
 from backends.engines.worker.trioton_engine.engine import EngineInfo, Stats
 from backends.interface import InstanceSpec, ModelSource
 from backends.services import BackendServices

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from backends.engines.request import (
+from backends.engines.tensors.request import (
     EXCLUDE_INPUT,
     RETURN_PREFIX,
     STREAM,
@@ -20,8 +20,8 @@ from backends.engines.request import (
     one_text,
     sampling_values,
 )
-from backends.engines.sampling import parse_sampling
-from backends.engines.tensor_values import greedy_unless_asked, refuse_others, single, values_of
+from backends.engines.tensors.sampling import parse_sampling
+from backends.engines.tensors.values import greedy_unless_asked, refuse_others, single, values_of
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest

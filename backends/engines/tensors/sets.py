@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backends.engines import llm_api, tensorrt_llm
-from backends.engines.request import (
+from backends.engines.tensors import llm_api, tensorrt_llm
+from backends.engines.tensors.request import (
     EXCLUDE_INPUT,
     EXTRAS,
     IMAGE,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.engines.llm_api import INPUTS, parse_llm_api
+from backends.engines.tensors.llm_api import INPUTS, parse_llm_api
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
 from tests.backends.helpers import objects

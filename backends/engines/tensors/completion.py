@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backends.engines.tensor_sets import tensor_set
+from backends.engines.tensors.sets import tensor_set
 from protocol.errors import InvalidArgument
 from repository.model_config import (
     ModelConfig,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.engines.request import parse_request
+from backends.engines.tensors.request import parse_request
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
 from tests.backends.helpers import objects

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from backends.engines import metric_families as families
-from backends.engines.metric_set import UNSEEN, MetricSet
+from backends.engines.metrics import families
+from backends.engines.metrics.metric_set import UNSEEN, MetricSet
 from backends.services import CustomMetric
 
 

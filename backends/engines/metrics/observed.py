@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from backends.engines.sampling import SamplingFields
+from backends.engines.tensors.sampling import SamplingFields
 from backends.interface import NotBegun, Responder
 from protocol.errors import ServerError
 from protocol.gen_ai import TEXT_COMPLETION, GenAi, GenAiCall, requested

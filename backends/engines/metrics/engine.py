@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from backends.engines import metric_families as families
-from backends.engines.adapter_metrics import AdapterMetrics, OneAdapter
 from backends.engines.admission import QUEUED_REQUESTS, QUEUED_TOKENS
-from backends.engines.metric_set import MetricSet
+from backends.engines.metrics import families
+from backends.engines.metrics.adapters import AdapterMetrics, OneAdapter
+from backends.engines.metrics.metric_set import MetricSet
 from backends.engines.worker.trioton_engine.engine import FINISHED, EngineInfo, Stats
 from backends.interface import InstanceSpec
 from backends.services import CustomMetric

@@ -82,7 +82,7 @@ async def test_requests_that_fail(tmp_path: Path) -> None:
             with pytest.raises(InvalidArgument):
                 await served.text(TEXT, **options)
         with trio.move_on_after(0):
-            await served.text("x" * 3000)  # while it is tokenized
+            await served.text("x" * 3000)  # while it is tokenized, or just after: it is too long for the context
         async with trio.open_nursery() as nursery:
             nursery.start_soon(served.text, TEXT)
             await served.wait_running()
@@ -94,7 +94,10 @@ async def test_requests_that_fail(tmp_path: Path) -> None:
         await served.wait_free()
     found = [each.error_type for each in recorded.calls]
     assert found[:2] == ["INVALID_ARG", "INVALID_ARG"]
-    assert sorted(found[2:]) in (["CANCELLED"] * 2 + ["OVERLOADED"], ["CANCELLED"] * 3 + ["OVERLOADED"])
+    rest = sorted(found[2:])
+    assert rest in [
+        sorted(["CANCELLED", "CANCELLED", "OVERLOADED", *left]) for left in ([], ["CANCELLED"], ["INVALID_ARG"])
+    ]
 
 
 async def test_a_request_that_is_given_back_is_observed_once(tmp_path: Path) -> None:

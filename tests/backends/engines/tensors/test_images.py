@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image as Pillow
 
-from backends.engines.images import MAX_IMAGES, MAX_PIXELS, ImageRoom, decode_images
+from backends.engines.tensors.images import MAX_IMAGES, MAX_PIXELS, ImageRoom, decode_images
 from backends.engines.worker.trioton_engine.engine import Image
 from protocol.errors import InvalidArgument, Overloaded
 

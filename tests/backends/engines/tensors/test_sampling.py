@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backends.engines.sampling import parse_sampling, sampling_of
+from backends.engines.tensors.sampling import parse_sampling, sampling_of
 from backends.engines.worker.trioton_engine.engine import EngineInfo, Sampling, Structure
 from protocol.errors import InvalidArgument
 

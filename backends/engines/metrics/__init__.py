@@ -1,0 +1,1 @@
+"""Metrics of engines, in vLLM's names and in OpenTelemetry's."""

@@ -1,0 +1,1 @@
+"""Requests to engines: their tensors and parameters, in the names of several projects."""
