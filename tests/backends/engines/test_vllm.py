@@ -37,7 +37,7 @@ def server(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     (version / "multi_lora.json").write_text(json.dumps({"a": "adapters/a", "broken": "nowhere"}))
     arguments = {"enable_lora": True, "max_logprobs": 4, "generation_config": "vllm", "scheduling_policy": "priority"}
     (version / "model.json").write_text(json.dumps(arguments))
-    with ServerProcess("--restart-wait-secs=240", repository=repository) as started:
+    with ServerProcess("--restart-wait-secs=240", "--openai-sleep-mode=true", repository=repository) as started:
         started.addresses  # noqa: B018 (waits until it serves)
         yield started
 
@@ -73,6 +73,12 @@ def test_bias_and_bad_words_change_the_tokens(server: ServerProcess) -> None:
     assert [list(entry) for entry in biased] == [["7"]] * 3
     without = ask(server, logprobs=0, bad_words=json.dumps([GREEDY[0]["text"][:2]]))
     assert str(first) not in json.loads(without["logprobs"])[0]
+
+
+def test_prefixes_are_forgotten(server: ServerProcess) -> None:
+    reset = httpx.post(f"http://{server.addresses['http']}/reset_prefix_cache", timeout=60)
+    assert reset.status_code == 200, reset.text
+    assert ask(server)["text_output"] == GREEDY[0]["text"]
 
 
 def test_priorities_reach_the_engine(server: ServerProcess) -> None:

@@ -101,8 +101,9 @@ class VllmEngine(Engine):
         found = llm.model_config.get_diff_sampling_param()
         self._defaults = {name: found[name] for name in _DEFAULTS if name in found}
         most = llm.model_config.max_logprobs
+        features = {"adapter": arguments.enable_lora, "sleep": arguments.enable_sleep_mode}
         return EngineInfo(
-            _FEATURES | ({"adapter"} if arguments.enable_lora else frozenset()),
+            _FEATURES | {feature for feature, is_there in features.items() if is_there},
             context_length=llm.model_config.max_model_len,
             most_logprobs=llm.model_config.get_vocab_size() if most < 0 else most,
             sequences=llm.vllm_config.scheduler_config.max_num_seqs,
@@ -219,6 +220,23 @@ class VllmEngine(Engine):
 
     def adapters(self) -> Sequence[Adapter]:
         return () if self._adapters is None else self._adapters.all
+
+    def sleep(self, level: int) -> None:
+        self._change(self._llm.sleep(level))
+
+    def wake(self) -> None:
+        self._change(self._llm.wake_up())
+
+    def reset_prefix_cache(self) -> None:
+        self._change(self._llm.reset_prefix_cache())
+
+    def _change(self, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            self._call(work)
+        except EngineDeadError:
+            raise
+        except Exception as error:
+            raise Refused(f"{type(error).__name__}: {error}") from None
 
     def check(self) -> str:
         try:
