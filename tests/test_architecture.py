@@ -114,6 +114,27 @@ ROOMS: dict[str, dict[str, str]] = {
         "connection": "call codec inference settings status",
         "server": "codec connection inference services settings",
     },
+    "protocol.http.openai": {
+        "errors": "",
+        "limit_headers": "",
+        "single_answers": "",
+        "codec": "errors",
+        "targets": "errors",
+        "prompts": "codec errors",
+        "choice": "codec",
+        "streams": "codec errors",
+        "call": "codec errors limit_headers streams targets",
+        "observation": "call codec",
+        "generation": "codec observation",
+        "usage": "choice codec prompts",
+        "inferences": "call choice codec errors observation prompts usage",
+        "vectors": "call codec errors observation single_answers",
+        "chats": "call choice codec errors inferences prompts targets",
+        "responses": "call chats codec errors generation prompts streams",
+        "handlers": (
+            "call chats choice codec errors generation inferences prompts single_answers streams targets vectors"
+        ),
+    },
     "backends.engines": {
         "worker": "",
         "conversion": "",

@@ -26,13 +26,13 @@ from protocol.http.anthropic.codec.requests import (
 from protocol.http.anthropic.errors import REQUEST_ID, anthropic_error_event, anthropic_status
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call, converted, open_call, read_body
-from protocol.http.openai.chat_choice import ChatAnswers, ChatChoice
-from protocol.http.openai.chats import Chat, plan_chat
-from protocol.http.openai.chats import count_tokens as count_chat
+from protocol.http.openai.chats.chat import Chat, plan_chat
+from protocol.http.openai.chats.chat import count_tokens as count_chat
+from protocol.http.openai.chats.choice import ChatAnswers, ChatChoice
 from protocol.http.openai.choice import ChoiceText
 from protocol.http.openai.codec.reading import BodyReader
-from protocol.http.openai.event_stream import EventStream, StreamForm
 from protocol.http.openai.generation import generate_all
+from protocol.http.openai.streams.event_stream import EventStream, StreamForm
 from protocol.http.reply import Reply, json_reply
 from protocol.text.deltas import Delta
 

@@ -16,9 +16,9 @@ from protocol.http.exchange import HttpRequest, header_text
 from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.errors import FieldError
-from protocol.http.openai.event_stream import OPENAI_STREAM, EventStream, StreamForm
 from protocol.http.openai.limit_headers import limit_headers
-from protocol.http.openai.streaming import stream_events
+from protocol.http.openai.streams.event_stream import OPENAI_STREAM, EventStream, StreamForm
+from protocol.http.openai.streams.streaming import stream_events
 from protocol.http.openai.targets import Target, find_target
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.http.request_id import REQUEST_ID

@@ -7,8 +7,8 @@ from typing import Any
 
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call, open_call, read_body
-from protocol.http.openai.chat_choice import ChatAnswers, ChatChoice
-from protocol.http.openai.chats import Chat, plan_chat
+from protocol.http.openai.chats.chat import Chat, plan_chat
+from protocol.http.openai.chats.choice import ChatAnswers, ChatChoice
 from protocol.http.openai.choice import ChoiceText
 from protocol.http.openai.codec.answers import Message, answer
 from protocol.http.openai.codec.chunks import ChatChunks, ChunkHead, Usage
@@ -16,8 +16,8 @@ from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import ChatRequest, StreamOptions
 from protocol.http.openai.codec.sampling import check_stream_options
 from protocol.http.openai.codec.tensors import TextPart
-from protocol.http.openai.event_stream import EventStream
 from protocol.http.openai.generation import generate_all
+from protocol.http.openai.streams.event_stream import EventStream
 from protocol.http.reply import Reply
 from protocol.text.deltas import Delta
 

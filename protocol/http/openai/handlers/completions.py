@@ -19,10 +19,10 @@ from protocol.http.openai.codec.requests import CompletionRequest, StreamOptions
 from protocol.http.openai.codec.sampling import check_stream_options, sampling_parameters, wanted_logprobs
 from protocol.http.openai.codec.tensors import TextPart
 from protocol.http.openai.errors import FieldError
-from protocol.http.openai.event_stream import EventStream
 from protocol.http.openai.generation import generate_all
 from protocol.http.openai.inferences import MAX_INFERENCES, Inferences, plan_inferences
 from protocol.http.openai.prompts import Prompt, completion_prompts, measured
+from protocol.http.openai.streams.event_stream import EventStream
 from protocol.http.reply import Reply
 from protocol.text.model import TextModel
 

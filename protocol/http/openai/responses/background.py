@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from protocol.errors import Internal, ServerError, text_of
 from protocol.failures import CallbackFailures
-from protocol.http.openai.event_stream import EventStream
 from protocol.http.openai.responses.run import ResponseRun
+from protocol.http.openai.streams.event_stream import EventStream
 from protocol.responses.background import Responses
 from protocol.responses.event_log import EventLog
 from protocol.responses.store import KeptResponse

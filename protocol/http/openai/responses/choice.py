@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from protocol.http.openai.call import TOKENIZE_IN_THREAD_ABOVE
-from protocol.http.openai.chat_choice import ChatChoice
-from protocol.http.openai.chats import Chat
+from protocol.http.openai.chats.chat import Chat
+from protocol.http.openai.chats.choice import ChatChoice
 from protocol.http.openai.responses.answer import ResponseUsage
 from protocol.http.openai.responses.output import OutputWriter
 from protocol.text.deltas import Delta

@@ -10,11 +10,10 @@ import msgspec
 
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call, converted, open_call, read_body
-from protocol.http.openai.chats import Chat, count_tokens, plan_chat
+from protocol.http.openai.chats.chat import Chat, count_tokens, plan_chat
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.errors import FieldError
-from protocol.http.openai.event_stream import EventStream, StreamForm
 from protocol.http.openai.responses.answer import ResponseAnswer, repeated
 from protocol.http.openai.responses.background import QueuedRun, follow
 from protocol.http.openai.responses.chats import chat_of, responses_chat
@@ -26,6 +25,7 @@ from protocol.http.openai.responses.requests import (
     ResponsesRequest,
 )
 from protocol.http.openai.responses.run import ResponseRun
+from protocol.http.openai.streams.event_stream import EventStream, StreamForm
 from protocol.http.reply import JSON_CONTENT, Reply, json_reply
 from protocol.responses.event_log import EventLog
 from protocol.responses.store import KeptResponse

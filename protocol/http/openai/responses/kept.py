@@ -12,10 +12,10 @@ from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import READ_IN_THREAD_ABOVE
 from protocol.http.openai.codec.reading import read_query
 from protocol.http.openai.errors import FieldError
-from protocol.http.openai.event_stream import StreamForm
 from protocol.http.openai.responses.background import follow
 from protocol.http.openai.responses.conversation import owner_of
-from protocol.http.openai.streaming import stream_events
+from protocol.http.openai.streams.event_stream import StreamForm
+from protocol.http.openai.streams.streaming import stream_events
 from protocol.http.reply import JSON_CONTENT, Reply, json_reply
 from protocol.responses.store import KeptResponse
 

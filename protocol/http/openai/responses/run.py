@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from protocol.core import InferenceCore
 from protocol.errors import ServerError, told
-from protocol.http.openai.chats import Chat
+from protocol.http.openai.chats.chat import Chat
 from protocol.http.openai.generation import generate_all
 from protocol.http.openai.responses.answer import ResponseAnswer, error_members
 from protocol.http.openai.responses.choice import ResponseChoice

@@ -12,7 +12,7 @@ from protocol.errors import Internal, ServerError, text_of
 from protocol.http.exchange import ClientGone, HttpRequest
 from protocol.http.handlers.failed_request import describe
 from protocol.http.handlers.generate import EVENT_STREAM
-from protocol.http.openai.event_stream import EventStream, StreamForm
+from protocol.http.openai.streams.event_stream import EventStream, StreamForm
 from protocol.http.reply import Headers
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from protocol.http.openai.codec.chunks import KEEP_ALIVE
-from protocol.http.openai.event_stream import EventStream
+from protocol.http.openai.streams.event_stream import EventStream
 from protocol.http.reply import Headers
 
 

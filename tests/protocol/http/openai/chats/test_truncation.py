@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.errors import InvalidArgument
+from protocol.http.openai.chats.truncation import Message, truncated
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.prompts import CONTEXT_EXCEEDED, Prompt
-from protocol.http.openai.truncation import Message, truncated
 
 ROLES = {"s": "system", "d": "developer", "u": "user", "a": "assistant", "t": "tool"}
 

@@ -13,7 +13,9 @@ import trio
 
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call
-from protocol.http.openai.chat_choice import ChatAnswers
+from protocol.http.openai.chats.choice import ChatAnswers
+from protocol.http.openai.chats.tools import ToolPlan, answer_parser, needs_special_tokens, plan_tools
+from protocol.http.openai.chats.truncation import truncated
 from protocol.http.openai.codec.images import image_tensor
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.codec.sampling import sampling_parameters, wanted_logprobs
@@ -21,8 +23,6 @@ from protocol.http.openai.errors import FieldError
 from protocol.http.openai.inferences import Inferences, plan_inferences
 from protocol.http.openai.prompts import Prompt, chat_prompt, measured
 from protocol.http.openai.targets import find_target
-from protocol.http.openai.tools import ToolPlan, answer_parser, needs_special_tokens, plan_tools
-from protocol.http.openai.truncation import truncated
 from protocol.text.model import TextModel
 
 

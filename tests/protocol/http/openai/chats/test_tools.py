@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from protocol.http.openai.chats.tools import answer_parser, plan_tools
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.errors import FieldError
-from protocol.http.openai.tools import answer_parser, plan_tools
 from protocol.text.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallStart
 from protocol.text.model import TextModel
 

@@ -7,7 +7,7 @@ from itertools import count
 
 import trio
 
-from protocol.http.openai.chat_choice import READ_AT_ONCE, ChatAnswers, ChatChoice
+from protocol.http.openai.chats.choice import READ_AT_ONCE, ChatAnswers, ChatChoice
 from protocol.http.openai.choice import ChoiceText
 from protocol.http.openai.codec.tensors import TextPart
 from protocol.text.deltas import Delta, ToolCallArguments, ToolCallStart

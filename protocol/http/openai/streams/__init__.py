@@ -1,0 +1,1 @@
+"""Server-sent events of answers that are sent as they come."""
