@@ -24,6 +24,7 @@ from statistics import median, quantiles
 
 from tests.backends.engines.models import TINY as TINY_FILES
 from tests.bench.goals import at_least, at_most
+from tests.bench.language import aiperf
 from tests.bench.language.models import (
     ADD_SUB,
     NEW_TOKENS,
@@ -38,6 +39,7 @@ from tests.bench.language.models import (
 from tests.bench.language.server_cost import Turn, load, turn
 from tests.bench.language.vllm_server import READY_SECONDS, VllmServer, write_vllm_model
 from tests.bench.machine import this_machine
+from tests.bench.measurement import LoadFailed
 from tests.bench.peers import SOURCE, PeerError, Server, our_server
 from tests.bench.prepare import DEFAULT_FOLDER
 from tests.bench.table import NOT_MEASURED, table
@@ -49,6 +51,7 @@ SAME_VLLM = 0.95
 OF_THE_ENGINE = {16: 0.95, 64: 0.97}
 TURN_TOKENS = {1: 4_000, 16: 20_000, 64: 60_000}
 SMALL_TOKENS = {1: 1_000, 16: 8_000, 64: 16_000}
+AIPERF_REQUESTS = 320
 SMALL_SECONDS = 5.0
 BUILD_SECONDS = 600.0
 
@@ -78,7 +81,13 @@ class Benchmark:
         self._ours.start()
 
     def lines(self) -> list[Line]:
-        return [*self._server_path(), *self._small_model(), *self._beside_streams(), self._first_token()]
+        return [
+            *self._server_path(),
+            *self._by_aiperf(),
+            *self._small_model(),
+            *self._beside_streams(),
+            self._first_token(),
+        ]
 
     def _server_path(self) -> list[Line]:
         ours, theirs = self._turns(TINY, STREAMS, self._vllm_of(TINY), TURN_TOKENS)
@@ -96,6 +105,27 @@ class Benchmark:
         beside = f"{median(each.server_us for each in theirs[most]):.1f}" if theirs else NOT_MEASURED
         text = f"server's processor time of a token, {most} streams, µs"
         return [*lines, Line(text, f"{own:.1f}", beside, at_most(own, TOKEN_US))]
+
+    def _by_aiperf(self) -> list[Line]:
+        """The same by another load generator, which reads all that comes."""
+        if not aiperf.PROGRAM.is_file():
+            return []
+        streams = 16
+        other = self._vllm_of(TINY)
+        ours: list[float] = []
+        theirs: list[float] = []
+        for _ in range(self._rounds):
+            for address, found in ((self._ours.address("http"), ours), (other and other.address("http"), theirs)):
+                if address:
+                    found.append(
+                        aiperf.tokens_per_second(address, TINY, TINY_FILES, streams, AIPERF_REQUESTS, self._folder)
+                    )
+        if other is not None:
+            other.stop()
+        row, speed = f"tiny model, {streams} streams, tokens/s, by AIPerf", median(ours)
+        if not theirs:
+            return [Line(row, f"{speed:,.0f}")]
+        return [Line(row, f"{speed:,.0f}", f"{median(theirs):,.0f}", at_least(speed / median(theirs), SERVER_PATH))]
 
     def _small_model(self) -> list[Line]:
         if self._small is None:
@@ -283,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
             print(report(Benchmark(stack, folder, options.rounds, small, options.vllm).lines()))
-    except (PeerError, ValueError, subprocess.SubprocessError) as error:
+    except (PeerError, LoadFailed, ValueError, subprocess.SubprocessError) as error:
         sys.exit(f"error: {error}")
 
 
