@@ -39,7 +39,6 @@ _NOT_BUILT = frozenset(
         "square",
         "stateful",
         "tensorrtllm",
-        "vllm",
     }
 )
 # Those that Triton once had, and the way out for their models.

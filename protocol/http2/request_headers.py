@@ -108,7 +108,8 @@ class RequestHeaders(Generic[T]):
         except OversizedHeaderListError as error:
             raise DenialOfServiceError(f"Oversized header block: {error}") from error
         except (HPACKError, IndexError, TypeError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"Error decoding header block: {error}") from error
+            # hpack names the place in memory of what it could not decode.
+            raise ProtocolError(f"Error decoding header block: {str(error).partition(' from <memory')[0]}") from error
         if self._table.has_changed:
             self.kept.clear()
         return headers

@@ -73,7 +73,7 @@ def test_nothing_near_is_no_suggestion() -> None:
     assert "Did you mean" not in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["stateful", "vllm"])
+@pytest.mark.parametrize("name", ["stateful", "tensorrtllm"])
 def test_a_backend_of_triton_that_is_not_here_yet_is_said_to_be_so(name: str) -> None:
     with pytest.raises(InvalidArgument, match="is a backend of Triton that this server does not have yet"):
         BackendRegistry().find(name, model="m")

@@ -148,3 +148,14 @@ def test_blocks_that_cannot_be_read(block: bytes) -> None:
     """Cut off, beyond the table, and a table larger than ours."""
     with pytest.raises(ProtocolError):
         Reader().headers.request(block)
+
+
+@pytest.mark.parametrize("block", [b"\xff", b"\x7f\xff", b"\x40\x7f", b"\x00\x05ab"])
+def test_the_error_of_a_cut_block_names_no_place_in_memory(block: bytes) -> None:
+    texts = []
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="Error decoding header block: ") as caught:
+            Reader().headers.request(bytes(bytearray(block)))
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert " at 0x" not in texts[0]
