@@ -99,6 +99,7 @@ def _number(query: dict[str, str], name: str, default: int, minimum: int) -> int
     text = query.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.lstrip("-").isdigit() or len(text) > 18 or int(text) < minimum:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(text) > 18 or int(text) < minimum:
         raise FieldError(f"'{name}': expected a number from {minimum} on, got '{text:.40}'", name)
     return int(text)

@@ -144,7 +144,7 @@ async def test_items_are_listed() -> None:
     assert ([item["id"] for item in last["data"]], last["has_more"]) == (ids[2:], True)
     rest = (await server.get(f"{second['id']}/input_items?after={ids[2]}")).json
     assert [item["id"] for item in rest["data"]] == [ids[1], ids[0]]
-    for query in ("limit=0", "limit=x", "limit=101", "order=up", "after=nothing", "&".join(["a=b"] * 40)):
+    for query in ("limit=0", "limit=x", "limit=--1", "limit=101", "order=up", "after=nothing", "&".join(["a=b"] * 40)):
         assert (await server.get(f"{second['id']}/input_items?{query}")).status == 400
 
 
@@ -244,6 +244,7 @@ async def test_events_of_one_in_the_background(running: Responses) -> None:
     assert events(rest.body) == found[5:]
     assert events((await server.get(f"{response_id}?stream=true&starting_after=99")).body) == []
     assert (await server.get(f"{response_id}?stream=true&starting_after=x")).status == 400
+    assert (await server.get(f"{response_id}?stream=true&starting_after=--1")).status == 400
     whole = (await server.post()).json
     assert (await server.get(f"{whole['id']}?stream=true")).status == 400
 
