@@ -306,14 +306,14 @@ class EngineBackend(Backend):
     def _seen_text(self, parsed: TextRequest) -> str:
         """The prompt for an engine that takes texts, and puts the first token in front itself."""
         assert self._tokenizer is not None
-        text = parsed.text or self._tokenizer.decode(parsed.token_ids, skip_special_tokens=False)
+        text = parsed.text or self._tokenizer.decode(list(parsed.token_ids), skip_special_tokens=False)
         return text.removeprefix(self._tokenizer.bos_token or "")
 
     def _prompt_text(self, parsed: TextRequest) -> str:
         if parsed.text or not (parsed.token_ids and parsed.options.has_prompt):
             return parsed.text
         assert self._tokenizer is not None
-        return self._tokenizer.decode(parsed.token_ids)
+        return self._tokenizer.decode(list(parsed.token_ids))
 
     def cancel(self, request: InferenceRequest) -> None:
         """Stop generating: within one step of the engine, or at once where it waits."""

@@ -25,6 +25,10 @@ class _TokenizerFile(msgspec.Struct):
     decoder: dict[str, Any] | None = None
 
 
+# `decode` holds the interpreter's lock, and `decode_batch` does not.
+_DECODED_AT_ONCE = 1024
+
+
 class Tokenizer:
     """Wraps a `tokenizers.Tokenizer`. Its methods are called from any thread; long texts belong into a thread.
 
@@ -89,7 +93,9 @@ class Tokenizer:
         A chat template writes the special tokens itself: its prompts are encoded without adding them.
         """
         try:
-            ids: list[int] = self._wrapped.encode(text, add_special_tokens=add_special_tokens).ids
+            # `encode` holds the interpreter's lock, for seconds with a text of some megabytes; this one does not.
+            [made] = self._wrapped.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            ids: list[int] = made.ids
         except Exception as error:
             raise InvalidArgument(f"the tokenizer refuses the text: {text_of(error)}") from None
         return ids
@@ -107,6 +113,8 @@ class Tokenizer:
         for token_id in ids:
             if not _is_id(token_id):
                 raise InvalidArgument(f"token id {token_id} is out of range: the vocabulary has {self.vocabulary_size}")
+        if len(ids) > _DECODED_AT_ONCE:
+            return str(self._wrapped.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0])
         return str(self._wrapped.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def has_token(self, token_id: int) -> bool:

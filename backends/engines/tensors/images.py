@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ def _decoded(text: bytes, room: int, place: str) -> Image:
         raise Unsupported(
             f"{place}: pictures need the package pillow, which is not installed: pip install 'trioton[images]'"
         ) from None
+    # Its limit is another one than ours, which is looked at before anything is unpacked.
+    warnings.filterwarnings("ignore", category=Pillow.DecompressionBombWarning)
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -149,7 +149,7 @@ def _token_ids(tensor: Tensor | None, where: str) -> Sequence[int]:
         raise InvalidArgument(
             f"{where}: '{TOKEN_IDS}' must be INT32 with at least one element, got {tensor.datatype.name} {tensor.shape}"
         )
-    return memoryview(tensor.data).cast("B").cast("i").tolist()
+    return memoryview(tensor.data).cast("B").cast("i")
 
 
 def _flag(tensor: Tensor, where: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,9 +10,14 @@ from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.messages import Tensor, decode_bytes_elements
 
+# Of one tensor: what becomes a list holds the loop.
+MOST_ELEMENTS = 1 << 14
+
 
 def values_of(tensor: Tensor, where: str) -> list[Any]:
-    """The elements in a row. Raises InvalidArgument."""
+    """The elements in a row. Raises InvalidArgument: also where there are more than anybody needs."""
+    if (count := math.prod(tensor.shape)) > MOST_ELEMENTS:
+        raise InvalidArgument(f"{where}: '{tensor.name}' may have {MOST_ELEMENTS} elements, got {count}")
     if tensor.datatype is not DataType.BYTES:
         found: list[Any] = tensor.as_numpy().reshape(-1).tolist()
         return found

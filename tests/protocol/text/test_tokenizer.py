@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,35 @@ from protocol.errors import InvalidArgument, Unsupported
 from protocol.text.special_tokens import SpecialTokens
 from protocol.text.tokenizer import Tokenizer
 from tests.protocol.text.tokenizers_of_tests import MAKERS, OTHER, tokenizer_json
+
+
+def turns_during(work: Callable[[], object]) -> int:
+    """How often another thread gets its turn while something runs."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        work()
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait()
+    turns = 0
+    while not ended.wait(0.001):
+        turns += 1
+    thread.join()
+    return turns
+
+
+def test_others_run_while_a_long_text_is_encoded_or_decoded() -> None:
+    known = Tokenizer.from_json(tokenizer_json("byte level"))
+    text = "hello world " * 100_000
+    ids = known.encode(text)
+    assert turns_during(lambda: known.encode(text)) > 10
+    assert turns_during(lambda: known.decode(ids)) > 10
+    assert known.decode(ids) == text
+    assert known.decode(ids[:100]) == known.decode(ids)[: len(known.decode(ids[:100]))]
 
 
 @given(text=st.text(max_size=30))

@@ -112,7 +112,7 @@ def test_what_is_refused(made: InferenceRequest, text: str) -> None:
 
 def test_a_prompt_of_token_ids() -> None:
     parsed = parse_request(request(text_input="", prompt_token_ids=np.array([7, 0, 9], np.int32)))
-    assert (parsed.text, parsed.token_ids) == ("", [7, 0, 9])
+    assert (parsed.text, list(parsed.token_ids)) == ("", [7, 0, 9])
 
 
 @pytest.mark.parametrize("ids", [np.array([7, 8], np.int64), np.array([], np.int32)])

@@ -180,3 +180,10 @@ def test_another_one_is_refused() -> None:
     )
     with pytest.raises(InvalidArgument, match="expected 'vllm' or 'tensorrt_llm' or 'llm_api'"):
         tensor_set(config)
+
+
+@pytest.mark.parametrize("name", ["embedding_bias_weights", "lora_weights", "stop_words"])
+def test_more_elements_than_anybody_needs_are_refused_unread(name: str) -> None:
+    many: Any = np.full(1 << 15, b"", np.object_) if name == "stop_words" else np.zeros(1 << 15, np.float32)
+    with pytest.raises(InvalidArgument, match=f"'{name}' may have 16384 elements, got 32768"):
+        parse_tensorrt_llm(request(text_input="x", max_tokens=np.array([1], np.int32), **{name: many}))
