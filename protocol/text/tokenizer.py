@@ -103,7 +103,7 @@ class Tokenizer:
     def pair_template(self, first: str, second: str) -> PairTemplate:
         """How it joins two texts. Only where both have tokens the template has a place for either."""
         try:
-            made = self._wrapped.encode(first, second)
+            [made] = self._wrapped.encode_batch([(first, second)])  # does not hold the interpreter's lock
         except Exception as error:
             raise InvalidArgument(f"the tokenizer refuses the pair of texts: {text_of(error)}") from None
         return PairTemplate.of(made.ids, made.type_ids, made.sequence_ids)
