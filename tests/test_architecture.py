@@ -154,6 +154,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "installed": "backend",
     },
     "backends.engines.tensors": {
+        "limits": "",
         "sampling": "",
         "images": "",
         "request": "sampling",

@@ -24,6 +24,7 @@ from backends.engines.settings import EngineSettings
 from backends.engines.sleep import EngineSleep
 from backends.engines.tensors.completion import check_engine_config, complete_engine_config
 from backends.engines.tensors.images import NO_IMAGES, ImageRoom, Images, decode_images
+from backends.engines.tensors.limits import level, most_tokens
 from backends.engines.tensors.request import IMAGE, TOKEN_IDS, TextRequest
 from backends.engines.tensors.sampling import sampling_of
 from backends.engines.tensors.sets import VLLM, tensor_set
@@ -53,8 +54,6 @@ logger = logging.getLogger("trioton.backends.engines")
 
 # Longer texts are tokenized in a thread, and more token ids looked at: the loop must not wait for them.
 INLINE_CHARACTERS = 2000
-# The most new tokens, where neither the request nor a known context says.
-_DEFAULT_MAX_TOKENS = 1024
 # What an engine that sees has in its features.
 IMAGES = "images"
 _MOST_DECODERS = 2
@@ -473,30 +472,3 @@ class EngineBackend(Backend):
     def retire(self) -> None:
         """Show its metrics no more."""
         EngineMetrics.retire(self.spec)
-
-
-def most_tokens(prompt: int, asked: int | None, context: int, where: str) -> int:
-    """How many tokens may follow the prompt: what is asked for, or what the context leaves. Raises InvalidArgument."""
-    if not prompt:
-        raise InvalidArgument(f"{where}: text_input has no tokens")
-    if not context:
-        return asked or _DEFAULT_MAX_TOKENS
-    if prompt >= context:
-        raise InvalidArgument(
-            f"{where}: text_input has {prompt} tokens, which leaves no room for others: the context has {context}"
-        )
-    if asked is not None and prompt + asked > context:
-        raise InvalidArgument(
-            f"{where}: text_input has {prompt} tokens, and max_tokens is {asked}: together they must not exceed the "
-            f"context of {context} tokens"
-        )
-    return asked or context - prompt
-
-
-# Requests with a priority of Triton's, where 1 is the first, come before those without.
-_LEVELS = 1 << 31
-
-
-def level(priority: int) -> int:
-    """The engine's priority, where the lower is the first, of a request's."""
-    return min(priority, _LEVELS) - _LEVELS if priority else 0
