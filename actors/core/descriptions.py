@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import metadata
+from weakref import WeakKeyDictionary
 
 from actors.model.servable import Servable
 from protocol.core import ModelMetadata, ModelStatistics, ServerMetadata, TensorMetadata
@@ -37,17 +38,33 @@ def server_metadata(server_id: str) -> ServerMetadata:
 def model_metadata(name: str, model: Servable, versions: Sequence[int]) -> ModelMetadata:
     """By the name that it was asked for by; `versions` are those that serve."""
     config = model.config
+    tensors = _tensors.get(model)
+    if tensors is None or tensors.config is not config:
+        tensors = _tensors[model] = _Tensors(config)
     return ModelMetadata(
         name=name,
         versions=tuple(map(str, versions)),
         platform=config.platform or config.backend,
-        inputs=tuple(_tensor_metadata(config, tensor) for tensor in config.input),
-        outputs=tuple(_tensor_metadata(config, tensor) for tensor in config.output),
+        inputs=tensors.inputs,
+        outputs=tensors.outputs,
     )
 
 
 def model_statistics(model: Servable) -> ModelStatistics:
     return model.statistics.frozen(model.config.name, model.version, model.memory_usage())
+
+
+class _Tensors:
+    """The metadata of a model's tensors."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.inputs = tuple(_tensor_metadata(config, tensor) for tensor in config.input)
+        self.outputs = tuple(_tensor_metadata(config, tensor) for tensor in config.output)
+
+
+# Every call of a chat asks for them. They are made anew when the model has another configuration.
+_tensors: WeakKeyDictionary[Servable, _Tensors] = WeakKeyDictionary()
 
 
 def _tensor_metadata(config: ModelConfig, tensor: ModelInput | ModelOutput) -> TensorMetadata:

@@ -72,6 +72,7 @@ class WaitingResponses:
 def response_size(response: InferenceResponse) -> int:
     """The size of its tensors in bytes."""
     size = 0
-    for tensor in response.outputs:
-        size += tensor.byte_size
+    for tensor in response.outputs:  # `byte_size` of each, written out: tokens come one by one
+        data = tensor.data
+        size += len(data) if type(data) is bytes else tensor.byte_size
     return size

@@ -73,8 +73,11 @@ class ResponseStatistics:
         return {str(index): sums.frozen() for index, sums in enumerate(self._by_index)}
 
     def _at(self, index: int) -> _ResponseSums | None:
+        by_index = self._by_index
+        if index < len(by_index):
+            return by_index[index]
         if index >= COUNTED_RESPONSES:
             return None
-        while len(self._by_index) <= index:
-            self._by_index.append(_ResponseSums())
-        return self._by_index[index]
+        while len(by_index) <= index:
+            by_index.append(_ResponseSums())
+        return by_index[index]

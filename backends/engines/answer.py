@@ -22,6 +22,8 @@ _TEXT = "text_output"
 # The parameter of a request that asks for `stop_reason` and `cached_tokens` among the last response's parameters.
 RETURN_DETAILS = "return_details"
 
+_SAME_UNTIL_THE_END = frozenset({"finish_reason", "stop_reason", "num_input_tokens", "batch_index", "sequence_index"})
+
 
 class Answer:
     """The answer so far. `min_tokens` is how many tokens come before a stop string may end it.
@@ -66,6 +68,7 @@ class Answer:
         self._values: list[float] = []  # the same, of the chosen tokens alone
         self._stop_reason: int | str | None = None
         self._cached = -1
+        self._same = self._unchanged()
 
     @property
     def has_news(self) -> bool:
@@ -150,7 +153,11 @@ class Answer:
                 data = self._shown = self._shown + data
             outputs.append(Tensor(_TEXT, DataType.BYTES, self._shape, len(data).to_bytes(4, "little") + data))
         self._text = ""
-        outputs += map(self._extra, self._extras)
+        if self.finish:
+            outputs += map(self._extra, self._extras)
+        else:
+            same = self._same
+            outputs += [same.get(name) or self._extra(name) for name in self._extras]
         self._told = self._count
         self._logprobs.clear()
         self._values.clear()
@@ -159,6 +166,10 @@ class Answer:
         return InferenceResponse(
             request.model_name, self._version, outputs, request.id, parameters, is_final=bool(self.finish)
         )
+
+    def _unchanged(self) -> dict[str, Tensor]:
+        """The outputs that are the same in all responses but the last: made once."""
+        return {name: self._extra(name) for name in self._extras if name in _SAME_UNTIL_THE_END}
 
     def _extra(self, name: str) -> Tensor:
         shape = self._shape

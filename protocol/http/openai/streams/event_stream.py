@@ -48,6 +48,7 @@ class EventStream:
     """
 
     __slots__ = (
+        "_has_started",
         "_headers",
         "_is_over",
         "_is_sending",
@@ -63,6 +64,7 @@ class EventStream:
         self._writer = writer
         self._headers = headers
         self._keep_alive = keep_alive
+        self._has_started = False
         self._is_sending = False
         self._waiting = WaitingTasks()
         self._sent = 0
@@ -83,15 +85,18 @@ class EventStream:
         self._is_sending = True
         self._sent += 1
         try:
-            if not self._writer.has_started:
-                await self._writer.start(200, self._headers)
+            if not self._has_started:
+                if not self._writer.has_started:
+                    await self._writer.start(200, self._headers)
+                self._has_started = True
             await self._writer.send(data)
         except trio.Cancelled:
             self.is_cut = True
             raise
         finally:
             self._is_sending = False
-            self._waiting.wake_one()
+            if self._waiting.waiting:
+                self._waiting.wake_one()
 
     async def keep_alive(self, seconds: float) -> None:
         """Send a comment whenever no event was sent for so long, until `stop`: proxies cut silent connections."""
