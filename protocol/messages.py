@@ -17,6 +17,7 @@ from protocol.datatypes import DataType, from_numpy_dtype
 from protocol.errors import InvalidArgument
 from protocol.gen_ai import GenAiCall
 from protocol.limits.response_memory import ResponseMemory
+from protocol.origin import Origin
 from protocol.server_settings import Trace
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -184,6 +185,7 @@ class InferenceRequest(msgspec.Struct, eq=False):
         response_memory: what the responses of a decoupled model count for while they wait for the client; without one
             each request has its own bound.
         gen_ai: there if the call that it belongs to, one of a generative model, is observed.
+        origin: the call that it came by, for log lines; a model's own request has that of the request which it serves.
     """
 
     model_name: str
@@ -204,6 +206,7 @@ class InferenceRequest(msgspec.Struct, eq=False):
     template: object | None = None
     response_memory: ResponseMemory | None = None
     gen_ai: GenAiCall | None = None
+    origin: Origin | None = None
 
 
 class InferenceResponse(msgspec.Struct, eq=False):

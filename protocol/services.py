@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.core import InferenceCore
-from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.failure_log import FailureLog
+from protocol.log.request_ids import RequestIds
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
 from protocol.shared_memory.table import SharedMemoryTable
@@ -38,5 +39,6 @@ class EdgeServices:
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)
+    request_ids: RequestIds = field(default_factory=RequestIds)
     gen_ai: GenAi | None = None
     responses: Responses = field(default_factory=Responses)

@@ -58,24 +58,25 @@ ROOMS: dict[str, dict[str, str]] = {
         "shapes": "datatypes errors",
         "limits": "errors sync",
         "gen_ai": "errors server_settings",
-        "messages": "datatypes errors gen_ai limits server_settings",
+        "origin": "",
+        "messages": "datatypes errors gen_ai limits origin server_settings",
         "zipped": "errors messages",
-        "failure_log": "errors limits messages",
+        "log": "errors limits messages origin",
         "text": "errors",
         "core": "errors messages text",
         "access": "errors failures messages",
         "tensors": "datatypes errors messages",
-        "reactor": "core errors failure_log failures messages sync",
+        "reactor": "core errors failures log messages sync",
         "shared_memory": "core datatypes errors messages tensors",
         "http2": "limits messages reactor sync",
         "responses": "errors failures sync",
-        "services": "access core failure_log failures gen_ai limits responses server_settings shared_memory",
+        "services": "access core failures gen_ai limits log responses server_settings shared_memory",
         "grpc": (
-            "access core datatypes errors failure_log failures http2 limits messages proto reactor "
+            "access core datatypes errors failures http2 limits log messages origin proto reactor "
             "server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access core datatypes errors failure_log failures gen_ai http2 limits messages reactor "
+            "access core datatypes errors failures gen_ai http2 limits log messages origin reactor "
             "responses server_settings services shapes shared_memory sync text zipped"
         ),
     },
@@ -84,17 +85,16 @@ ROOMS: dict[str, dict[str, str]] = {
         "settings": "",
         "date": "",
         "head": "",
-        "request_id": "",
         "errors": "reply",
         "body": "errors",
         "codec": "errors reply",
-        "exchange": "body codec reply request_id settings",
+        "exchange": "body codec reply settings",
         "handlers": "codec errors exchange reply",
-        "openai": "errors exchange handlers reply request_id",
+        "openai": "errors exchange handlers reply",
         "anthropic": "errors exchange openai reply",
         "openapi": "anthropic codec exchange openai reply",
-        "routes": "anthropic errors exchange handlers openai openapi request_id settings",
-        "app": "body codec errors exchange handlers reply request_id routes settings",
+        "routes": "anthropic errors exchange handlers openai openapi settings",
+        "app": "body codec errors exchange handlers reply routes settings",
         "direct_infer": "app codec errors exchange handlers head reply",
         "http2": "body date direct_infer errors exchange head reply settings",
         "http1": "body date direct_infer errors exchange head reply settings",

@@ -19,7 +19,6 @@ from protocol.access.forwarding import HeaderForwarding
 from protocol.access.keys_file import KeysFile
 from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, OPENAI_API, Dialect, RestrictedApis, Restriction
 from protocol.core import InferenceCore
-from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
 from protocol.grpc.server import serve_grpc
@@ -30,6 +29,7 @@ from protocol.http.server import serve_http
 from protocol.http.settings import Interface
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.failure_log import FailureLog
 from protocol.reactor.tls import TlsFiles, server_context
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl

@@ -54,10 +54,10 @@ from protocol.core import (
     TensorMetadata,
 )
 from protocol.errors import ServerError
-from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.failure_log import FailureLog
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.tls import CertificateError
 from protocol.responses.background import Responses

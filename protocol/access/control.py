@@ -70,6 +70,10 @@ class AccessControl:
         ring = self.keys.current
         return ANONYMOUS if ring is None else ring.name_of(headers("authorization"))
 
+    def key_name(self, headers: HeaderLookup) -> str:
+        """As `caller`, for the log: empty where there are no keys."""
+        return "" if self.keys.current is None else self.caller(headers)
+
     async def until_refused(self, category: Category, headers: HeaderLookup) -> ServerError:
         """Wait until a call that was allowed is not any more, since the keys have changed; returns the error."""
         while True:

@@ -78,6 +78,8 @@ class _Server:
             poller=self._poller,
             failures=self._failures,
             failure_log=services.failure_log,
+            request_ids=services.request_ids,
+            key_name=services.access.key_name,
         )
         self._count = 0
         self._connections: set[Connection] = set()

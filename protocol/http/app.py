@@ -19,14 +19,15 @@ from protocol.http.body import BodyLimit
 from protocol.http.codec.compression import IDENTITY, content_encoding, inflate
 from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
 from protocol.http.codec.request_templates import RequestTemplates
-from protocol.http.errors import BodyTooLarge, LimitError, error_reply
+from protocol.http.errors import BodyTooLarge, LimitError, error_reply, name_reply
 from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
-from protocol.http.handlers.failed_request import describe
+from protocol.http.handlers.failed_request import describe, own_id
 from protocol.http.reply import Reply
-from protocol.http.request_id import request_id_of
 from protocol.http.routes import Route, RouteTable
 from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import LIMIT_NAME, RequestShare
+from protocol.log.call_origin import CallOrigin
+from protocol.log.request_ids import ClientIds
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.zipped import MAX_INFLATION
@@ -58,6 +59,7 @@ class HttpApp:
         trace: Trace | None = None
         route: Route | None = None
         request: HttpRequest | None = None
+        origin = CallOrigin(self.services.request_ids, ClientIds.of(headers), partial(self._key_name, exchange))
         share = RequestShare(self.services.memory, self._count_overload)
         try:
             try:
@@ -77,6 +79,7 @@ class HttpApp:
                     body,
                     exchange,
                     self.templates,
+                    origin,
                     exchange.sent_headers,
                     trace,
                     arrival_ns=arrival_ns,
@@ -88,12 +91,14 @@ class HttpApp:
                     await self._inflate(request, encoding, share)
                 call = exchange.run(route.handler, request) if route.is_inference else route.handler(request)
                 reply = await call
-                if reply is not None and route.request_id_header:
-                    self._add_headers(reply, exchange, request)
+                if reply is not None:
+                    self._add_headers(reply, exchange, request, origin)
             except ClientGone:
                 return
             except ServerError as exc:
-                reply = self._error_reply(exc, exchange, request)
+                if request is not None and route is not None and route.is_inference:
+                    origin.name(own_id(request))
+                reply = self._error_reply(exc, exchange, request, origin)
                 self._note_failure(exchange, route, request, exc, reply.status, arrival_ns)
                 if request is None:
                     await self._refuse(reply, exchange)
@@ -103,7 +108,7 @@ class HttpApp:
                     "%s %s failed", exchange.method, "the search for a path" if route is None else route.path
                 )
                 # Where a part of the answer has been sent, its body ends without its end: all that can still be said.
-                reply = None if exchange.has_started else self._error_reply(_internal(exc), exchange, request)
+                reply = None if exchange.has_started else self._error_reply(_internal(exc), exchange, request, origin)
                 self._note_failure(exchange, route, request, exc, 500, arrival_ns)
             if trace is None and request is not None:
                 trace = request.trace  # of a model that only the body names
@@ -114,7 +119,7 @@ class HttpApp:
                     await exchange.reply(reply)
                 except Overloaded as exc:
                     self._note_failure(exchange, route, request, exc, 503, arrival_ns)
-                    await exchange.reply(self._error_reply(exc, exchange, request))
+                    await exchange.reply(self._error_reply(exc, exchange, request, origin))
                 if trace is not None:
                     trace.stamp("HTTP_SEND_END")
         finally:
@@ -190,22 +195,29 @@ class HttpApp:
             call = f"HTTP {route.path.rpartition('/')[2]}"
             self.services.failure_log.note(call, status, error, partial(describe, request, parameters, arrival_ns))
 
-    def _error_reply(self, error: ServerError, exchange: Exchange, request: HttpRequest | None) -> Reply:
+    def _error_reply(
+        self, error: ServerError, exchange: Exchange, request: HttpRequest | None, origin: CallOrigin
+    ) -> Reply:
         if isinstance(error, LimitError):
             self.services.limits.count("http", error.limit)
         reply = self.routes.error_form(exchange.raw_path)(error)
-        self._add_headers(reply, exchange, request)
+        self._add_headers(reply, exchange, request, origin)
         return reply
 
-    def _add_headers(self, reply: Reply, exchange: Exchange, request: HttpRequest | None) -> None:
-        """Add what all replies at the path have; `request` is None where it has not come whole."""
-        name = self.routes.request_id_header(exchange.raw_path)
-        if name:
-            request_id = request_id_of(exchange.headers) if request is None else request.request_id
-            limits = () if request is None or request.limits is None else request.limits()
-            # An error in a form of its own may have one.
-            named = () if name in dict(reply.headers) else ((name, request_id.encode()),)
-            reply.headers = (*reply.headers, *named, *limits)
+    def _add_headers(self, reply: Reply, exchange: Exchange, request: HttpRequest | None, origin: CallOrigin) -> None:
+        """Add what every reply has; `request` is None where it has not come whole."""
+        name_reply(reply, origin.name() if request is None else request.request_id)
+        if header := self.routes.request_id_header(exchange.raw_path):
+            reply.headers = (*reply.headers, (header, reply.request_id))
+        if request is not None and request.limits is not None:
+            reply.headers = (*reply.headers, *request.limits())
+
+    def _key_name(self, exchange: Exchange) -> str:
+        try:
+            endpoint, _ = self.routes.find(exchange.raw_path)
+        except ServerError:
+            return ""
+        return self.services.access.key_name(partial(endpoint.header, exchange.headers))
 
 
 def internal_reply(error: Exception) -> Reply:

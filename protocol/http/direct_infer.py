@@ -11,13 +11,13 @@ alike, and the answers are the same.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from protocol.access.keys import KeyRing
 from protocol.errors import Decoupled, ServerError
-from protocol.failure_log import FailedRequest
 from protocol.http.app import HttpApp, internal_reply
 from protocol.http.codec.compression import IDENTITY
 from protocol.http.codec.infer import (
@@ -25,12 +25,16 @@ from protocol.http.codec.infer import (
     OutputEncoding,
     parse_header_length,
 )
-from protocol.http.errors import error_reply
-from protocol.http.exchange import JSON_IN_THREAD_ABOVE, version_in
+from protocol.http.errors import error_reply, name_reply
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, header_text, version_in
 from protocol.http.handlers.infer import decoupled, encode, encode_at_once, infer
 from protocol.http.head import Head
 from protocol.http.reply import Reply
+from protocol.log.call_origin import call_tags
+from protocol.log.failure_log import FailedRequest
+from protocol.log.request_ids import ClientIds, RequestIds
 from protocol.messages import LATEST_VERSION, InferenceResponse
+from protocol.origin import RequestTags
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.replies import PendingReply, Replies, describe_pending
 
@@ -59,15 +63,29 @@ class DirectHead:
     header_length: int | None
     accepts_coding: bytes | None
     keys: KeyRing | None
+    client: ClientIds
+    key_name: Callable[[], str]
 
 
 class DirectRequest(PendingReply, kw_only=True):
-    """A submitted request."""
+    """A submitted request, and what log lines say of it."""
 
     sink: ReplySink
     encoding: OutputEncoding
-    accepts_coding: bytes | None
+    head: DirectHead
+    ids: RequestIds
     size: int
+    request_id: bytes = b""
+
+    def name(self) -> bytes:
+        """As `CallOrigin.name`."""
+        if not self.request_id:
+            self.request_id = self.ids.of(self.head.client, self.own_id)
+        return self.request_id
+
+    def tags(self, own_id: str) -> RequestTags:
+        """Implements `protocol.origin.Origin`."""
+        return call_tags(self.name(), self.head.client, self.head.key_name())
 
     def deliver(self) -> None:
         self.sink.answer(self)
@@ -127,6 +145,8 @@ class DirectInference:
             header_length,
             headers.get(b"accept-encoding"),
             self.keys.current,
+            ClientIds.of(headers),
+            partial(self._services.access.key_name, partial(header_text, headers)),
         )
 
     def hold(self, size: int) -> bool:
@@ -158,10 +178,11 @@ class DirectInference:
                 return None
         except ServerError:
             return None
-        request = DirectRequest(
-            self.replies, sink=sink, encoding=decoded.encoding, accepts_coding=head.accepts_coding, size=size
+        inference = decoded.request
+        request = inference.origin = DirectRequest(
+            self.replies, sink=sink, encoding=decoded.encoding, head=head, ids=services.request_ids, size=size
         )
-        request.submitted = services.core.submit(decoded.request, request, later=True)
+        request.submitted = services.core.submit(inference, request, later=True)
         memory.held += size
         return request
 
@@ -170,20 +191,27 @@ class DirectInference:
         reply = request.reply
         if isinstance(reply, InferenceResponse):
             try:
-                return encode_at_once(reply, request.encoding, request.accepts_coding)
+                answer = encode_at_once(reply, request.encoding, request.head.accepts_coding)
+                if answer is not None:
+                    answer.request_id = request.name()
+                return answer
             except ServerError as error:
                 return self.error_reply(request, error)
             except Exception as error:  # a defect, which is this request's and no other's
                 logger.exception("the answer of model '%s' could not be encoded", reply.model_name)
                 self.note_failure(request, error, 500)
-                return internal_reply(error)
+                return self._name_error(internal_reply(error), request)
         assert reply is not None
         return self.error_reply(request, decoupled() if isinstance(reply, Decoupled) else reply)
 
     def error_reply(self, request: DirectRequest, error: ServerError) -> Reply:
         """The error reply of a request that was refused, once that is logged."""
-        reply = error_reply(error)
+        reply = self._name_error(error_reply(error), request)
         self.note_failure(request, error, reply.status)
+        return reply
+
+    def _name_error(self, reply: Reply, request: DirectRequest) -> Reply:
+        name_reply(reply, request.name())
         return reply
 
     def note_failure(self, request: DirectRequest, error: Exception, status: int) -> None:
@@ -195,6 +223,10 @@ class DirectInference:
         version = "" if head.model_version == LATEST_VERSION else str(head.model_version)
         failed = FailedRequest(head.model_name, version)
         self._services.failure_log.note("HTTP infer", status, error, lambda: failed)
+
+    def name_refusal(self, reply: Reply, headers: Mapping[bytes, bytes]) -> None:
+        """Give the reply to a request that is refused by its head the id that this says, or one that is made."""
+        name_reply(reply, self._services.request_ids.of(ClientIds.of(headers)))
 
     def note_refused_head(self, error: ServerError, status: object) -> None:
         """Log that a request is refused by what is known of it when its head has come, or a part of that."""
@@ -211,12 +243,14 @@ class DirectInference:
         """Encode the reply where that takes a thread."""
         assert isinstance(request.reply, InferenceResponse)
         try:
-            return await encode(request.reply, request.encoding, request.accepts_coding)
+            reply = await encode(request.reply, request.encoding, request.head.accepts_coding)
         except ServerError as error:
             return self.error_reply(request, error)
         except Exception as error:
             self.note_failure(request, error, 500)
             raise
+        reply.request_id = request.name()
+        return reply
 
     def give_up(self, request: DirectRequest) -> None:
         """Cancel the request: its reply is not wanted any more."""

@@ -28,6 +28,7 @@ from protocol.http.reply import JSON_CONTENT, Headers, Reply
 
 # In seconds, as whatever is in the way may be gone soon.
 RETRY_AFTER = (b"retry-after", b"1")
+_FIRST_ERROR = 400
 
 ErrorForm: TypeAlias = Callable[[ServerError], Reply]
 """How errors are written: `error_reply`, or that of another interface."""
@@ -133,6 +134,13 @@ def status_of(error: ServerError) -> int:
 def with_members(reply: Reply, members: Mapping[str, object]) -> bytes:
     """The content of an error's reply, with these beside the error."""
     return msgspec.json.encode({**msgspec.json.decode(reply.content), **members})
+
+
+def name_reply(reply: Reply, request_id: bytes) -> None:
+    """Say which request it answers: by a header, and where it is an error in JSON by a member."""
+    reply.request_id = request_id
+    if reply.status >= _FIRST_ERROR and JSON_CONTENT[0] in reply.headers and not reply.tail:
+        reply.body = with_members(reply, {"request_id": request_id.decode()})
 
 
 def error_reply(error: ServerError) -> Reply:

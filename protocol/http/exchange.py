@@ -12,9 +12,10 @@ from protocol.errors import InvalidArgument
 from protocol.http.body import BodyLimit
 from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.reply import Headers, Reply
-from protocol.http.request_id import REQUEST_ID, request_id_of
 from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import RequestShare
+from protocol.log.call_origin import CallOrigin
+from protocol.log.request_ids import usual_id
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
@@ -50,7 +51,8 @@ class HttpRequest:
     `path_parameters` are the named parts of the route's path, percent-decoded. `headers` holds the first value of each
     header by its lower-case name, `sent_headers` all of them as they came. `templates` are those of inference requests.
     `trace` is there if the request is traced, `inference` once a request for inference was decoded.
-    `arrival_ns` is when its head was there, in nanoseconds of `time.monotonic_ns`. `query` is that of its target.
+    `arrival_ns` is when its head was there, in nanoseconds of `time.monotonic_ns`. `query` is that of its target;
+    `origin` has its id.
     `limits` makes headers that tell of limits, once the model is known that has them.
     """
 
@@ -61,6 +63,7 @@ class HttpRequest:
     body: Buffer
     writer: BodyWriter
     templates: RequestTemplates
+    origin: CallOrigin
     sent_headers: Iterable[tuple[bytes, bytes]] = ()
     trace: Trace | None = None
     inference: InferenceRequest | None = None
@@ -68,23 +71,20 @@ class HttpRequest:
     query: bytes = b""
     limits: Callable[[], Headers] | None = None
     _lease: Lease | None = None
-    _request_id: str = ""
 
     @property
     def core(self) -> InferenceCore:
         return self.services.core
 
     @property
-    def request_id(self) -> str:
+    def request_id(self) -> bytes:
         """The client's own name for the request, or one that is made for it."""
-        if not self._request_id:
-            self._request_id = request_id_of(self.headers)
-        return self._request_id
+        return self.origin.name("" if self.inference is None else self.inference.id)
 
     def rename(self, given: str | None) -> None:
         """Take the name that the body gives, if it is one that a header can carry."""
         if given is not None:
-            self._request_id = request_id_of({REQUEST_ID: given.encode("utf-8", "replace")})
+            self.origin.request_id = usual_id(given) or self.services.request_ids.make()
 
     @property
     def lease(self) -> Lease:

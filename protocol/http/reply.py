@@ -17,12 +17,13 @@ TEXT_CONTENT: Headers = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 class Reply(msgspec.Struct):
     """A whole response; `content-length` is added when it is sent. `tail` follows the body, from where it is: it must
-    not change any more."""
+    not change any more. `request_id` is sent as a header of its own, since it is another one each time."""
 
     status: int = 200
     headers: Headers = ()
     body: Buffer = b""
     tail: Sequence[Buffer] = ()
+    request_id: bytes = b""
 
     @property
     def length(self) -> int:

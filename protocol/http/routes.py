@@ -39,7 +39,6 @@ from protocol.http.openai.handlers.tokens import detokenize, tokenize
 from protocol.http.openai.responses import handlers as responses
 from protocol.http.openai.responses import kept as kept_responses
 from protocol.http.openapi import handlers as openapi_handlers
-from protocol.http.request_id import REQUEST_ID
 from protocol.http.settings import Interface
 
 
@@ -56,7 +55,8 @@ class Route:
         takes_codings: whether a body may be compressed.
         error_form: how errors are written; one for each path.
         key_header: a header that the caller's key may come in, beside `authorization`; one for each path.
-        request_id_header: of every reply, errors too; one for each path, empty where replies have none.
+        request_id_header: in which replies have the request's id beside `x-request-id`; one for each path, mostly
+            empty.
     """
 
     method: str
@@ -151,11 +151,12 @@ def _documentation() -> Iterator[Route]:
     yield Route("GET", "/v2/docs/{asset_name}", category, openapi_handlers.asset, "Files of the page")
 
 
-# Under these the errors are so, and have the request's id so, also where there is no route; the first that fits counts.
+# Under these the errors are so, and the request's id comes in this header too, also where there is no route; the first
+# that fits counts.
 Forms: TypeAlias = tuple[tuple[bytes, ErrorForm, bytes], ...]
 _FORMS: Forms = (
     (b"/v1/messages/", anthropic_error_reply, ANTHROPIC_REQUEST_ID),
-    (b"/v1/", openai_error_reply, REQUEST_ID),
+    (b"/v1/", openai_error_reply, b""),
 )
 
 
@@ -171,7 +172,6 @@ def _openai() -> Iterator[Route]:
             summary,
             is_inference=is_inference,
             error_form=openai_error_reply,
-            request_id_header=REQUEST_ID,
         )
 
     for path, handler, summary in (
@@ -251,7 +251,6 @@ def _openai_port() -> Iterator[Route]:
         openai_health.metrics,
         "Metrics of the server",
         error_form=openai_error_reply,
-        request_id_header=REQUEST_ID,
     )
 
 
@@ -264,7 +263,7 @@ _BY_INTERFACE: Mapping[Interface, tuple[Route, ...]] = {
 _FORMS_BY_INTERFACE: Mapping[Interface, Forms] = {
     Interface.ALL: _FORMS,
     Interface.INFERENCE: (),
-    Interface.OPENAI: (*_FORMS, (b"", openai_error_reply, REQUEST_ID)),
+    Interface.OPENAI: (*_FORMS, (b"", openai_error_reply, b"")),
 }
 
 
@@ -364,8 +363,7 @@ class RouteTable:
             return next((form for prefix, form, _ in self._forms if raw_path.startswith(prefix)), error_reply)
 
     def request_id_header(self, raw_path: bytes) -> bytes:
-        """The header of every reply at a path that has the request's id, whether there is an endpoint or not; empty for
-        none."""
+        """As in `Route`, at a path that may have an endpoint or not."""
         try:
             return self.find(raw_path)[0].request_id_header
         except NotFound:

@@ -17,8 +17,19 @@ ResponseBlock: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 # Names whose values are few.
 _INDEXED = frozenset((b":status", b"content-type", b"grpc-accept-encoding", b"grpc-encoding", b"grpc-status"))
+# A literal without indexing, with a name of its own (RFC 7541, 6.2.2); it leaves the table as it is.
+_REQUEST_ID = b"\0\x0cx-request-id"
 # Blocks that are kept although their values may be any.
 _MAX_KEPT = 32
+# From this on a length takes a second byte (RFC 7541, 5.1).
+_LONG = 127
+
+
+def literal_request_id(request_id: bytes) -> bytes:
+    """The header `x-request-id`, to be put behind an encoded block; the value has at most 128 bytes."""
+    length = len(request_id)
+    packed = bytes((length,)) if length < _LONG else bytes((_LONG, length - _LONG))
+    return b"%b%b%b" % (_REQUEST_ID, packed, request_id)
 
 
 class ResponseHeaders:

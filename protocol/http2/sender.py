@@ -30,7 +30,7 @@ from protocol.http2.frames import (
     frame_header,
     pack_header,
 )
-from protocol.http2.response_headers import ResponseBlock, ResponseHeaders
+from protocol.http2.response_headers import ResponseBlock, ResponseHeaders, literal_request_id
 from protocol.http2.streams import Stream, Streams
 from protocol.messages import Buffer
 
@@ -71,9 +71,20 @@ class FrameSender:
         output, self.output = self.output, []
         return output
 
-    def send_headers(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool = False) -> None:
+    def send_headers(
+        self,
+        stream_id: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        *,
+        end_stream: bool = False,
+        request_id: bytes = b"",
+    ) -> None:
+        """With a `request_id` it is one of the headers, which is another one each time."""
         stream = self._streams.unanswered(stream_id)
-        self._send_block(stream, stream_id, self.response_headers.encode(headers), end_stream=end_stream)
+        block = self.response_headers.encode(headers)
+        if request_id:
+            block += literal_request_id(request_id)
+        self._send_block(stream, stream_id, block, end_stream=end_stream)
 
     def send_header_block(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
         """As `send_headers`, of headers that are encoded."""
@@ -129,10 +140,11 @@ class FrameSender:
         parts: Sequence[Buffer],
         size: int,
         trailers: ResponseBlock,
+        request_id: bytes,
     ) -> bool:
         """A whole response: as if `send_headers`, `send_data` for parts of `size` bytes and `send_headers` were called,
-        with headers that fit into a frame. False where the data is more than `sendable`, and nothing is done. Small
-        parts are copied."""
+        with headers that fit into a frame; the `request_id` is in the trailers. False where the data is more than
+        `sendable`, and nothing is done. Small parts are copied."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_answered:
             raise StreamClosedError(stream_id)
@@ -140,7 +152,7 @@ class FrameSender:
             return False
         blocks = self.response_headers
         first = blocks.kept.get(headers) or blocks.encode(headers)
-        last = blocks.kept.get(trailers) or blocks.encode(trailers)
+        last = (blocks.kept.get(trailers) or blocks.encode(trailers)) + literal_request_id(request_id)
         frames = (
             pack_header(0, len(first), HEADERS, END_HEADERS, stream_id),
             first,

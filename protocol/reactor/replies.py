@@ -17,8 +17,8 @@ import trio
 
 from protocol.core import Submitted
 from protocol.errors import ServerError
-from protocol.failure_log import FailedRequest
 from protocol.failures import CallbackFailures
+from protocol.log.failure_log import FailedRequest
 from protocol.messages import InferenceResponse
 from protocol.sync.wakeup import Wakeup
 
@@ -125,6 +125,13 @@ class PendingReply(msgspec.Struct, eq=False):
         if self.reply is None:
             self.reply = value
             self.replies.put(self)
+
+    @property
+    def own_id(self) -> str:
+        """The protocol's own `id`, which its answer repeats."""
+        if self.submitted is not None:
+            return self.submitted.request.id
+        return self.reply.id if isinstance(self.reply, InferenceResponse) else ""
 
     def let_go(self) -> Submitted:
         """What was submitted, to be ended or given up, once. The two know each other: a cycle, which would keep all

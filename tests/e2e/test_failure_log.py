@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from protocol.failure_log import LINES_PER_SECOND
+from protocol.log.failure_log import LINES_PER_SECOND
 from tests.e2e.client import Client
 from tests.e2e.http2_client import Http2Client
 from tests.e2e.raw import infer_bytes, post

@@ -13,6 +13,7 @@ from grpclib.const import Handler
 from protocol.errors import InvalidArgument, PayloadTooLarge, ServerError, Unsupported
 from protocol.grpc.call.compression import check_encoding
 from protocol.grpc.call.headers import Header, decode_timeout_seconds, error_response, header_size, refusal
+from protocol.log.request_ids import NO_IDS, ClientIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +29,7 @@ class RequestHead:
         refusal: the whole response to a call that is not served.
         limit: which limit refuses it, if it is one.
         error: what the refusal says, where it is a call of gRPC.
+        client: the ids that the client gives.
     """
 
     headers: Sequence[Header]
@@ -39,6 +41,7 @@ class RequestHead:
     refusal: Sequence[Header] | None = None
     limit: str | None = None
     error: ServerError | None = None
+    client: ClientIds = NO_IDS
 
 
 def read_head(
@@ -47,8 +50,10 @@ def read_head(
     """Interpret the headers of a request, valid or not."""
     fields = dict(headers)
     method = fields.get(b":path", b"").decode("latin-1")
-    if (response := refusal(fields)) is not None:
-        return RequestHead(headers, method, refusal=response)
+    client = ClientIds.of(fields)
+    refused = refusal(fields)
+    if refused is not None:
+        return RequestHead(headers, method, refusal=refused, client=client)
     try:
         if (size := header_size(headers)) > max_header_size:
             raise PayloadTooLarge(
@@ -63,8 +68,10 @@ def read_head(
         seconds = None if timeout is None else decode_timeout_seconds(timeout)
     except ServerError as error:
         limit = "max_header_size" if isinstance(error, PayloadTooLarge) else None
-        return RequestHead(headers, method, refusal=error_response(error, method), limit=limit, error=error)
-    return RequestHead(headers, method, handler, seconds, encoding, is_direct=method == direct_method)
+        response = error_response(error, method)
+        return RequestHead(headers, method, refusal=response, limit=limit, error=error, client=client)
+    is_direct = method == direct_method
+    return RequestHead(headers, method, handler, seconds, encoding, is_direct=is_direct, client=client)
 
 
 def malformed_head(reason: str) -> RequestHead:

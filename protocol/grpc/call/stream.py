@@ -7,14 +7,15 @@ Flow: connection (events) -> [stream] -> handler -> [stream] -> connection. The 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import trio
 from grpclib.exceptions import StreamTerminatedError
 from grpclib.stream import StreamIterator
 
+from protocol.access.restricted import HeaderLookup
 from protocol.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable
-from protocol.failure_log import FailedRequest
 from protocol.grpc.call.compression import choose_encoding, compress
 from protocol.grpc.call.framing import Frame, Message, frame, whole_message
 from protocol.grpc.call.headers import RESPONSE_HEADERS, Header
@@ -24,6 +25,9 @@ from protocol.grpc.call.receiving import ReceiveMemory
 from protocol.grpc.codec.messages import Codec
 from protocol.grpc.settings import ConnectionLimits
 from protocol.limits.answer_memory import AnswerMemory
+from protocol.log.call_origin import CallOrigin
+from protocol.log.failure_log import FailedRequest
+from protocol.log.request_ids import RequestIds
 from protocol.messages import Buffer
 from protocol.reactor.replies import Replies
 from protocol.sync.wakeup import WaitingTasks
@@ -55,6 +59,7 @@ class Stream(StreamIterator[Any]):
         is_draining: the server stops; the handler should take no more requests.
         describe: what the log says of the inference request that the call serves, if that fails.
         noted_failure: what the handler has logged itself, before it raises that.
+        origin: the call's id, for its trailers and for log lines.
     """
 
     def __init__(
@@ -64,6 +69,8 @@ class Stream(StreamIterator[Any]):
         codec: Codec,
         limits: ConnectionLimits,
         memory: ReceiveMemory,
+        ids: RequestIds,
+        key_name: Callable[[HeaderLookup], str] = lambda headers: "",
     ) -> None:
         head = incoming.head
         handler = head.handler
@@ -79,6 +86,7 @@ class Stream(StreamIterator[Any]):
         self.is_draining = False
         self.describe: Callable[[], FailedRequest] = FailedRequest
         self.noted_failure: Exception | None = None
+        self.origin = CallOrigin(ids, head.client, partial(key_name, self.header))
         self.offer: Callable[[memoryview, int], bool] | None = None
         self.on_close: Callable[[], None] | None = None
         self._output = output

@@ -18,8 +18,8 @@ import trio
 from grpclib.const import Handler, Status
 from grpclib.exceptions import StreamTerminatedError
 
+from protocol.access.restricted import HeaderLookup
 from protocol.errors import DeadlineExceeded, Unavailable
-from protocol.failure_log import FailureLog
 from protocol.failures import CallbackFailures
 from protocol.grpc.call.headers import (
     OK_TRAILERS,
@@ -47,6 +47,8 @@ from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.request_headers import Headers
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.failure_log import FailureLog
+from protocol.log.request_ids import RequestIds
 from protocol.reactor.poller import Poller
 
 # Windows that a peer may open for a call before it gets anything.
@@ -57,7 +59,7 @@ _UPDATES_PER_CALL = 4
 class Shared:
     """What all connections of a server share. `threads` bounds compression and decompression. Without `direct` every
     unary call takes a task. `flush` is the core's; the poller calls it itself. Without a poller each connection's task
-    waits for its bytes."""
+    waits for its bytes. `key_name` finds the name of a caller's key."""
 
     handlers: Mapping[str, Handler]
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -70,6 +72,8 @@ class Shared:
     poller: Poller | None = None
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)
+    request_ids: RequestIds = field(default_factory=RequestIds)
+    key_name: Callable[[HeaderLookup], str] = lambda headers: ""
 
 
 class Owner(Protocol):
@@ -180,12 +184,16 @@ class Calls:
                 self._out.count_refusal(head.limit)
             if head.error is not None:
                 note_failure(self._shared.failure_log, head.method, head.error)
-            self._out.end_stream(stream_id, head.refusal or (), peer_has_ended=has_ended)
+            self._out.end_stream(stream_id, head.refusal or (), peer_has_ended=has_ended, request_id=self._new_id(head))
         else:
             error = Unavailable(SHUTTING_DOWN)
             response = error_response(error, head.method)
             note_failure(self._shared.failure_log, head.method, error)
-            self._out.end_stream(stream_id, response, peer_has_ended=has_ended)
+            self._out.end_stream(stream_id, response, peer_has_ended=has_ended, request_id=self._new_id(head))
+
+    def _new_id(self, head: RequestHead) -> bytes:
+        """The id of a call that is refused."""
+        return self._shared.request_ids.of(head.client)
 
     def _note_refused(self, head: RequestHead, reason: str) -> None:
         """Log a call that is refused by a reset of its stream, which says nothing but that."""
@@ -229,6 +237,7 @@ class Calls:
         """A defect while an event of a call was handled: end that call, in whatever state it is."""
         ending = trailers(Status.INTERNAL, UNEXPECTED)
         stream = self._streams.get(stream_id)
+        request_id = self._shared.request_ids.make() if stream is None else stream.origin.name()
         try:
             if stream is None:
                 self.direct.drop(stream_id)
@@ -236,7 +245,7 @@ class Calls:
                 stream.terminate()
         finally:
             is_begun = stream is not None and stream.has_sent_headers
-            self._out.fail_stream(stream_id, ending if is_begun else (*RESPONSE_HEADERS, *ending))
+            self._out.fail_stream(stream_id, ending if is_begun else (*RESPONSE_HEADERS, *ending), request_id)
             self.note_end()
 
     def fail_all(self) -> None:
@@ -248,7 +257,10 @@ class Calls:
 
     def run_in_task(self, incoming: Incoming) -> Stream:
         """Implements `direct_calls.Owner`."""
-        stream = Stream(self._out, incoming, self._shared.codec, self._limits, self.memory)
+        shared = self._shared
+        stream = Stream(
+            self._out, incoming, shared.codec, self._limits, self.memory, shared.request_ids, shared.key_name
+        )
         self._streams[stream.id] = stream
         self._tasks.start(stream)
         return stream
@@ -279,7 +291,8 @@ class Calls:
                 self._note_failure(stream, DeadlineExceeded(TOO_LATE))
             if not stream.has_sent_headers:
                 ending = (*RESPONSE_HEADERS, *ending)
-            self._out.end_stream(stream.id, ending, peer_has_ended=stream.incoming.has_ended)
+            request_id = stream.origin.name()
+            self._out.end_stream(stream.id, ending, peer_has_ended=stream.incoming.has_ended, request_id=request_id)
         self._out.flush()
         self.note_end()
 

@@ -92,7 +92,7 @@ class DirectCalls:
             self._note_failure(call, DeadlineExceeded(TOO_LATE))
             self._give_up(call)
             ending = (*RESPONSE_HEADERS, *deadline_exceeded())
-            self._out.end_stream(call.id, ending, peer_has_ended=True)
+            self._out.end_stream(call.id, ending, peer_has_ended=True, request_id=call.name())
         for incoming in [each for each in self.arriving.values() if _gathers_until(each) <= now]:
             self._run_in_task(incoming)
         times = [call.deadline for call in self.begun.values()]
@@ -165,7 +165,8 @@ class DirectCalls:
             message = infer.encode(call)
         except Exception as error:
             self._note_failure(call, error)
-            self._out.end_stream(call.id, error_response(error, call.head.method), peer_has_ended=True)
+            ending = error_response(error, call.head.method)
+            self._out.end_stream(call.id, ending, peer_has_ended=True, request_id=call.name())
             self._out.write_after(infer.replies)
         else:
             if message is None:
@@ -173,7 +174,8 @@ class DirectCalls:
                 stream = self._finish_in_task(call, partial(infer.send, call))
                 stream.on_close = partial(infer.close, call)
                 return
-            if not self._out.send_response(call.id, message, infer.replies):  # its client has to make room first
+            # Where that is false its client has to make room first.
+            if not self._out.send_response(call.id, message, infer.replies, call.name()):
                 infer.close(call)
                 self._finish_in_task(call, partial(_send, message))
                 return
@@ -186,7 +188,8 @@ class DirectCalls:
         self.begun.pop(call.id, None)
         self._note_failure(call, error)
         try:
-            self._out.fail_stream(call.id, error_response(Internal("internal error"), call.head.method))
+            ending = error_response(Internal("internal error"), call.head.method)
+            self._out.fail_stream(call.id, ending, call.name())
         finally:
             if self._infer is not None:
                 self._infer.close(call)
@@ -199,6 +202,7 @@ class DirectCalls:
         incoming.has_ended = True
         stream = self._owner.run_in_task(incoming)
         stream.handle = handle
+        stream.origin.request_id = call.name()
         stream.describe = partial(describe_pending, call)
         return stream
 

@@ -100,7 +100,7 @@ class Outgoing(FrameOutput):
         self._write_soon(size, replies)
         return True
 
-    def send_response(self, stream_id: int, message: Sequence[Buffer], replies: Replies) -> bool:
+    def send_response(self, stream_id: int, message: Sequence[Buffer], replies: Replies, request_id: bytes) -> bool:
         """Send a complete successful response, of one message, to a call whose client has half-closed; written with all
         replies of the same burst. False, and nothing is done, where it would have to wait for the client."""
         size = sum(map(len, message))
@@ -108,7 +108,7 @@ class Outgoing(FrameOutput):
         size += PREFIX_LENGTH
         try:
             if self._writer.backlog >= MAX_BACKLOG or not self._h2.send_response(
-                stream_id, RESPONSE_HEADERS, parts, size, OK_TRAILERS
+                stream_id, RESPONSE_HEADERS, parts, size, OK_TRAILERS, request_id
             ):
                 return False
         except StreamClosedError:  # it is reset
@@ -121,20 +121,20 @@ class Outgoing(FrameOutput):
     def _note_data_sent(self) -> None:
         self.has_sent_data = True
 
-    def fail_stream(self, stream_id: int, ending: Sequence[Header]) -> None:
+    def fail_stream(self, stream_id: int, ending: Sequence[Header], request_id: bytes) -> None:
         """End a stream after a defect: with the trailers, if nothing was sent yet, else by a reset."""
         try:
-            self.end_stream(stream_id, ending, peer_has_ended=False)
+            self.end_stream(stream_id, ending, peer_has_ended=False, request_id=request_id)
         except ProtocolError:
             with suppress(ProtocolError):
                 self._h2.reset_stream(stream_id, ErrorCodes.INTERNAL_ERROR)
         self.flush()
 
-    def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool) -> None:
-        """Send the trailers; if the peer is still sending, tell it to stop (RST_STREAM, NO_ERROR)."""
+    def end_stream(self, stream_id: int, headers: Sequence[Header], *, peer_has_ended: bool, request_id: bytes) -> None:
+        """Send the trailers, with the request's id; whoever is still sending is told to stop (RST_STREAM, NO_ERROR)."""
         self.has_sent_data = True
         try:
-            self._h2.send_headers(stream_id, headers, end_stream=True)
+            self._h2.send_headers(stream_id, headers, end_stream=True, request_id=request_id)
             if not peer_has_ended:
                 self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
         except StreamClosedError:  # it is reset

@@ -21,7 +21,10 @@ from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.inference.failed_calls import MODEL_INFER, note_failure
 from protocol.grpc.inference.infer import NOT_DECOUPLED
 from protocol.grpc.settings import GrpcSettings
+from protocol.log.call_origin import call_tags
+from protocol.log.request_ids import RequestIds
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
+from protocol.origin import RequestTags
 from protocol.reactor.replies import PendingReply, Replies, describe_pending
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease
@@ -51,8 +54,20 @@ class DirectCall(PendingReply, kw_only=True):
     head: RequestHead
     size: int
     deadline: float
+    ids: RequestIds
+    request_id: bytes = b""
     lease: Lease | None = None
     placed: PlacedRequest | None = None
+
+    def name(self) -> bytes:
+        """As `CallOrigin.name`."""
+        if not self.request_id:
+            self.request_id = self.ids.of(self.head.client, self.own_id)
+        return self.request_id
+
+    def tags(self, own_id: str) -> RequestTags:
+        """Implements `protocol.origin.Origin`. There are no keys where calls take no task."""
+        return call_tags(self.name(), self.head.client, "")
 
     def deliver(self) -> None:
         self.sink.answer(self)
@@ -91,7 +106,8 @@ class DirectInfer:
         services = self._services
         if services.trace.is_sampling:
             return None
-        call = DirectCall(self.replies, sink=sink, id=stream_id, head=head, size=size, deadline=deadline)
+        ids = services.request_ids
+        call = DirectCall(self.replies, sink=sink, id=stream_id, head=head, size=size, deadline=deadline, ids=ids)
         try:
             decoded = self._templates.decode(self._templates.read(message), message)
             request, placement = decoded.request, decoded.placement
@@ -99,6 +115,7 @@ class DirectInfer:
                 return None
         except Exception:  # the task meets it again, and answers with it
             return None
+        request.origin = call
         call.submitted = services.core.submit(request, call, later=True)
         return call
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.failure_log import FailedRequest, FailureLog
 from protocol.grpc.status import code_of
+from protocol.log.failure_log import FailedRequest, FailureLog
 
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 _INFERENCE = {

@@ -11,11 +11,12 @@ from functools import partial
 
 from protocol.access.forwarding import put_over
 from protocol.errors import Decoupled, Unsupported
-from protocol.failure_log import FailedRequest
 from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import DecodedRequest, encode_response
 from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
+from protocol.log.failure_log import FailedRequest
+from protocol.origin import Origin
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.placement import PlacedRequest
@@ -53,7 +54,7 @@ class InferCall:
             trace.stamp("GRPC_WAITREAD_END", read_ns)
         return trace
 
-    def decode(self, read: ReadRequest, data: memoryview, trace: Trace | None) -> DecodedRequest:
+    def decode(self, read: ReadRequest, data: memoryview, trace: Trace | None, origin: Origin) -> DecodedRequest:
         """The request that was read from the data, with the parameters that the call's headers make.
 
         Raises:
@@ -66,6 +67,7 @@ class InferCall:
                 self._forwarded = forwarding.parameters(self._stream.forwardable_headers())
             put_over(decoded.request.parameters, self._forwarded)
         decoded.request.trace = trace
+        decoded.request.origin = origin
         return decoded
 
 
@@ -81,12 +83,14 @@ async def model_infer(services: EdgeServices, templates: RequestTemplates, strea
     call = InferCall(services, templates, stream)
     read_ns = time.monotonic_ns()
     stream.describe = partial(describe, read, read_ns)
+    origin = stream.origin
+    origin.name(read.names.id)
     trace = call.trace(read.model_name, waiting, read_ns)
     if trace is None:
-        await stream.send_message(await _answer(services, call.decode(read, data, None)))
+        await stream.send_message(await _answer(services, call.decode(read, data, None, origin)))
         return
     try:
-        response = await _answer(services, call.decode(read, data, trace))
+        response = await _answer(services, call.decode(read, data, trace, origin))
         await send_traced(stream, response, trace)
     finally:
         trace.end()

@@ -18,7 +18,6 @@ from grpclib.exceptions import StreamTerminatedError
 
 from protocol.core import Submitted
 from protocol.errors import Decoupled, InvalidArgument, NotFound, Overloaded, ServerError, Unavailable
-from protocol.failure_log import FailedRequest
 from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import SHUTTING_DOWN, Stream
 from protocol.grpc.codec.infer import (
@@ -35,6 +34,8 @@ from protocol.grpc.inference.infer import InferCall, describe, send_traced
 from protocol.grpc.inference.request_tasks import RequestTasks
 from protocol.grpc.status import status_of
 from protocol.limits.response_memory import ResponseMemory
+from protocol.log.call_origin import StreamedOrigin
+from protocol.log.failure_log import FailedRequest
 from protocol.messages import InferenceResponse
 from protocol.reactor.replies import PendingReply, Replies
 from protocol.server_settings import Trace
@@ -112,6 +113,7 @@ class StreamInfer:
         self._stream = stream
         self._templates = templates
         self._call = InferCall(services, templates, stream)
+        self._origin = StreamedOrigin(stream.origin)
         self._left = max_in_flight  # how many more requests may be read
         self._has_left = Wakeup()
         self._submits = replies is not None
@@ -196,7 +198,7 @@ class StreamInfer:
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
         request.trace = self._call.trace(read.model_name, waiting_ns, request.read_ns)
-        request.decoded = self._call.decode(read, data, request.trace)
+        request.decoded = self._call.decode(read, data, request.trace, self._origin)
         inference, placement = request.decoded.request, request.decoded.placement
         inference.response_memory = self._response_memory
         if can_submit and placement is None and request.trace is None:
@@ -221,7 +223,7 @@ class StreamInfer:
         request = _Request(self._delivered, stream=self, memory=memory)
         try:
             request.read = self._templates.read(data)
-            request.decoded = self._call.decode(request.read, data, None)
+            request.decoded = self._call.decode(request.read, data, None, self._origin)
         except Exception:  # the task that reads meets it again, and answers with it
             return False
         if request.decoded.placement is not None:

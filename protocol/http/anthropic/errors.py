@@ -1,11 +1,11 @@
-"""Errors in Anthropic's form: `{"type": "error", "error": {"type", "message"}, "request_id"}`, as a reply or an event.
+"""Errors in Anthropic's form: `{"type": "error", "error": {"type", "message"}}`, as a reply or an event. A reply gets
+its `request_id` as all errors do.
 
 Clients try again what is answered 408, 409, 429 or 5xx: what will fail again is 4xx here.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,10 +46,8 @@ _TYPES: Mapping[type[ServerError], str] = {
 
 def anthropic_error_reply(error: ServerError) -> Reply:
     """The error reply. The error loses its traceback (`protocol.errors.told`)."""
-    request_id = f"req_{secrets.token_hex(12)}"
-    headers = (*openai_error_reply(error).headers, (REQUEST_ID, request_id.encode()))
-    members = {"type": "error", "error": _object(error), "request_id": request_id}
-    return Reply(anthropic_status(error), headers, msgspec.json.encode(members))
+    members = {"type": "error", "error": _object(error)}
+    return Reply(anthropic_status(error), openai_error_reply(error).headers, msgspec.json.encode(members))
 
 
 def anthropic_status(error: ServerError) -> int:

@@ -9,9 +9,9 @@ from contextlib import suppress
 import msgspec
 
 from protocol.errors import ServerError
-from protocol.failure_log import FailedRequest
 from protocol.http.codec.infer import HEADER_LENGTH, parse_header_length
 from protocol.http.exchange import HttpRequest
+from protocol.log.failure_log import FailedRequest
 
 # The text of a request that could not be decoded is searched for its id up to this size.
 _MOST_SEARCHED = 64 * 1024
@@ -27,12 +27,7 @@ _DECODER = msgspec.json.Decoder(_Body)
 def describe(request: HttpRequest | None, parameters: Mapping[str, str], arrival_ns: int) -> FailedRequest:
     """`request` is None where its body has not come whole; `parameters` are those of its path, and `arrival_ns` is in
     nanoseconds of `time.monotonic_ns`."""
-    if request is None:
-        request_id = ""
-    elif request.inference is not None:
-        request_id = request.inference.id
-    else:
-        request_id = _id_in(request)
+    request_id = "" if request is None else own_id(request)
     seconds = (time.monotonic_ns() - arrival_ns) / 1e9
     name = parameters.get("model_name", "")
     if not name and request is not None and request.inference is not None:  # one that only the body names
@@ -40,8 +35,10 @@ def describe(request: HttpRequest | None, parameters: Mapping[str, str], arrival
     return FailedRequest(name, parameters.get("model_version", ""), request_id, seconds)
 
 
-def _id_in(request: HttpRequest) -> str:
-    """That of a request which could not be decoded, as far as it can be read."""
+def own_id(request: HttpRequest) -> str:
+    """The `id` of a request for inference; of one which could not be decoded as far as it can be read."""
+    if request.inference is not None:
+        return request.inference.id
     body = memoryview(request.body)
     with suppress(ServerError, msgspec.MsgspecError, UnicodeDecodeError):
         text = body[: parse_header_length(request.headers.get(HEADER_LENGTH), len(body))]

@@ -17,12 +17,13 @@ from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.handlers.failed_request import describe
 from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.log.request_ids import REQUEST_ID
 from protocol.messages import InferenceRequest, InferenceResponse
 
 logger = logging.getLogger(__name__)
 
 # As clients of TensorRT-LLM's models name a request that they may stop.
-_REQUEST_ID = b"triton-request-id"
+_OWN_ID = b"triton-request-id"
 
 EVENT_STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
 
@@ -55,7 +56,7 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
     async def begin(status: int = 200) -> None:
         if request.trace is not None:
             request.trace.stamp("HTTP_SEND_START")
-        await writer.start(status, (*EVENT_STREAM, *_load_report(request)))
+        await writer.start(status, (*EVENT_STREAM, (REQUEST_ID, request.request_id), *_load_report(request)))
 
     async def send(response: InferenceResponse) -> None:
         event = _event(encode_generate_response(response))
@@ -89,9 +90,10 @@ async def _decode(request: HttpRequest) -> InferenceRequest:
     )
     is_large = len(request.body) > JSON_IN_THREAD_ABOVE
     inference = await trio.to_thread.run_sync(decode) if is_large else decode()
-    if not inference.id and (given := request.headers.get(_REQUEST_ID)) is not None:
+    if not inference.id and (given := request.headers.get(_OWN_ID)) is not None:
         inference.id = given.decode("latin-1")
     inference.trace = request.trace
+    inference.origin = request.origin
     request.inference = inference
     return inference
 

@@ -39,6 +39,7 @@ async def infer(request: HttpRequest) -> Reply:
     decoded = known or await _decode(request, header_length)
     inference = request.inference = decoded.request
     inference.trace = request.trace
+    inference.origin = request.origin
     if not request.services.forwarding.is_empty:
         _forward_headers(request, inference)
     try:

@@ -27,6 +27,7 @@ from protocol.http.http1.events import ChangeToHttp2, Refusal, Signal
 from protocol.http.http1.exchange import Http1Exchange
 from protocol.http.http1.fast_path import RECEIVE_SIZE, FastPath, FastPathFailed, Unfinished
 from protocol.http.http1.protocol import CONTINUE, SWITCHING_PROTOCOLS, Http1Protocol
+from protocol.http.http1.response import last_lines
 from protocol.http.http1.state import State
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestShare
@@ -184,7 +185,8 @@ class Http1:
         elif self._direct is not None:
             reply = await self._direct.encode(unfinished.request)
             if await self.may_send():
-                head = self.protocol.begin_response(reply.status, reply.headers, self.date.line(), reply.length)
+                last = last_lines(reply.request_id, self.date.line())
+                head = self.protocol.begin_response(reply.status, reply.headers, last, reply.length)
                 await self.send_parts((head, reply.body, *reply.tail))
         self.end_response()
 

@@ -11,6 +11,7 @@ from protocol.http.exchange import Handler, HttpRequest
 from protocol.http.head import Head
 from protocol.http.http1.fast_path import JOINED_SIZE
 from protocol.http.http1.protocol import Http1Protocol
+from protocol.http.http1.response import last_lines
 from protocol.http.reply import Headers, Reply
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
@@ -85,7 +86,8 @@ class Http1Exchange:
         if not await connection.may_send():
             return
         length = reply.length
-        head = self._protocol.begin_response(reply.status, reply.headers, connection.date.line(), length)
+        last = last_lines(reply.request_id, connection.date.line())
+        head = self._protocol.begin_response(reply.status, reply.headers, last, length)
         if self._head.method == "HEAD" or reply.status in _BODILESS:
             await connection.send(head)
         elif length > JOINED_SIZE:

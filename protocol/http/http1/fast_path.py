@@ -19,7 +19,7 @@ from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
 from protocol.http.http1.head import END_OF_HEAD, is_worth_keeping, parse_head
 from protocol.http.http1.protocol import Http1Protocol
-from protocol.http.http1.response import usual_head
+from protocol.http.http1.response import last_lines, usual_head
 from protocol.http.http1.state import Move, State, after
 from protocol.http.reply import Reply
 from protocol.http.settings import ConnectionLimits
@@ -189,9 +189,10 @@ class FastPath:
         protocol, date = self._protocol, self._date.line()
         length = len(reply.body) + sum(map(len, reply.tail))  # as `reply.length`, without its call
         if protocol.closes:
-            head = protocol.begin_response(reply.status, reply.headers, date, length)
+            head = protocol.begin_response(reply.status, reply.headers, last_lines(reply.request_id, date), length)
         else:
-            head = usual_head(reply.status, reply.headers, length) + date
+            usual = usual_head(reply.status, reply.headers, length)
+            head = b"%bx-request-id: %b\r\n%b" % (usual, reply.request_id, date)
             protocol.state = _RESPONDING
         parts: Sequence[Buffer] = (head, reply.body, *reply.tail)
         if length <= JOINED_SIZE:

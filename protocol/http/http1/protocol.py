@@ -212,7 +212,7 @@ class Http1Protocol:
         """Whether it is too late for another response in the current exchange."""
         return self.state is not State.BODY and self.state is not State.AWAITING
 
-    def begin_response(self, status: int, headers: Headers, date: bytes, length: int | None = None) -> bytes:
+    def begin_response(self, status: int, headers: Headers, last: bytes, length: int | None = None) -> bytes:
         """The head of the response to the present request; without a `length` its body goes through `frame`.
 
         Behind it the connection stays only if the request is read whole, both sides want that, and a client that knows
@@ -233,7 +233,7 @@ class Http1Protocol:
         data = response_head(
             status,
             headers,
-            date,
+            last,
             length=length,
             closes=closes,
             is_chunked=self._is_chunked,
@@ -241,12 +241,12 @@ class Http1Protocol:
         )
         return self._half_close.rest_of(data)
 
-    def begin_refusal(self, status: int, headers: Headers, date: bytes, length: int) -> bytes:
+    def begin_refusal(self, status: int, headers: Headers, last: bytes, length: int) -> bytes:
         """The head of the last response, to what is no request, or to none."""
         is_request = self.state is State.BODY or self.state is State.AWAITING
         self.move(Move.LAST_RESPONSE_BEGUN if is_request else Move.REFUSED)
         self._is_chunked = False
-        return self._half_close.rest_of(response_head(status, headers, date, length=length, closes=True))
+        return self._half_close.rest_of(response_head(status, headers, last, length=length, closes=True))
 
     def frame(self, data: bytes) -> bytes:
         """A piece of a response's body whose length was not told."""

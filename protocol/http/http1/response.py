@@ -1,4 +1,5 @@
-"""Serialisation of HTTP/1 response heads. Pure; `date` is a header line with the empty line that ends a head."""
+"""Serialisation of HTTP/1 response heads. Pure; `last` is what differs from one response to the next: header lines, and
+the empty line that ends a head."""
 
 from __future__ import annotations
 
@@ -26,10 +27,15 @@ _STATUS_LINES = {
 }
 
 
+def last_lines(request_id: bytes, date: bytes) -> bytes:
+    """The end of a head; `date` is the header's line, and the empty line."""
+    return b"x-request-id: %b\r\n%b" % (request_id, date) if request_id else date
+
+
 def response_head(
     status: int,
     headers: Headers,
-    date: bytes,
+    last: bytes,
     *,
     length: int | None = None,
     closes: bool,
@@ -45,13 +51,13 @@ def response_head(
         lines.append(b"connection: close\r\n")
     elif is_http_1_0:  # where a connection that stays is an exception
         lines.append(b"connection: keep-alive\r\n")
-    lines.append(date)
+    lines.append(last)
     return b"".join(lines)
 
 
 @lru_cache(maxsize=256)
 def usual_head(status: int, headers: Headers, length: int) -> bytes:
-    """That of a response of known length on a connection that stays, up to its date."""
+    """That of a response of known length on a connection that stays, up to its last lines."""
     return _first_lines(status, headers) + b"content-length: %d\r\n" % length
 
 

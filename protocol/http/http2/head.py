@@ -15,7 +15,7 @@ from protocol.http.errors import HeadersTooLarge, MethodNotAllowed
 from protocol.http.head import Head, malformed
 from protocol.http.reply import Headers as ReplyHeaders
 from protocol.http2.request_headers import Headers
-from protocol.http2.response_headers import ResponseHeaders
+from protocol.http2.response_headers import ResponseHeaders, literal_request_id
 
 # What an entry of a header list counts beside its name and value (RFC 9113, 6.5.2).
 _ENTRY_OVERHEAD = 32
@@ -94,8 +94,8 @@ def _with_length(head: Head, headers: Mapping[bytes, bytes], lengths: set[bytes]
 
 
 class ResponseBlocks:
-    """The header blocks of one connection's responses. What changes from one to the next, their lengths and the date,
-    leaves HPACK's table as it is, and so the rest of a block can be sent again."""
+    """The header blocks of one connection's responses. What changes from one to the next, their lengths, the
+    request's id and the date, leaves HPACK's table as it is, and so the rest of a block can be sent again."""
 
     __slots__ = ("_date", "encoder")
 
@@ -103,11 +103,12 @@ class ResponseBlocks:
         self._date = date
         self.encoder = ResponseHeaders(_INDEXED, keeps_any=True)
 
-    def block(self, status: int, headers: ReplyHeaders, length: int | None) -> bytes:
+    def block(self, status: int, headers: ReplyHeaders, length: int | None, request_id: bytes = b"") -> bytes:
         first = self.encoder.encode(((b":status", b"%d" % status), *headers))
         if length is None:
             return b"".join((first, _DATE_NAME, self._date.packed()))
-        return b"".join((first, _packed_length(length), _DATE_NAME, self._date.packed()))
+        named = literal_request_id(request_id) if request_id else b""
+        return b"".join((first, _packed_length(length), named, _DATE_NAME, self._date.packed()))
 
 
 @lru_cache(maxsize=512)

@@ -57,7 +57,7 @@ class HttpOutput(FrameOutput):
                 return False
         except StreamClosedError:  # it is reset
             return True
-        block = self._blocks.block(reply.status, reply.headers, size)
+        block = self._blocks.block(reply.status, reply.headers, size, reply.request_id)
         if size:
             self._h2.send_plain_response(stream_id, block, (reply.body, *reply.tail), size)
         else:
@@ -75,7 +75,7 @@ class HttpOutput(FrameOutput):
             if size > self._h2.sendable(stream_id):
                 self._h2.reset_stream(stream_id, code)
                 return
-            block = self._blocks.block(reply.status, reply.headers, size)
+            block = self._blocks.block(reply.status, reply.headers, size, reply.request_id)
             self._h2.send_plain_response(stream_id, block, (reply.body, *reply.tail), size)
             if not has_ended:
                 self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
@@ -97,7 +97,9 @@ class HttpOutput(FrameOutput):
             if has_body and (size > sendable or self._writer.backlog >= MAX_BACKLOG):
                 self.answers.take(size)
                 held = size
-            block = self._blocks.block(reply.status, reply.headers, size)  # what is encoded has to be sent
+            block = self._blocks.block(
+                reply.status, reply.headers, size, reply.request_id
+            )  # what is encoded has to be sent
             if not has_body:
                 self._h2.send_header_block(stream_id, block, end_stream=True)
             elif not held:

@@ -210,6 +210,7 @@ class Http2Streams:
             self._on_limit(error.limit)
         reply = error_reply(error)
         if self._direct is not None:
+            self._direct.name_refusal(reply, head.head.headers)
             if request.plain is not None:
                 self._direct.note_refusal(request.plain, error, reply.status)
             else:

@@ -21,7 +21,7 @@ from protocol.http.openai.streams.event_stream import OPENAI_STREAM, EventStream
 from protocol.http.openai.streams.streaming import stream_events
 from protocol.http.openai.targets import Target, find_target
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
-from protocol.http.request_id import REQUEST_ID
+from protocol.log.request_ids import REQUEST_ID
 from protocol.messages import InferenceRequest
 
 logger = logging.getLogger(__name__)
@@ -37,20 +37,21 @@ TOKENIZE_IN_THREAD_ABOVE = 1 << 11
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a client: `id` is that of the answer, and of each inference, by which it may be cancelled; the header
-    `id_header` of the answer has the request's."""
+    """One call of a client: `id` is that of the answer, and of each inference, by which it may be cancelled. A stream
+    has the request's own in `x-request-id`, and in a header `id_header` too if there is one."""
 
     request: HttpRequest
     target: Target
     id: str
     request_id: str
     created: int
-    id_header: bytes = REQUEST_ID
+    id_header: bytes = b""
 
     @property
     def headers(self) -> Headers:
         """Those of a stream. A reply gets all but the load report from the application, as every reply does."""
-        return ((self.id_header, self.request_id.encode()), *self._limits(), *self._load_report())
+        named = [(name, self.request_id.encode()) for name in (REQUEST_ID, self.id_header) if name]
+        return (*named, *self._limits(), *self._load_report())
 
     def reply(self, value: object) -> Reply:
         return Reply(200, (*JSON_CONTENT, *self._load_report()), msgspec.json.encode(value))
@@ -65,6 +66,8 @@ class Call:
         """What will run: the first one is traced, if it is a traced one's turn, and named where the call fails."""
         request = self.request
         request.inference = inferences[0]
+        for inference in inferences:
+            inference.origin = request.origin
         control = request.services.trace
         if control.is_sampling:
             parent, state = (header_text(request.headers, name) or "" for name in ("traceparent", "tracestate"))
@@ -95,7 +98,7 @@ def open_call(request: HttpRequest, model: str | None, given_id: str | None, pre
     request.rename(given_id)
     target = find_target(request.core, model, request.settings.openai.lora_separator)
     request.limits = partial(limit_headers, request.core, target.model)
-    request_id = request.request_id
+    request_id = request.request_id.decode()
     return Call(request, target, f"{prefix}{separator}{request_id}", request_id, int(time.time()))
 
 

@@ -73,7 +73,11 @@ def _answers(prefix: str) -> dict[str, dict[str, Any]]:
     }
     return {
         "OpenAIError": _object(
-            {"error": _object(error), "detail": {"description": "The sentence, as Triton's frontend has it."}},
+            {
+                "error": _object(error),
+                "detail": {"description": "The sentence, as Triton's frontend has it."},
+                "request_id": _STRING,
+            },
             required=["error"],
         ),
         "Usage": _object({"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT}),

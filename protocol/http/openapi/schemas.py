@@ -123,7 +123,11 @@ def _written() -> dict[str, Schema]:
             "paths",
             description="Where things are; the other services have members with their ports.",
         ),
-        "Error": _object({"error": _STRING}, "error", description="What was wrong, in a sentence."),
+        "Error": _object(
+            {"error": _STRING, "request_id": _STRING},
+            "error",
+            description="What was wrong, in a sentence, and the request's id as in `x-request-id`.",
+        ),
         "ServerLive": _object({"live": {"type": "boolean"}}, "live"),
         "ServerReady": _object({"ready": {"type": "boolean"}}, "ready"),
         "ModelReady": _object({"name": _STRING, "ready": {"type": "boolean"}}, "name", "ready"),

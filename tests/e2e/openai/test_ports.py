@@ -98,7 +98,7 @@ def test_the_routes_taken_off_the_http_port(repository: Path) -> None:
         ServerProcess("--openai-on-http-port=false", repository=repository) as server,
         httpx.Client(base_url=f"http://{server.addresses['http']}") as client,
     ):
-        assert client.get("/v1/models").json() == {"error": "Not Found"}
+        assert client.get("/v1/models").json()["error"] == "Not Found"
         assert client.get("/v2/health/ready").status_code == 200
         paths = client.get("/v2/docs/openapi.json").json()["paths"]
         assert not [path for path in paths if path.startswith("/v1")]

@@ -253,5 +253,5 @@ async def test_hostile_clients_harm_nobody_else(caplog: pytest.LogCaptureFixture
         while served.core.in_flight or served.services.memory.held:  # noqa: ASYNC110  (of counters)
             await trio.sleep(0.01)
         assert all(each.ending for each in served.core.submitted)
-    defects = [record for record in caplog.records if record.name != "protocol.failure_log"]
+    defects = [record for record in caplog.records if record.name != "protocol.log.failure_log"]
     assert defects == [], "no defect is in the log"

@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        assert list(self.json) == ["error"]
+        assert list(self.json) == ["error", "request_id"]
         return str(self.json["error"])
 
 

@@ -17,6 +17,8 @@ from protocol.http.reply import Headers
 from protocol.http.settings import HttpSettings
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.call_origin import CallOrigin
+from protocol.log.request_ids import NO_IDS, RequestIds
 from protocol.server_settings import LogSettings, Trace, TracedTensor, TraceSettings
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
@@ -148,6 +150,7 @@ class FakeWriter:
 def make_request(
     services: EdgeServices | None = None, *, path_parameters: Mapping[str, str], body: bytes = b""
 ) -> HttpRequest:
+    origin = CallOrigin(RequestIds(), NO_IDS, lambda: "")
     return HttpRequest(
-        services or make_services(), HttpSettings(), path_parameters, {}, body, FakeWriter(), RequestTemplates()
+        services or make_services(), HttpSettings(), path_parameters, {}, body, FakeWriter(), RequestTemplates(), origin
     )

@@ -213,8 +213,9 @@ async def test_an_error_of_the_model(serve: Serve) -> None:
     client = await connect(await serve(core))
     for _ in range(2):
         await client.send(sized("/v2/models/broken/infer", EMPTY))
-        status, _, body = await client.response()
-        assert (status, json.loads(body)) == (400, {"error": "not with me"})
+        status, headers, body = await client.response()
+        named = headers["x-request-id"]
+        assert (status, json.loads(body)) == (400, {"error": "not with me", "request_id": named})
     assert endings(core) == ["answered"] * 2
 
 

@@ -19,6 +19,7 @@ from protocol.http.head import content_length
 from protocol.http.reply import Headers, Reply
 from protocol.limits.answer_memory import AnswerMemory
 from protocol.limits.request_memory import RequestShare
+from protocol.log.request_ids import REQUEST_ID
 from protocol.messages import Buffer
 
 
@@ -133,7 +134,8 @@ class AsgiExchange:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _start_sized(self, reply: Reply) -> None:
-        await self.start(reply.status, (*reply.headers, (b"content-length", b"%d" % reply.length)))
+        named = ((REQUEST_ID, reply.request_id),) if reply.request_id else ()
+        await self.start(reply.status, (*reply.headers, (b"content-length", b"%d" % reply.length), *named))
 
     async def _drain(self, ended: trio.Event) -> None:
         while True:

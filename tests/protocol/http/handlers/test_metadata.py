@@ -9,13 +9,18 @@ import pytest
 from protocol.core import InferResponseStatistics, MemoryUsage, StatisticDuration
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
-from tests.protocol.http.asgi import call
+from tests.protocol.http.asgi import Answer, call
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
 
 
 def make_app(**core: Any) -> HttpApp:
     return HttpApp(make_services(FakeCore(**core)), HttpSettings())
+
+
+def named(answer: Answer) -> dict[str, str]:
+    """What errors have beside."""
+    return {"request_id": answer.headers["x-request-id"]}
 
 
 @pytest.mark.parametrize("what", ["live", "ready"])
@@ -25,9 +30,9 @@ async def test_health(what: str) -> None:
     answer = await call(make_app(), "GET", path)
     assert (answer.status, answer.json) == (200, {what: True})
     answer = await call(make_app(**{what: False}), "GET", path)
-    assert (answer.status, answer.json) == (400, {what: False})
+    assert (answer.status, answer.json) == (400, {what: False, **named(answer)})
     answer = await call(make_app(exiting=True), "GET", path)
-    assert (answer.status, answer.json) == (503, {"error": "Server exiting", what: False})
+    assert (answer.status, answer.json) == (503, {"error": "Server exiting", what: False, **named(answer)})
 
 
 async def test_model_ready() -> None:
@@ -38,13 +43,11 @@ async def test_model_ready() -> None:
     answer = await call(app, "GET", "/v2/models/wait/ready")
     assert (answer.status, answer.json) == (
         400,
-        {"error": "Model version not ready", "name": "wait", "ready": False},
+        {"error": "Model version not ready", "name": "wait", "ready": False, **named(answer)},
     )
     answer = await call(app, "GET", "/v2/models/echo/versions/7/ready")
-    assert (answer.status, answer.json) == (
-        404,
-        {"error": "Request for unknown model: 'echo' version 7 is not found", "name": "echo", "ready": False},
-    )
+    text = "Request for unknown model: 'echo' version 7 is not found"
+    assert (answer.status, answer.json) == (404, {"error": text, "name": "echo", "ready": False, **named(answer)})
 
 
 async def test_server_metadata() -> None:

@@ -74,9 +74,9 @@ async def test_an_error_has_the_id_that_the_body_gives() -> None:
     assert answer.headers["x-request-id"] == "in-body"
 
 
-async def test_other_routes_have_none() -> None:
+async def test_other_routes_have_one_too() -> None:
     for path in ("/v2", "/v2/nothing", "/nothing"):
-        assert "x-request-id" not in (await send("GET", path, request_id="mine")).headers
+        assert (await send("GET", path, request_id="mine")).headers["x-request-id"] == "mine"
 
 
 @dataclass

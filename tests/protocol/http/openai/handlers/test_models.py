@@ -86,7 +86,7 @@ async def test_tokenize() -> None:
 )
 async def test_tokens_that_are_none(path: str, body: Any, status: int) -> None:
     answer = await ask(ScriptedCore(texts=(WORDS,)), "POST", path, body)
-    assert (answer.status, list(answer.json)) == (status, ["error", "detail"])
+    assert (answer.status, list(answer.json)) == (status, ["error", "detail", "request_id"])
 
 
 async def test_a_model_without_a_tokenizer() -> None:
@@ -115,7 +115,7 @@ async def test_a_server_that_is_not_ready(state: dict[str, Any]) -> None:
 )
 async def test_errors_of_paths_are_openais(method: str, path: str, status: int) -> None:
     answer = await ask(ScriptedCore(), method, path)
-    assert (answer.status, list(answer.json)) == (status, ["error", "detail"])
+    assert (answer.status, list(answer.json)) == (status, ["error", "detail", "request_id"])
     assert (await ask(ScriptedCore(), method, "/v2/nothing")).error == "Not Found"
 
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from protocol import errors
-from protocol.failure_log import LINES_PER_SECOND, FailedRequest, FailureLog
+from protocol.log.failure_log import LINES_PER_SECOND, FailedRequest, FailureLog
 from protocol.messages import InferenceRequest
 
 FAILED = FailedRequest("add_sub", "2", "request-7", 0.0125)
@@ -23,7 +23,7 @@ class Clock:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.DEBUG, "protocol.failure_log")
+    caplog.set_level(logging.DEBUG, "protocol.log.failure_log")
     return caplog
 
 
@@ -67,12 +67,12 @@ def test_a_defect_is_an_error(lines: pytest.LogCaptureFixture) -> None:
 def test_a_level_that_is_off_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Neither a description nor a token: what is switched on later begins with a full bucket."""
     log = FailureLog(Clock())
-    caplog.set_level(logging.INFO, "protocol.failure_log")
+    caplog.set_level(logging.INFO, "protocol.log.failure_log")
     for _ in range(100):
         log.note("HTTP infer", 400, errors.InvalidArgument("no"), lambda: pytest.fail("described"))
     log.close()
     assert not caplog.records
-    caplog.set_level(logging.DEBUG, "protocol.failure_log")
+    caplog.set_level(logging.DEBUG, "protocol.log.failure_log")
     log.note("HTTP infer", 400, errors.InvalidArgument("no"), lambda: FAILED)
     assert len(caplog.records) == 1
 
