@@ -9,7 +9,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import httpx
+import openai
 import pytest
 
 from tests.backends.engines.models import SEEN, needs_openvino_genai, write_llava, write_scripted
@@ -98,6 +100,56 @@ def test_a_chat_with_pictures(url: str) -> None:
     assert answer.json()["choices"][0]["message"]["content"] == by_hand
     blind = generate(url, "llava", text_input=prompt.replace("<image>", "")).json()["text_output"]
     assert blind != by_hand
+
+
+QUESTION = "<|im_start|>user\nWhat is <image> this?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_response_with_pictures(url: str) -> None:
+    """The next one of the conversation sees them again."""
+    image = picture(SEEN[1]["colors"][0])
+    parts: Any = [
+        {"type": "input_text", "text": "What is "},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{image}", "detail": "low"},
+        {"type": "input_text", "text": " this?"},
+    ]
+    more: dict[str, Any] = {"temperature": 0, "max_output_tokens": 16, "extra_body": {"ignore_eos": True}}
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        made = client.responses.create(model="llava", input=[{"role": "user", "content": parts}], **more)
+        first = generate(url, "llava", text_input=QUESTION, image=[image]).json()["text_output"]
+        assert made.output_text == first
+        kept: Any = client.responses.input_items.list(made.id).data[0]
+        assert [part.type for part in kept.content] == ["input_text", "input_image", "input_text"]
+        again = client.responses.create(model="llava", input="And?", previous_response_id=made.id, **more)
+    prompt = f"{QUESTION}{first}<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n"
+    assert again.output_text == generate(url, "llava", text_input=prompt, image=[image]).json()["text_output"]
+
+
+def test_messages_with_pictures(url: str) -> None:
+    """Also in what a tool has found, which is shown after it."""
+    images = [picture(each) for each in SEEN[3]["colors"]]
+    first, second = (
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": each}} for each in images
+    )
+    call = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+    messages: Any = [
+        {"role": "user", "content": [first, {"type": "text", "text": " or "}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "I look."}, call]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [second]}]},
+    ]
+    more: dict[str, Any] = {"max_tokens": 16, "extra_body": {"temperature": 0}}
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        answer = client.messages.create(model="llava", messages=messages, **more)
+        assert client.messages.count_tokens(model="llava", messages=messages).input_tokens > 0
+        with pytest.raises(anthropic.BadRequestError, match="engine 'scripted' sees no pictures"):
+            client.messages.create(model="echo", messages=messages[:1], **more)
+    prompt = (
+        "<|im_start|>user\n<image> or <|im_end|>\n<|im_start|>assistant\nI look.<|im_end|>\n<|im_start|>tool\n"
+        "<|im_end|>\n<|im_start|>user\n<image><|im_end|>\n<|im_start|>assistant\n"
+    )
+    sampling = '{"temperature": 0, "max_tokens": 16}'
+    by_hand = generate(url, "llava", text_input=prompt, image=images, sampling_parameters=sampling).json()
+    assert [block.text for block in answer.content if block.type == "text"] == [by_hand["text_output"]]
 
 
 @pytest.mark.parametrize(

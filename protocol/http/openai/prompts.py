@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from protocol.errors import Unsupported
-from protocol.http.openai.codec.images import IMAGE_PART
+from protocol.http.openai.codec.images import Picture, is_picture
 from protocol.http.openai.errors import FieldError
 from protocol.messages import Tensor
 from protocol.text.model import TextModel
@@ -65,7 +65,7 @@ def chat_prompt(
     wants_parts = reads_parts and not _READS_TEXT.search(template.source)
     knows_developer = "developer" in template.source
     read = [
-        _message(message, place, wants_parts or (sees and reads_parts and _has_image(message)), knows_developer, sees)
+        _message(message, place, wants_parts or (sees and reads_parts and _has_picture(message)), knows_developer, sees)
         for place, message in enumerate(messages)
     ]
     taken = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
@@ -149,13 +149,9 @@ def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> Prompt:
     return Prompt(tokenizer.decode(ids, skip_special_tokens=False), adds_special_tokens=False, token_ids=ids)
 
 
-def _has_image(message: Mapping[str, Any]) -> bool:
+def _has_picture(message: Mapping[str, Any]) -> bool:
     content = message.get("content")
-    return isinstance(content, list) and any(_is_image(part) for part in content)
-
-
-def _is_image(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == IMAGE_PART
+    return isinstance(content, list) and any(map(is_picture, content))
 
 
 def _message(
@@ -173,7 +169,7 @@ def _message(
         read["role"] = "system"
     content = message.get("content")
     if isinstance(content, list):
-        parts = [None if sees and _is_image(part) else _part(part, place) for part in content]
+        parts = [None if sees and is_picture(part) else _part(part, place) for part in content]
         if wants_parts:
             read["content"] = [{"type": "image"} if each is None else {"type": "text", "text": each} for each in parts]
         else:
@@ -199,6 +195,12 @@ def _message(
 def _part(part: Any, place: int) -> str:
     if isinstance(part, str):
         return part
+    if isinstance(part, Picture):
+        raise FieldError(
+            f"'{part.path}': the model has no input for pictures, so only text can be read",
+            part.path,
+            "unsupported_parameter",
+        )
     kind = part.get("type") if isinstance(part, dict) else None
     field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
     text = part.get(field) if field is not None else None

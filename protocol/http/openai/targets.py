@@ -51,6 +51,11 @@ def find_target(core: InferenceCore, name: str | None, separator: str = "") -> T
     return target
 
 
+def sees_pictures(core: InferenceCore, target: Target) -> bool:
+    """The model has an input for pictures."""
+    return target.text.names.image in {each.name for each in core.model_metadata(target.model).inputs}
+
+
 def list_targets(core: InferenceCore, separator: str = "") -> Iterator[Target]:
     """All models and adapters, by the names that they are listed under."""
     for text in core.text_models():

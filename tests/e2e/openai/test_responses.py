@@ -202,7 +202,7 @@ def test_the_oldest_turns_are_left_out_of_what_is_too_long(client: Any) -> None:
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             openai.BadRequestError,
-            "input[0].content[0].type",
+            "input[0].content[0].image_url",
         ),
         ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "tools[0].type"),
         ({"conversation": "c"}, openai.BadRequestError, "conversation"),

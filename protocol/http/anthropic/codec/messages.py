@@ -1,17 +1,24 @@
-"""From messages of content blocks to the messages of a chat: results of tools become messages of their own. Pure."""
+"""From messages of content blocks to the messages of a chat: results of tools become messages of their own. Pure.
+
+Pictures in results are what the user shows after them: templates have a place for them there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from protocol.http.openai.codec.images import Picture, url_picture
 from protocol.http.openai.errors import FieldError
 
 _ROLES = ("user", "assistant", "system")
 # The types of blocks that can be read.
-_USER = ("text", "tool_result")
+_USER = ("text", "image", "tool_result")
 _ASSISTANT = ("text", "thinking", "tool_use")
+_RESULT = ("text", "image")
+_MEDIA_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _Block = Mapping[str, Any]
+_Part = dict[str, str] | Picture
 
 
 def chat_messages(system: str | Sequence[_Block] | None, messages: Sequence[_Block]) -> list[dict[str, Any]]:
@@ -70,7 +77,7 @@ def _blocks(content: Any, known: Sequence[str], where: str) -> Sequence[_Block]:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind not in known:
             raise FieldError(
-                f"'{where}[{place}].type': only text can be read here: expected {' or '.join(known)}, got {kind!r:.80}",
+                f"'{where}[{place}].type': expected {' or '.join(known)} here, got {kind!r:.80}",
                 f"{where}[{place}].type",
                 "unsupported_parameter",
             )
@@ -86,29 +93,62 @@ def _text(block: _Block, where: str) -> dict[str, str]:
     return {"type": "text", "text": _string(block, "text", where)}
 
 
+def _image(block: _Block, where: str) -> Picture:
+    where = f"{where}.source"
+    given = block.get("source")
+    source: _Block = given if isinstance(given, dict) else {}
+    kind = source.get("type")
+    if kind == "url":
+        return url_picture(_string(source, "url", where), f"{where}.url")
+    if kind != "base64":
+        raise FieldError(
+            f"'{where}.type': expected 'base64' or 'url', got {kind!r:.40}", f"{where}.type", "unsupported_parameter"
+        )
+    if (media_type := source.get("media_type")) not in _MEDIA_TYPES:
+        raise FieldError(
+            f"'{where}.media_type': expected one of {', '.join(_MEDIA_TYPES)}, got {media_type!r:.40}",
+            f"{where}.media_type",
+        )
+    return Picture(f"{where}.data", base64=_string(source, "data", where))
+
+
+def _shown(block: _Block, where: str) -> _Part:
+    return _image(block, where) if block["type"] == "image" else _text(block, where)
+
+
 def _user(content: Any, where: str) -> list[dict[str, Any]]:
+    """Results first, as Anthropic has it; pictures that they have are the first that the user shows."""
     made: list[dict[str, Any]] = []
+    pictures: list[_Part] = []
     for place, block in enumerate(_blocks(content, _USER, where)):
         here = f"{where}[{place}]"
         if block["type"] == "tool_result":
-            made.append(_result(block, here))
+            result, found = _result(block, here)
+            made.append(result)
+            pictures += found
         elif made and made[-1]["role"] == "user":
-            made[-1]["content"].append(_text(block, here))
+            made[-1]["content"].append(_shown(block, here))
         else:
-            made.append({"role": "user", "content": [_text(block, here)]})
+            made.append({"role": "user", "content": [*pictures, _shown(block, here)]})
+            pictures = []
+    if pictures:
+        made.append({"role": "user", "content": pictures})
     return made or [{"role": "user", "content": []}]
 
 
-def _result(block: _Block, where: str) -> dict[str, Any]:
+def _result(block: _Block, where: str) -> tuple[dict[str, Any], list[_Part]]:
+    """The message of a tool, which has its texts, and the pictures of the result."""
     content = block.get("content")
+    blocks = [] if content is None else _blocks(content, _RESULT, f"{where}.content")
+    parts = [_shown(each, f"{where}.content[{place}]") for place, each in enumerate(blocks)]
     made: dict[str, Any] = {
         "role": "tool",
         "tool_call_id": _string(block, "tool_use_id", where),
-        "content": [] if content is None else _texts(content, f"{where}.content"),
+        "content": [part for part in parts if not isinstance(part, Picture)],
     }
     if block.get("is_error"):
         made["is_error"] = True
-    return made
+    return made, [part for part in parts if isinstance(part, Picture)]
 
 
 def _assistant(content: Any, where: str) -> dict[str, Any]:

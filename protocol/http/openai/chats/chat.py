@@ -22,7 +22,7 @@ from protocol.http.openai.codec.sampling import sampling_parameters, wanted_logp
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.inferences import Inferences, plan_inferences
 from protocol.http.openai.prompts import Prompt, chat_prompt, measured
-from protocol.http.openai.targets import find_target
+from protocol.http.openai.targets import find_target, sees_pictures
 from protocol.text.model import TextModel
 
 
@@ -47,7 +47,7 @@ async def plan_chat(
     text = call.target.text
     tools = plan_tools(body, text)
     default = call.request.settings.openai.default_max_tokens
-    sees = text.names.image in {each.name for each in call.request.core.model_metadata(call.target.model).inputs}
+    sees = sees_pictures(call.request.core, call.target)
 
     def make_prompt() -> Prompt:
         """In a thread: a template is a program."""
@@ -73,14 +73,19 @@ async def count_tokens(request: HttpRequest, body: ChatRequest) -> int:
     Raises:
         ServerError: there is no such model, or it has no tokenizer.
     """
-    text = find_target(request.core, body.model, request.settings.openai.lora_separator).text
+    target = find_target(request.core, body.model, request.settings.openai.lora_separator)
+    text = target.text
     tokenizer = text.tokenizer
     if tokenizer is None:
         raise FieldError(f"model '{text.name}' has no tokenizer", "model")
     tools = plan_tools(body, text)
-    return await trio.to_thread.run_sync(
-        lambda: len(tokenizer.encode(_rendered(body, text, tools, body.messages), add_special_tokens=False))
-    )
+    sees = sees_pictures(request.core, target)
+
+    def count() -> int:
+        prompt = _rendered(body, text, tools, body.messages, sees=sees)
+        return len(tokenizer.encode(prompt, add_special_tokens=False))
+
+    return await trio.to_thread.run_sync(count)
 
 
 def _rendered(
@@ -116,7 +121,7 @@ def _prompt(
     images = image_tensor(messages, text.names.image) if sees else None
     prompt = measured(
         text,
-        Prompt(_rendered(body, text, tools, messages, sees=images is not None), bool(body.add_special_tokens)),
+        Prompt(_rendered(body, text, tools, messages, sees=sees), bool(body.add_special_tokens)),
         max_tokens=_wanted(body),
         default=default,
         fits_context=fits_context,

@@ -1,9 +1,13 @@
-"""Pictures of a chat: parts of its messages to the tensor that a model sees. Pure; long texts are copied."""
+"""Pictures of a chat: parts of its messages to the tensor that a model sees. Pure; long texts are copied.
+
+A part is what a client of chat completions sends (`image_url`), or a `Picture`, which other routes make of theirs.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from protocol.datatypes import DataType
@@ -14,28 +18,19 @@ IMAGE_PART = "image_url"
 _DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,", re.IGNORECASE)
 
 
-def image_tensor(messages: Sequence[Mapping[str, Any]], name: str) -> Tensor | None:
-    """The pictures of all messages in order, in base64; None where there are none.
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture among the parts of a message: `base64`, or a URL where that is empty. `path` is the client's field."""
 
-    Raises:
-        FieldError: one is no data URL. Nothing is fetched: a server would ask whomever its clients want asked.
+    path: str
+    base64: str = ""
+    url: str = ""
+
+
+def url_picture(url: str, path: str) -> Picture:
+    """Raises:
+    FieldError: it is no URL of a picture. Nothing is fetched: a server would ask whomever its clients want asked.
     """
-    images = list(_images(messages))
-    return Tensor(name, DataType.BYTES, (len(images),), encode_bytes_elements(images)) if images else None
-
-
-def _images(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for place, message in enumerate(messages):
-        content = message.get("content")
-        for number, part in enumerate(content if isinstance(content, list) else ()):
-            if isinstance(part, dict) and part.get("type") == IMAGE_PART:
-                yield _base64_of(part.get(IMAGE_PART), f"messages[{place}].content[{number}].{IMAGE_PART}")
-
-
-def _base64_of(given: Any, path: str) -> str:
-    url = given.get("url") if isinstance(given, dict) else given
-    if not isinstance(url, str):
-        raise FieldError(f"'{path}': expected an object with 'url'", path, "invalid_type")
     head = _DATA_URL.match(url)
     if head is None:
         raise FieldError(
@@ -44,4 +39,40 @@ def _base64_of(given: Any, path: str) -> str:
             path,
             "unsupported_parameter",
         )
-    return url[head.end() :]
+    return Picture(path, url[head.end() :])
+
+
+def is_picture(part: Any) -> bool:
+    return isinstance(part, Picture) or (isinstance(part, dict) and part.get("type") == IMAGE_PART)
+
+
+def pictures_of(messages: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
+    """All of a chat, in order.
+
+    Raises:
+        FieldError: one is no picture.
+    """
+    for place, message in enumerate(messages):
+        content = message.get("content")
+        for number, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(part, Picture):
+                yield part
+            elif is_picture(part):
+                yield _read(part.get(IMAGE_PART), f"messages[{place}].content[{number}].{IMAGE_PART}")
+
+
+def image_tensor(messages: Sequence[Mapping[str, Any]], name: str) -> Tensor | None:
+    """The pictures of all messages in order, in base64; None where there are none.
+
+    Raises:
+        FieldError: one is no picture.
+    """
+    images = [each.base64 for each in pictures_of(messages)]
+    return Tensor(name, DataType.BYTES, (len(images),), encode_bytes_elements(images)) if images else None
+
+
+def _read(given: Any, path: str) -> Picture:
+    url = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(url, str):
+        raise FieldError(f"'{path}': expected an object with 'url'", path, "invalid_type")
+    return url_picture(url, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import trio
@@ -12,7 +13,7 @@ from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import DetokenizeRequest, TokenizeRequest
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.prompts import chat_prompt
-from protocol.http.openai.targets import find_target
+from protocol.http.openai.targets import find_target, sees_pictures
 from protocol.http.reply import Reply, json_reply
 from protocol.text.model import TextModel
 from protocol.text.tokenizer import Tokenizer
@@ -24,8 +25,9 @@ _DETOKENIZE = BodyReader(DetokenizeRequest)
 async def tokenize(request: HttpRequest) -> Reply:
     """The token ids of a text, or of a chat in the model's template."""
     body = await read_body(request, _TOKENIZE)
-    text = find_target(request.core, body.model, request.settings.openai.lora_separator).text
-    return json_reply(await trio.to_thread.run_sync(_tokenized, body, text, _tokenizer(text)))
+    target = find_target(request.core, body.model, request.settings.openai.lora_separator)
+    text, sees = target.text, sees_pictures(request.core, target)
+    return json_reply(await trio.to_thread.run_sync(partial(_tokenized, body, text, _tokenizer(text), sees=sees)))
 
 
 async def detokenize(request: HttpRequest) -> Reply:
@@ -42,7 +44,7 @@ def _tokenizer(text: TextModel) -> Tokenizer:
     return text.tokenizer
 
 
-def _tokenized(body: TokenizeRequest, text: TextModel, tokenizer: Tokenizer) -> dict[str, Any]:
+def _tokenized(body: TokenizeRequest, text: TextModel, tokenizer: Tokenizer, *, sees: bool) -> dict[str, Any]:
     if (body.prompt is None) == (body.messages is None):
         raise FieldError("expected either 'prompt' or 'messages'", "prompt")
     if body.messages is not None:
@@ -54,6 +56,7 @@ def _tokenized(body: TokenizeRequest, text: TextModel, tokenizer: Tokenizer) -> 
             continue_final_message=body.continue_final_message,
             documents=body.documents,
             variables=body.chat_template_kwargs,
+            sees=sees,
         )
         ids = tokenizer.encode(prompt, add_special_tokens=bool(body.add_special_tokens))
     else:

@@ -1,6 +1,7 @@
 """From input items to the messages of a chat. Pure.
 
-What the assistant has thought, said and called, one item after the other, is one message.
+What the assistant has thought, said and called, one item after the other, is one message. Pictures in the results of
+tools are what the user shows next: templates have a place for them there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from protocol.http.openai.codec.images import Picture, url_picture
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.prompts import call_arguments
 
@@ -19,6 +21,8 @@ _KNOWN = ("message", "function_call", "function_call_output", "reasoning")
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 # The parts of content that can be read, and the field that has their text.
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+_IMAGE_PART = "input_image"
+_Part = dict[str, str] | Picture
 
 
 def items_of(given: str | Sequence[Item] | None) -> list[Item]:
@@ -55,31 +59,38 @@ def chat_messages(instructions: str | None, items: Sequence[Item], known: int = 
         FieldError: an item is not as it must be, or of a kind that cannot be read.
     """
     made: list[dict[str, Any]] = []
+    shown: list[_Part] = []
     if instructions:
         made.append({"role": "system", "content": _parts(instructions, "instructions")})
     for place, item in enumerate(items):
         where = f"input[{place - known}]"
-        match item.get("type") or ("message" if "role" in item else None):
+        kind = item.get("type") or ("message" if "role" in item else None)
+        if shown and kind != "function_call_output" and item.get("role") != "user":
+            made.append({"role": "user", "content": shown})
+            shown = []
+        match kind:
             case "message":
-                _add_message(made, item, where)
+                shown = _add_message(made, item, where, shown)
             case "function_call":
                 _assistant(made).setdefault("tool_calls", []).append(_call(item, where))
             case "function_call_output":
-                output = _parts(item.get("output"), f"{where}.output")
-                made.append({"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": output})
+                shown = [*shown, *_add_result(made, item, where)]
             case "reasoning":
                 message = _assistant(made)
                 message["reasoning_content"] = message.get("reasoning_content", "") + _thoughts(item, where)
-            case kind:
+            case _:
                 raise FieldError(
                     f"'{where}.type': expected one of {', '.join(_KNOWN)}, got {kind!r:.80}",
                     f"{where}.type",
                     "unsupported_parameter",
                 )
+    if shown:
+        made.append({"role": "user", "content": shown})
     return made
 
 
-def _add_message(made: list[dict[str, Any]], item: Item, where: str) -> None:
+def _add_message(made: list[dict[str, Any]], item: Item, where: str, shown: list[_Part]) -> list[_Part]:
+    """Returns those of the pictures that tools have shown which the message has not taken."""
     role = item.get("role")
     if role not in _ROLES:
         raise FieldError(f"'{where}.role': expected one of {', '.join(_ROLES)}, got {role!r:.40}", f"{where}.role")
@@ -90,7 +101,17 @@ def _add_message(made: list[dict[str, Any]], item: Item, where: str) -> None:
     elif is_system:  # most templates know one such message
         made[-1]["content"] += parts
     else:
-        made.append({"role": role, "content": parts})
+        made.append({"role": role, "content": [*shown, *parts]})
+        return []
+    return shown
+
+
+def _add_result(made: list[dict[str, Any]], item: Item, where: str) -> list[_Part]:
+    """Returns its pictures."""
+    output = _parts(item.get("output"), f"{where}.output")
+    texts = [part for part in output if not isinstance(part, Picture)]
+    made.append({"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": texts})
+    return [part for part in output if isinstance(part, Picture)]
 
 
 def _assistant(made: list[dict[str, Any]]) -> dict[str, Any]:
@@ -99,7 +120,7 @@ def _assistant(made: list[dict[str, Any]]) -> dict[str, Any]:
     return made[-1]
 
 
-def _parts(content: Any, where: str) -> list[dict[str, str]]:
+def _parts(content: Any, where: str) -> list[_Part]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
@@ -107,16 +128,28 @@ def _parts(content: Any, where: str) -> list[dict[str, str]]:
     return [_part(part, f"{where}[{place}]") for place, part in enumerate(content)]
 
 
-def _part(part: Any, where: str) -> dict[str, str]:
+def _part(part: Any, where: str) -> _Part:
     kind = part.get("type") if isinstance(part, dict) else None
+    if kind == _IMAGE_PART:
+        return _picture(part, where)
     field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
     if field is None:
         raise FieldError(
-            f"'{where}.type': only text can be read here: expected one of {', '.join(_TEXT_PARTS)}, got {kind!r:.80}",
+            f"'{where}.type': expected one of {', '.join((*_TEXT_PARTS, _IMAGE_PART))}, got {kind!r:.80}",
             f"{where}.type",
             "unsupported_parameter",
         )
     return {"type": "text", "text": _string(part, field, where)}
+
+
+def _picture(part: Item, where: str) -> Picture:
+    if part.get("image_url") is None and part.get("file_id") is not None:
+        raise FieldError(
+            f"'{where}.file_id' cannot be honoured: files are not kept; use 'image_url'",
+            f"{where}.file_id",
+            "unsupported_parameter",
+        )
+    return url_picture(_string(part, "image_url", where), f"{where}.image_url")
 
 
 def _call(item: Item, where: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import InvalidArgument, Unsupported
+from protocol.http.openai.codec.images import Picture
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.prompts import Prompt, call_arguments, chat_prompt, completion_prompts, measured
 from protocol.text.chat_template import ChatTemplate
@@ -98,6 +99,15 @@ def test_messages_that_are_none(message: dict[str, Any], param: str) -> None:
 def test_pictures_are_refused_in_tritons_words() -> None:
     with pytest.raises(FieldError, match="only text message is supported, but got image_url"):
         chat_prompt(model(), [user([{"type": "image_url"}])])
+
+
+def test_pictures_of_other_routes_are_refused_by_their_own_place() -> None:
+    part = Picture("input[0].content[0].image_url", "YQ==")
+    with pytest.raises(FieldError, match=r"'input\[0\].content\[0\].image_url': the model has no input") as caught:
+        chat_prompt(model(), [user([part])])
+    assert caught.value.param == "input[0].content[0].image_url"
+    template = "{% for m in messages %}{% for c in m['content'] %}<{{ c.type }}>{% endfor %}{% endfor %}"
+    assert chat_prompt(model(template), [user([part, {"type": "text", "text": "b"}])], sees=True) == "<image><text>"
 
 
 def test_a_template_may_refuse() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.http.anthropic.codec.messages import chat_messages
+from protocol.http.openai.codec.images import Picture
 from protocol.http.openai.errors import FieldError
 
 
@@ -72,6 +73,32 @@ def test_results_of_tools_are_messages_of_their_own() -> None:
     ]
 
 
+def image(data: Any = "YQ==", **members: Any) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data, **members}}
+
+
+def test_pictures_stand_where_they_were_given() -> None:
+    by_url = {"type": "image", "source": {"type": "url", "url": "data:image/png;base64,Yg=="}}
+    assert chat_messages(None, [user(image(), text("a"), by_url)]) == [
+        user(
+            Picture("messages[0].content[0].source.data", "YQ=="),
+            text("a"),
+            Picture("messages[0].content[2].source.url", "Yg=="),
+        )
+    ]
+
+
+def test_pictures_in_results_are_shown_after_all_of_them() -> None:
+    results = [{**RESULT, "content": [text("b"), image()]}, {**RESULT, "tool_use_id": "b"}]
+    made = [
+        {"role": "tool", "tool_call_id": "a", "content": [text("b")]},
+        {"role": "tool", "tool_call_id": "b", "content": [text("done")]},
+    ]
+    shown = Picture("messages[0].content[0].content[1].source.data", "YQ==")
+    assert chat_messages(None, [user(*results)]) == [*made, user(shown)]
+    assert chat_messages(None, [user(*results, text("c"))]) == [*made, user(shown, text("c"))]
+
+
 def test_a_message_without_blocks() -> None:
     assert chat_messages("", [user()]) == [user()]
 
@@ -85,13 +112,21 @@ def test_a_message_without_blocks() -> None:
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": {"type": "text"}}, "messages[0].content"),
         (user("x"), "messages[0].content[0].type"),
-        (user(text("a"), {"type": "image"}), "messages[0].content[1].type"),
+        (user(text("a"), {"type": "image"}), "messages[0].content[1].source.type"),
+        (user({"type": "image", "source": {"type": "file", "file_id": "f"}}), "messages[0].content[0].source.type"),
+        (user(image(media_type="image/tiff")), "messages[0].content[0].source.media_type"),
+        (user(image(media_type=None)), "messages[0].content[0].source.media_type"),
+        (user(image(3)), "messages[0].content[0].source.data"),
+        (user(image(type="url")), "messages[0].content[0].source.url"),
+        (user(image(type="url", url="ftp://x/a.png")), "messages[0].content[0].source.url"),
+        (assistant(image()), "messages[0].content[0].type"),
         (user({"type": ["text"]}), "messages[0].content[0].type"),
         (user({"type": "document"}), "messages[0].content[0].type"),
         (user(CALL), "messages[0].content[0].type"),
         (user({"type": "text"}), "messages[0].content[0].text"),
         (user({**RESULT, "tool_use_id": 3}), "messages[0].content[0].tool_use_id"),
-        (user({**RESULT, "content": [{"type": "image"}]}), "messages[0].content[0].content[0].type"),
+        (user({**RESULT, "content": [{"type": "image"}]}), "messages[0].content[0].content[0].source.type"),
+        (user({**RESULT, "content": [{"type": "document"}]}), "messages[0].content[0].content[0].type"),
         (user({**RESULT, "content": 3}), "messages[0].content[0].content"),
         (assistant({"type": "redacted_thinking", "data": "x"}), "messages[0].content[0].type"),
         (assistant({"type": "thinking"}), "messages[0].content[0].thinking"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.http.openai.codec.images import image_tensor
+from protocol.http.openai.codec.images import Picture, image_tensor, is_picture
 from protocol.http.openai.errors import FieldError
 
 
@@ -20,6 +20,18 @@ def test_pictures_keep_their_order() -> None:
     tensor = image_tensor(messages, "image")
     assert tensor is not None
     assert (tensor.name, tensor.as_numpy().tolist()) == ("image", [b"YQ==", b"Yg=="])
+
+
+def test_pictures_of_other_routes_are_taken_as_they_are() -> None:
+    tensor = image_tensor(
+        [{"role": "user", "content": [Picture("x", "YQ==")]}, *chat("data:image/png;base64,Yg==")], "i"
+    )
+    assert tensor is not None
+    assert tensor.as_numpy().tolist() == [b"YQ==", b"Yg=="]
+    assert [is_picture(each) for each in (Picture("x"), {"type": "image_url"}, {"type": "text"}, "image_url")] == [
+        *(True, True),
+        *(False, False),
+    ]
 
 
 def test_a_chat_without_pictures() -> None:

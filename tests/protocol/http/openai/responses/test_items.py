@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from protocol.http.openai.codec.images import Picture
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.responses.items import chat_messages, items_of
 
@@ -74,6 +75,44 @@ def test_a_summary_stands_for_what_was_thought() -> None:
     assert chat_messages(None, items) == [{"role": "assistant", "content": [], "reasoning_content": "s"}]
 
 
+def image(data: str) -> dict[str, str]:
+    return {"type": "input_image", "image_url": f"data:image/png;base64,{data}", "detail": "low"}
+
+
+def result(call: str, *parts: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call, "output": list(parts)}
+
+
+def test_pictures_stand_where_they_were_given() -> None:
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "a"}, image("YQ=="), image("Yg==")]}]
+    first, second = (
+        Picture(f"input[0].content[{place}].image_url", data) for place, data in ((1, "YQ=="), (2, "Yg=="))
+    )
+    assert chat_messages(None, items) == [{"role": "user", "content": [text("a"), first, second]}]
+
+
+def test_pictures_of_tools_are_shown_after_their_results() -> None:
+    """Not between two results, and together with what the user says next, since templates want turns."""
+    said = {"type": "input_text", "text": "b"}
+    results = [result("a", image("YQ=="), said), result("b", image("Yg=="))]
+    first, second = (Picture(f"input[{place}].output[0].image_url", data) for place, data in ((0, "YQ=="), (1, "Yg==")))
+    tools = [
+        {"role": "tool", "tool_call_id": "a", "content": [text("b")]},
+        {"role": "tool", "tool_call_id": "b", "content": []},
+    ]
+    shown = {"role": "user", "content": [first, second]}
+    assert chat_messages(None, results) == [*tools, shown]
+    assert chat_messages(None, [*results, CALL]) == [
+        *tools,
+        shown,
+        {"role": "assistant", "content": [], "tool_calls": [READ_CALL]},
+    ]
+    assert chat_messages(None, [*results, {"role": "user", "content": "c"}]) == [
+        *tools,
+        {"role": "user", "content": [first, second, text("c")]},
+    ]
+
+
 @pytest.mark.parametrize(
     ("item", "param"),
     [
@@ -86,6 +125,9 @@ def test_a_summary_stands_for_what_was_thought() -> None:
         ({"role": "user", "content": ["x"]}, "input[0].content[0].type"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "input[0].content[0].text"),
         ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].type"),
+        ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content[0].image_url"),
+        ({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}, "input[0].content[0].file_id"),
+        (result("a", {"type": "input_image", "image_url": "file:///etc/passwd"}), "input[0].output[0].image_url"),
         ({**CALL, "arguments": "{"}, "input[0].arguments"),
         ({**CALL, "arguments": {}}, "input[0].arguments"),
         ({**CALL, "arguments": '{"a": "\\ud800"}'}, "input[0].arguments"),
