@@ -40,7 +40,7 @@ def own_id(request: HttpRequest) -> str:
     if request.inference is not None:
         return request.inference.id
     body = memoryview(request.body)
-    with suppress(ServerError, msgspec.MsgspecError, UnicodeDecodeError):
+    with suppress(ServerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         text = body[: parse_header_length(request.headers.get(HEADER_LENGTH), len(body))]
         if len(text) <= _MOST_SEARCHED:
             return _DECODER.decode(text).id
