@@ -14,6 +14,7 @@ from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
+from protocol.media.fetcher import MediaFetcher
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
 from protocol.shared_memory.table import SharedMemoryTable
@@ -24,7 +25,8 @@ class EdgeServices:
     """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures of a model
     by name, for load balancers, and `render_metrics` the page of metrics; `gen_ai` is there if calls of generative
     models are to be observed; `addresses` are those bound so far, by "grpc", "http", "openai" and "metrics";
-    `responses` are those that the OpenAI interface keeps."""
+    `responses` are those that the OpenAI interface keeps, and `media` fetches what clients name by URLs, if that is
+    allowed."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -42,3 +44,4 @@ class EdgeServices:
     request_ids: RequestIds = field(default_factory=RequestIds)
     gen_ai: GenAi | None = None
     responses: Responses = field(default_factory=Responses)
+    media: MediaFetcher | None = None

@@ -70,13 +70,14 @@ ROOMS: dict[str, dict[str, str]] = {
         "shared_memory": "core datatypes errors messages tensors",
         "http2": "limits messages reactor sync",
         "responses": "errors failures sync",
-        "services": "access core failures gen_ai limits log responses server_settings shared_memory",
+        "media": "errors",
+        "services": "access core failures gen_ai limits log media responses server_settings shared_memory",
         "grpc": (
             "access core datatypes errors failures http2 limits log messages origin proto reactor "
             "server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access core datatypes errors failures gen_ai http2 limits log messages origin reactor "
+            "access core datatypes errors failures gen_ai http2 limits log media messages origin reactor "
             "responses server_settings services shapes shared_memory sync text zipped"
         ),
     },

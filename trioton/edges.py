@@ -30,6 +30,7 @@ from protocol.http.settings import Interface
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
+from protocol.media.fetcher import MediaFetcher
 from protocol.reactor.tls import TlsFiles, server_context
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
@@ -64,6 +65,7 @@ class Shared:
     failure_log: FailureLog
     gen_ai: GenAi | None
     responses: Responses
+    media: MediaFetcher | None
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -158,4 +160,5 @@ def _services(
         failure_log=shared.failure_log,
         gen_ai=shared.gen_ai,
         responses=shared.responses,
+        media=shared.media,
     )

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from protocol.access.restricted import OPENAI_API, Restriction
 from protocol.http.settings import Interface, OpenAISettings
+from protocol.media.fetcher import MediaSettings
+from protocol.media.hosts import HostRule
 from protocol.text.output_parser import TOOL_PARSERS
 from repository.text_files import TOKENIZER
 from repository.text_models import TextDefaults
@@ -99,6 +101,18 @@ class OpenAIFlags:
     )
     openai_store_secs: int = _edge.count(86_400, "How many seconds they are kept at most.")
 
+    openai_allowed_media_domains: tuple[HostRule, ...] = repeatable(
+        HostRule.parse,
+        group=OPENAI,
+        metavar="<host>[:<port>]",
+        help="A host that pictures are fetched from when a client names them by http or https, *.<domain> for all "
+        "within one, or * for any. May be given several times; without it nothing is fetched. An address that is not "
+        "public is asked only if its host is named.",
+        aliases=("allowed-media-domains",),
+    )
+    openai_media_max_bytes: int = _edge.count(16 << 20, "The most bytes of a picture that is fetched.")
+    openai_media_timeout: int = _edge.milliseconds(5000, "How long a picture may take to be fetched.", minimum=1)
+
     openai_port: int | None = flag(
         None,
         port,
@@ -159,6 +173,12 @@ class OpenAIFlags:
     def text_defaults(self) -> TextDefaults:
         """For models that say nothing themselves."""
         return TextDefaults(self.openai_tokenizer, self.openai_chat_template, self.openai_tool_call_parser)
+
+    def media(self) -> MediaSettings | None:
+        """How pictures are fetched, if they are."""
+        hosts = self.openai_allowed_media_domains
+        timeout = self.openai_media_timeout / 1000
+        return MediaSettings(hosts, self.openai_media_max_bytes, timeout) if hosts else None
 
     def openai(self) -> OpenAISettings:
         return OpenAISettings(

@@ -58,6 +58,7 @@ from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
+from protocol.media.fetcher import MediaFetcher
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.tls import CertificateError
 from protocol.responses.background import Responses
@@ -364,6 +365,7 @@ class Server:
             failure_log=self._failure_log,
             gen_ai=self._gen_ai,
             responses=self._responses,
+            media=None if (media := self.settings.media()) is None else MediaFetcher(media),
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:

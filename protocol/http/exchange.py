@@ -71,6 +71,7 @@ class HttpRequest:
     query: bytes = b""
     limits: Callable[[], Headers] | None = None
     _lease: Lease | None = None
+    _fetched: RequestShare | None = None
 
     @property
     def core(self) -> InferenceCore:
@@ -93,10 +94,19 @@ class HttpRequest:
             self._lease = self.services.shared_memory.lease()
         return self._lease
 
+    @property
+    def fetched(self) -> RequestShare:
+        """The bytes that the server has fetched for the request, which count as its body does."""
+        if self._fetched is None:
+            self._fetched = RequestShare(self.services.memory)
+        return self._fetched
+
     def end(self) -> None:
         """The response was sent, or its client has gone: release shared memory. Called once, by the app."""
         if self._lease is not None:
             self._lease.__exit__(None, None, None)
+        if self._fetched is not None:
+            self._fetched.end()
 
     @property
     def model_name(self) -> str:

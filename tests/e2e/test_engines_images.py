@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import functools
+import http.server
 import io
 import struct
+import threading
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -23,11 +26,27 @@ SIDE = 28
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A host with `red.png` and `text.png`, which is none."""
+    folder = tmp_path_factory.mktemp("pictures")
+    (folder / "red.png").write_bytes(base64.b64decode(picture(SEEN[1]["colors"][0])))
+    (folder / "text.png").write_bytes(b"hello")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as host:
+        thread = threading.Thread(target=host.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{host.server_port}"
+        host.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Iterator[str]:
     repository = tmp_path_factory.mktemp("sees")
     write_llava(repository / "llava")
     write_scripted(repository)
-    with ServerProcess(repository=repository) as server:
+    allowed = pictures.removeprefix("http://")
+    with ServerProcess(f"--openai-allowed-media-domains={allowed}", repository=repository) as server:
         yield f"http://{server.addresses['http']}"
 
 
@@ -152,10 +171,61 @@ def test_messages_with_pictures(url: str) -> None:
     assert [block.text for block in answer.content if block.type == "text"] == [by_hand["text_output"]]
 
 
+def by_hand(url: str) -> str:
+    """The answer to `around`, as the model gives it to a client that sends the picture itself."""
+    sampling = '{"temperature": 0, "max_tokens": 16}'
+    image = [picture(SEEN[1]["colors"][0])]
+    text: str = generate(url, "llava", text_input=QUESTION, image=image, sampling_parameters=sampling).json()[
+        "text_output"
+    ]
+    assert text
+    return text
+
+
+def around(part: Any, kind: str = "text") -> Any:
+    """A message with a picture."""
+    parts = [{"type": kind, "text": "What is "}, part, {"type": kind, "text": " this?"}]
+    return [{"role": "user", "content": parts}]
+
+
+def test_a_chat_with_a_picture_of_another_host(url: str, pictures: str) -> None:
+    chat = around({"type": "image_url", "image_url": {"url": f"{pictures}/red.png"}})
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        answer = client.chat.completions.create(model="llava", messages=chat, max_tokens=16, temperature=0)
+    assert answer.choices[0].message.content == by_hand(url)
+
+
+def test_a_response_with_a_picture_of_another_host(url: str, pictures: str) -> None:
+    items = [
+        around({"type": "input_image", "image_url": f"{pictures}/{name}"}, "input_text") for name in ("red.png", "no")
+    ]
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        made = client.responses.create(model="llava", input=items[0], max_output_tokens=16, temperature=0)
+        assert made.output_text == by_hand(url)
+        with pytest.raises(
+            openai.BadRequestError, match=r"'input\[0\].content\[1\].image_url': .* status 404"
+        ) as caught:
+            client.responses.create(model="llava", input=items[1])
+    assert caught.value.param == "input[0].content[1].image_url"
+
+
+def test_a_message_with_a_picture_of_another_host(url: str, pictures: str) -> None:
+    red, text = (
+        around({"type": "image", "source": {"type": "url", "url": f"{pictures}/{name}.png"}})
+        for name in ("red", "text")
+    )
+    more: dict[str, Any] = {"model": "llava", "max_tokens": 16, "extra_body": {"temperature": 0}}
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        answer = client.messages.create(messages=red, **more)
+        assert "".join(block.text for block in answer.content if block.type == "text") == by_hand(url)
+        with pytest.raises(anthropic.BadRequestError, match=r"image\[0\]: expected a picture"):
+            client.messages.create(messages=text, **more)
+
+
 @pytest.mark.parametrize(
     ("model", "address", "status", "text"),
     [
-        ("llava", "https://example.com/a.png", 400, "pictures are not fetched"),
+        ("llava", "https://example.com/a.png", 400, "is none of the hosts that this server fetches from"),
         ("llava", "data:text/plain;base64,aGVsbG8=", 400, "expected a data URL with a picture"),
         ("llava", "data:image/png;base64,aGVsbG8=", 400, "image[0]: expected a picture"),
         ("echo", "data:image/png;base64,aGVsbG8=", 400, "engine 'scripted' sees no pictures"),

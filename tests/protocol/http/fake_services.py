@@ -19,6 +19,7 @@ from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.call_origin import CallOrigin
 from protocol.log.request_ids import NO_IDS, RequestIds
+from protocol.media.fetcher import MediaFetcher
 from protocol.server_settings import LogSettings, Trace, TracedTensor, TraceSettings
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
@@ -110,6 +111,7 @@ def make_services(
     allow_shared_memory: bool = True,
     load_report: Callable[[str], Mapping[str, float]] | None = None,
     gen_ai: GenAi | None = None,
+    media: MediaFetcher | None = None,
 ) -> EdgeServices:
     return EdgeServices(
         core=core or FakeCore(),
@@ -122,6 +124,7 @@ def make_services(
         trace=trace or FakeTraceControl(),
         load_report=load_report,
         gen_ai=gen_ai,
+        media=media,
     )
 
 

@@ -14,6 +14,7 @@ import trio
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call
 from protocol.http.openai.chats.choice import ChatAnswers
+from protocol.http.openai.chats.pictures import with_pictures
 from protocol.http.openai.chats.tools import ToolPlan, answer_parser, needs_special_tokens, plan_tools
 from protocol.http.openai.chats.truncation import truncated
 from protocol.http.openai.codec.images import image_tensor
@@ -48,14 +49,15 @@ async def plan_chat(
     tools = plan_tools(body, text)
     default = call.request.settings.openai.default_max_tokens
     sees = sees_pictures(call.request.core, call.target)
+    asked = await with_pictures(call.request, body.messages) if sees else body.messages
 
     def make_prompt() -> Prompt:
         """In a thread: a template is a program."""
         if not truncates:
-            return _prompt(body, text, tools, body.messages, default, fits_context=fits_context, sees=sees)
+            return _prompt(body, text, tools, asked, default, fits_context=fits_context, sees=sees)
         room = _room(body, text)
         return truncated(
-            body.messages,
+            asked,
             lambda messages: _prompt(
                 body, text, tools, messages, default, fits_context=fits_context, room=room, sees=sees
             ),

@@ -16,11 +16,13 @@ from protocol.messages import Tensor, encode_bytes_elements
 
 IMAGE_PART = "image_url"
 _DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,", re.IGNORECASE)
+_WEB_URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture among the parts of a message: `base64`, or a URL where that is empty. `path` is the client's field."""
+    """A picture among the parts of a message: `base64`, or a URL to fetch it from where that is empty. `path` is the
+    client's field."""
 
     path: str
     base64: str = ""
@@ -28,18 +30,18 @@ class Picture:
 
 
 def url_picture(url: str, path: str) -> Picture:
-    """Raises:
-    FieldError: it is no URL of a picture. Nothing is fetched: a server would ask whomever its clients want asked.
-    """
+    """Raises FieldError: it is no URL of a picture."""
     head = _DATA_URL.match(url)
-    if head is None:
-        raise FieldError(
-            f"'{path}': expected a data URL with a picture in base64 (data:image/png;base64,…), got '{url:.40}': "
-            f"pictures are not fetched",
-            path,
-            "unsupported_parameter",
-        )
-    return Picture(path, url[head.end() :])
+    if head is not None:
+        return Picture(path, url[head.end() :])
+    if _WEB_URL.match(url):
+        return Picture(path, url=url)
+    raise FieldError(
+        f"'{path}': expected a data URL with a picture in base64 (data:image/png;base64,…), or an http or https URL, "
+        f"got '{url:.40}'",
+        path,
+        "unsupported_parameter",
+    )
 
 
 def is_picture(part: Any) -> bool:
@@ -62,7 +64,7 @@ def pictures_of(messages: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
 
 
 def image_tensor(messages: Sequence[Mapping[str, Any]], name: str) -> Tensor | None:
-    """The pictures of all messages in order, in base64; None where there are none.
+    """The pictures of all messages in order, in base64; None where there are none. Those of URLs have been fetched.
 
     Raises:
         FieldError: one is no picture.

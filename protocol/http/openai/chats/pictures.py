@@ -1,0 +1,86 @@
+"""Pictures that a chat names by URLs: fetched, if the server may, before anything else is made of its messages."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trio
+
+from protocol.errors import ServerError
+from protocol.http.exchange import HttpRequest
+from protocol.http.openai.codec.images import Picture, is_picture, pictures_of
+from protocol.http.openai.errors import FieldError
+from protocol.media.fetcher import MediaFetcher
+from protocol.media.urls import NotFetched
+
+# Of one request.
+MAX_FETCHED = 16
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+async def with_pictures(request: HttpRequest, messages: Messages) -> Messages:
+    """The messages, with what their URLs name. It counts as the request's, as its body does.
+
+    Raises:
+        FieldError: one cannot be fetched, or nothing is.
+        Overloaded: too much is fetched now, or held.
+    """
+    pictures = list(pictures_of(messages))
+    first = {each.url: each for each in reversed(pictures) if each.url}
+    if not first:
+        return messages
+    media = request.services.media
+    if media is None:
+        raise _refusal(pictures, "pictures are not fetched here: expected a data URL (data:image/png;base64,…)")
+    if len(first) > MAX_FETCHED:
+        raise _refusal(pictures, f"expected at most {MAX_FETCHED} pictures by URLs, got {len(first)}")
+    fetched = await _fetched(request, media, list(first.values()))
+    found = iter(Picture(each.path, each.base64 or fetched[each.url]) for each in pictures)
+    return [_replaced(message, found) for message in messages]
+
+
+async def _fetched(request: HttpRequest, media: MediaFetcher, pictures: Sequence[Picture]) -> dict[str, str]:
+    """All at once, each in base64 by its URL. Where one fails, the others end."""
+    found: dict[str, str] = {}
+    failures: list[ServerError] = []
+
+    async def fetch(picture: Picture) -> None:
+        try:
+            data = await media.fetch(picture.url, request.fetched.take)
+            found[picture.url] = await trio.to_thread.run_sync(_encoded, data)
+        except NotFetched as error:
+            failures.append(_unfetched(picture, str(error)))
+        except ServerError as error:
+            failures.append(error)
+        if failures:
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for each in pictures:
+            nursery.start_soon(fetch, each)
+    if failures:
+        raise failures[0]
+    return found
+
+
+def _encoded(data: bytearray) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _replaced(message: Mapping[str, Any], found: Any) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [next(found) if is_picture(part) else part for part in content]}
+
+
+def _refusal(pictures: Sequence[Picture], text: str) -> FieldError:
+    return _unfetched(next(each for each in pictures if each.url), text)
+
+
+def _unfetched(picture: Picture, text: str) -> FieldError:
+    shown = picture.url if len(picture.url) <= 80 else f"{picture.url[:80]}…"
+    return FieldError(f"'{picture.path}': '{shown}' cannot be fetched: {text}", picture.path, "unsupported_parameter")
