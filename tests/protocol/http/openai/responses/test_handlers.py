@@ -112,7 +112,8 @@ def test_a_body_of_any_kind_is_answered_or_refused(members: dict[str, Any]) -> N
         for path in (PATH, f"{PATH}/input_tokens"):
             answer = await call(make_app(ScriptedCore()), "POST", path, make_body(**members))
             if answer.status != 200:
-                assert 400 <= answer.status < 500
+                # No server runs here, in which a response could run on.
+                assert 400 <= answer.status < 500 or (answer.status == 503 and members.get("background") is True)
                 assert answer.json["error"]["message"]
 
     trio.run(run)
