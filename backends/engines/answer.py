@@ -31,6 +31,7 @@ class Answer:
     Attributes:
         finish: how it has ended; empty while it goes on.
         was_cut: a stop string has ended it, of which the engine does not know.
+        prompt_tokens: those that were given; once it has ended with what pictures have taken, if the engine says so.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Answer:
         self._has_text = not wanted or _TEXT in wanted
         self._extras = tuple(name for name in options.known if (name in wanted if wanted else name in options.extras))
         self._has_details = request.parameters.get(RETURN_DETAILS) is True
-        self._prompt_tokens = prompt_tokens
+        self.prompt_tokens = prompt_tokens
         self._min_tokens = min_tokens
         self._detokenizer = tokenizer.detokenizer(skip_special_tokens=options.skips_special_tokens)
         self._stops = StopStrings(options.stop, include=options.includes_stop) if options.stop else None
@@ -97,6 +98,7 @@ class Answer:
         if event.logprobs:
             self._add_logprobs(event.token_ids, event.logprobs)
         if event.finish and not self.finish:
+            self.prompt_tokens = event.prompt_tokens or self.prompt_tokens
             self._end(event.finish, stop_token)
 
     def _push_until_stop(self, tokens: Sequence[int], count: int, stops: StopStrings) -> None:
@@ -189,7 +191,7 @@ class Answer:
             case "batch_index" | "sequence_index":  # of one row, and one sequence
                 return Tensor(name, DataType.INT32, shape, bytes(4))
             case "num_input_tokens":
-                return Tensor(name, self._options.counts, shape, self._prompt_tokens.to_bytes(4, "little"))
+                return Tensor(name, self._options.counts, shape, self.prompt_tokens.to_bytes(4, "little"))
             case _:
                 return Tensor(name, self._options.counts, shape, (self._count - self._told).to_bytes(4, "little"))
 

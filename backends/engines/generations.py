@@ -267,6 +267,8 @@ class Generations:
                     running.request.gen_ai.first_token()
             self._metrics.tokens(timing, len(event.token_ids), now)
         if event.finish:
+            if event.prompt_tokens:
+                self._metrics.saw(running.timing, event.prompt_tokens - len(running.generation.token_ids))
             del self._by_sequence[event.sequence]
             self._finish(running)
         elif not running.has_begun:
@@ -334,7 +336,7 @@ class Generations:
         self._abort(running)
 
     def _count(self, running: Running, reason: str, now: float) -> None:
-        prompt, most = len(running.generation.token_ids), running.generation.sampling.max_tokens
+        prompt, most = running.answer.prompt_tokens, running.generation.sampling.max_tokens
         self._metrics.finish(running.timing, reason, now, prompt_tokens=prompt, most_tokens=most)
         if running.request.gen_ai is not None and reason in ANSWERED:
             running.request.gen_ai.succeed(Generated(prompt, running.timing.tokens, (reason,)))

@@ -17,12 +17,16 @@ import httpx
 import openai
 import pytest
 
-from tests.backends.engines.models import SEEN, needs_openvino_genai, write_llava, write_scripted
-from tests.e2e.server_process import ServerProcess
+from repository.text_files import read_text_files
+from tests.backends.engines.models import LLAVA, SEEN, needs_openvino_genai, write_llava, write_scripted
+from tests.e2e.engine_calls import load
+from tests.e2e.server_process import ServerProcess, eventually
 
 pytestmark = [pytest.mark.slow, needs_openvino_genai]
 
 SIDE = 28
+# A chat with `around` in the model's template.
+QUESTION = "<|im_start|>user\nWhat is <image> this?<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +45,18 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Iterator[str]:
+def server(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("sees")
     write_llava(repository / "llava")
     write_scripted(repository)
     allowed = pictures.removeprefix("http://")
-    with ServerProcess(f"--openai-allowed-media-domains={allowed}", repository=repository) as server:
-        yield f"http://{server.addresses['http']}"
+    with ServerProcess(f"--openai-allowed-media-domains={allowed}", repository=repository) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def url(server: ServerProcess) -> str:
+    return f"http://{server.addresses['http']}"
 
 
 def picture(color: tuple[int, int, int]) -> str:
@@ -72,6 +81,37 @@ def test_what_it_sees_is_what_torch_sees(url: str, place: int) -> None:
     answer = generate(url, "llava", text_input=seen["prompt"], **members)
     assert answer.status_code == 200, answer.text
     assert answer.json()["text_output"] == seen["text"]
+
+
+def torch_tokens(prompt: str) -> int:
+    """The tokens that torch's model was given for a prompt, with the line's end that the library puts behind a picture:
+    4 of each picture, of 28 by 28 in patches of 14."""
+    tokenizer = read_text_files(LLAVA).tokenizer
+    assert tokenizer is not None
+    parts = prompt.split("<image>")
+    texts = [f"{tokenizer.bos_token}{parts[0]}", *(f"\n{part}" for part in parts[1:])]
+    return sum(len(tokenizer.encode(each, add_special_tokens=False)) for each in texts) + 4 * (len(parts) - 1)
+
+
+@pytest.mark.parametrize("place", range(len(SEEN)))
+def test_what_pictures_take_is_counted(url: str, place: int) -> None:
+    seen = SEEN[place]
+    members = {"image": [picture(each) for each in seen["colors"]]} if seen["colors"] else {}
+    answer = generate(url, "llava", text_input=seen["prompt"], return_num_input_tokens=True, **members)
+    assert answer.json()["num_input_tokens"] == torch_tokens(seen["prompt"])
+
+
+def test_usage_and_metrics_count_pictures(url: str, server: ServerProcess) -> None:
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture((1, 2, 3))}"}}
+    expected = torch_tokens(QUESTION)
+    before = load(server, "llava")["prompt_tokens_total"]
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        *_, last = client.chat.completions.create(
+            model="llava", messages=around(image), max_tokens=8, stream=True, stream_options={"include_usage": True}
+        )
+    assert last.usage is not None
+    assert last.usage.prompt_tokens == expected
+    assert eventually(lambda: load(server, "llava")["prompt_tokens_total"] == before + expected)
 
 
 def test_models_that_see_nothing_say_so(url: str) -> None:
@@ -119,9 +159,6 @@ def test_a_chat_with_pictures(url: str) -> None:
     assert answer.json()["choices"][0]["message"]["content"] == by_hand
     blind = generate(url, "llava", text_input=prompt.replace("<image>", "")).json()["text_output"]
     assert blind != by_hand
-
-
-QUESTION = "<|im_start|>user\nWhat is <image> this?<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_response_with_pictures(url: str) -> None:

@@ -191,6 +191,12 @@ class EngineMetrics:
             adapter.cached_tokens.increment(max(cached_tokens, 0))
             adapter.first_token.increment(now - timing.arrival)
 
+    def saw(self, timing: Timing, prompt_tokens: int) -> None:
+        """So many tokens of a request's prompt were of pictures."""
+        self._prompt += prompt_tokens
+        if timing.adapter is not None:
+            timing.adapter.prompt_tokens.increment(prompt_tokens)
+
     def tokens(self, timing: Timing, count: int, now: float) -> None:
         """New tokens of a request. Those that got some in the step before, nearly all, are counted together."""
         self._generated += count

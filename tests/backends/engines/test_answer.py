@@ -123,6 +123,14 @@ def test_a_stop_string_counts_only_behind_the_least_tokens() -> None:
     assert len(only["text_output"]) > len("one two")
 
 
+def test_what_pictures_take_of_a_prompt_is_counted_at_the_end() -> None:
+    made = answer(extras=frozenset({"num_input_tokens"}), known=("num_input_tokens",), is_streaming=True)
+    made.push(Event(1, tokens_of("one")))
+    assert outputs(made.take())["num_input_tokens"] == 3
+    made.push(Event(1, tokens_of("two"), "length", prompt_tokens=600))
+    assert outputs(made.take())["num_input_tokens"] == made.prompt_tokens == 600
+
+
 def test_the_details_of_the_end_come_as_parameters_where_they_are_asked_for() -> None:
     made = answer(stop=("two",), parameters={"return_details": True})
     made.push(Event(1, tokens_of("one two"), cached_tokens=2))

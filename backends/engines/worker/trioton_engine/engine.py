@@ -200,6 +200,8 @@ class Event(NamedTuple):
         is_refused: the failure is the client's mistake.
         queued_seconds: how long it has waited within the engine before it was computed; said once, with the first
             tokens; 0 where the engine does not know.
+        prompt_tokens: how many tokens the prompt has with what pictures take of it; said once, with `finish`; 0 where
+            it saw none, or the engine does not know.
     """
 
     sequence: int
@@ -211,6 +213,7 @@ class Event(NamedTuple):
     error: str = ""
     is_refused: bool = False
     queued_seconds: float = 0.0
+    prompt_tokens: int = 0
 
 
 class Stats(NamedTuple):

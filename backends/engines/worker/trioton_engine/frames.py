@@ -20,7 +20,7 @@ ABORT has the sequences' numbers.
 The column of STEP has the engine's load (`Stats`, its cache usage in millionths), the number of events, and for each
 event the sequence's number, how it ended (0 for not yet, else the place in `FINISHED` plus 1), the stop token or -1,
 the number of cached tokens or -1, the number of new tokens, and these tokens. Its head is there only where some events
-have more: `logprobs`, `errors` and `queued` (seconds) have it by the event's place.
+have more: `logprobs`, `errors`, `queued` (seconds) and `prompts` (tokens) have it by the event's place.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ def encode_step(events: Sequence[Event], stats: Stats) -> tuple[list[int], dict[
     logprobs: dict[int, Any] = {}
     errors: dict[int, Any] = {}
     queued: dict[int, float] = {}
+    prompts: dict[int, int] = {}
     for place, event in enumerate(events):
         tokens = event.token_ids
         stop = -1 if event.stop_token is None else event.stop_token
@@ -115,6 +116,8 @@ def encode_step(events: Sequence[Event], stats: Stats) -> tuple[list[int], dict[
             errors[place] = (event.error, event.is_refused)
         if event.queued_seconds:
             queued[place] = event.queued_seconds
+        if event.prompt_tokens:
+            prompts[place] = event.prompt_tokens
     head: dict[str, Any] = {}
     if logprobs:
         head["logprobs"] = logprobs
@@ -122,6 +125,8 @@ def encode_step(events: Sequence[Event], stats: Stats) -> tuple[list[int], dict[
         head["errors"] = errors
     if queued:
         head["queued"] = queued
+    if prompts:
+        head["prompts"] = prompts
     return column, head
 
 
@@ -132,7 +137,7 @@ def decode_step(column: Sequence[int], head: Mapping[str, Any]) -> tuple[list[Ev
         raise BadStep(f"it has {end} numbers, fewer than the engine's load takes")
     usage = column[_USAGE] / _MILLION
     stats = Stats._make((*column[:_USAGE], usage, *column[_USAGE + 1 : _STATS]))
-    logprobs, errors, queued = head.get("logprobs", {}), head.get("errors", {}), head.get("queued", {})
+    more = [head.get(name, {}) for name in ("logprobs", "errors", "queued", "prompts")]
     events = []
     position = _STATS + 1
     for place in range(column[_STATS]):
@@ -148,18 +153,20 @@ def decode_step(column: Sequence[int], head: Mapping[str, Any]) -> tuple[list[Ev
         event = Event(sequence, column[first:position], name, None if stop < 0 else stop, (), cached)
         if head:
             key = str(place)
-            event = _with_more(event, logprobs.get(key, ()), errors.get(key), queued.get(key, 0.0))
+            event = _with_more(event, *(each.get(key) for each in more))
         events.append(event)
     if position != end:
         raise BadStep(f"it has {end - position} numbers behind its events")
     return events, stats
 
 
-def _with_more(event: Event, logprobs: Any, error: Any, queued: Any) -> Event:
+def _with_more(event: Event, logprobs: Any, error: Any, queued: Any, prompt: Any) -> Event:
     try:
-        found = tuple(TokenLogprob(each[0], each[1], tuple(map(tuple, each[2]))) for each in logprobs)
-        text, is_refused = ("", False) if error is None else error
-        seconds = float(queued)
+        found = tuple(TokenLogprob(each[0], each[1], tuple(map(tuple, each[2]))) for each in logprobs or ())
+        text, is_refused = error or ("", False)
+        seconds, tokens = float(queued or 0), int(prompt or 0)
     except (TypeError, ValueError, IndexError):
         raise BadStep("its head is not as it must be") from None
-    return event._replace(logprobs=found, error=text, is_refused=is_refused, queued_seconds=seconds)
+    return event._replace(
+        logprobs=found, error=text, is_refused=is_refused, queued_seconds=seconds, prompt_tokens=tokens
+    )

@@ -249,7 +249,8 @@ class OpenVinoGenAiEngine(Engine):
             prompt = len(running.generation.token_ids)
             return Event(sequence, tokens, finish, error=f"a prompt of {prompt} tokens does not fit into the cache")
         stop = tokens[-1] if finish == "stop" and tokens else None
-        return Event(sequence, tokens, finish, stop, logprobs)
+        seen = _prompt_tokens(handle) if finish and running.generation.images else 0
+        return Event(sequence, tokens, finish, stop, logprobs, prompt_tokens=seen)
 
     def _finish_of(self, status: Any, running: _Running) -> str:
         """Without a reason of its own: what does not fit into the cache, perhaps no more."""
@@ -358,6 +359,14 @@ def _sees(folder: Path) -> bool:
             "image_processor of processor_config.json"
         )
     return True
+
+
+def _prompt_tokens(handle: Any) -> int:
+    """Of a generation that has ended, with what its pictures have taken; 0 where the library does not say."""
+    try:
+        return int(handle.get_perf_metrics().get_num_input_tokens())
+    except (AttributeError, RuntimeError):  # of older releases; of one that was cut off for want of cache
+        return 0
 
 
 def _picture(image: Image) -> Any:

@@ -31,6 +31,7 @@ EVENTS = [
     Event(3, [], "error", error="it cannot", is_refused=True),
     Event(4, [], "abort"),
     Event(6, [1], queued_seconds=0.25),
+    Event(7, [2], "length", prompt_tokens=600),
     Event(5, [9], "length", logprobs=(TokenLogprob(-0.5, 1, ((9, -0.5), (10, -2.0))),)),
 ]
 
@@ -64,7 +65,14 @@ def test_an_unknown_end_is_refused(finish: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", [{"logprobs": {"0": 3}}, {"logprobs": {"0": [[1]]}}, {"errors": {"0": "x"}}, {"queued": {"0": "x"}}]
+    "head",
+    [
+        {"logprobs": {"0": 3}},
+        {"logprobs": {"0": [[1]]}},
+        {"errors": {"0": "x"}},
+        {"queued": {"0": "x"}},
+        {"prompts": {"0": "x"}},
+    ],
 )
 def test_a_broken_head_is_refused(head: dict[str, object]) -> None:
     column, _ = encode_step([Event(1, [5])], STATS)
