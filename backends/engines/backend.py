@@ -25,7 +25,7 @@ from backends.engines.sleep import EngineSleep
 from backends.engines.tensors.completion import check_engine_config, complete_engine_config
 from backends.engines.tensors.images import NO_IMAGES, ImageRoom, Images, decode_images
 from backends.engines.tensors.limits import level, most_tokens
-from backends.engines.tensors.request import IMAGE, TOKEN_IDS, TextRequest
+from backends.engines.tensors.request import TOKEN_IDS, TextRequest
 from backends.engines.tensors.sampling import sampling_of
 from backends.engines.tensors.sets import VLLM, tensor_set
 from backends.engines.text import read_text_parts
@@ -192,7 +192,8 @@ class EngineBackend(Backend):
         if isinstance(responder, ObservedResponder):
             responder.ask(parsed.sampling)
         if parsed.images and IMAGES not in worker.info.features:
-            raise InvalidArgument(f"{self._where}: {IMAGE}: engine '{self.spec.config.backend}' sees no pictures")
+            name = parsed.images[0].input
+            raise InvalidArgument(f"{self._where}: {name}: engine '{self.spec.config.backend}' sees no pictures")
         if not parsed.images and (len(parsed.token_ids) or len(parsed.text)) <= INLINE_CHARACTERS:
             self._queue(worker.info, request, responder, parsed, self._tokens(parsed), arrival)
         else:

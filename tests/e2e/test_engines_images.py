@@ -6,6 +6,7 @@ import base64
 import functools
 import http.server
 import io
+import queue
 import struct
 import threading
 import zlib
@@ -14,8 +15,11 @@ from typing import Any
 
 import anthropic
 import httpx
+import numpy as np
 import openai
 import pytest
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import np_to_triton_dtype
 
 from repository.text_files import read_text_files
 from tests.backends.engines.models import LLAVA, SEEN, needs_openvino_genai, write_llava, write_scripted
@@ -48,6 +52,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def server(tmp_path_factory: pytest.TempPathFactory, pictures: str) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("sees")
     write_llava(repository / "llava")
+    write_llava(repository / "bls", tensor_names="tensorrt_llm")
     write_scripted(repository)
     allowed = pictures.removeprefix("http://")
     with ServerProcess(f"--openai-allowed-media-domains={allowed}", repository=repository) as made:
@@ -81,6 +86,34 @@ def test_what_it_sees_is_what_torch_sees(url: str, place: int) -> None:
     answer = generate(url, "llava", text_input=seen["prompt"], **members)
     assert answer.status_code == 200, answer.text
     assert answer.json()["text_output"] == seen["text"]
+
+
+def test_pictures_as_clients_of_tensorrt_llm_send_them(url: str, server: ServerProcess) -> None:
+    seen = SEEN[3]
+    inputs: dict[str, Any] = {
+        "text_input": seen["prompt"],
+        "max_tokens": 16,
+        "end_id": -1,
+        "exclude_input_in_output": True,
+    }
+    urls = [f"data:image/png;base64,{picture(each)}" for each in seen["colors"]]
+    answer = httpx.post(f"{url}/v2/models/bls/generate", json={**inputs, "image_url_input": urls}, timeout=60)
+    assert answer.json().get("text_output") == seen["text"], answer.text
+    pixels = np.stack([np.full((SIDE, SIDE, 3), each, np.uint8) for each in seen["colors"]])
+    arrays = {"text_input": np.array([seen["prompt"]], object), "image_bytes_input": pixels}
+    arrays |= {"max_tokens": np.array([16], np.int32), "end_id": np.array([-1], np.int32)}
+    arrays |= {"exclude_input_in_output": np.array([True])}
+    with grpcclient.InferenceServerClient(server.addresses["grpc"]) as client:
+        found: queue.Queue[Any] = queue.Queue()
+        client.start_stream(lambda result, error: found.put(error or result.as_numpy("text_output")[0].decode()))
+        client.async_stream_infer("bls", [infer_input(*each) for each in arrays.items()])
+        assert found.get(timeout=60) == seen["text"]
+
+
+def infer_input(name: str, array: np.ndarray) -> grpcclient.InferInput:
+    made = grpcclient.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    made.set_data_from_numpy(array)
+    return made
 
 
 def torch_tokens(prompt: str) -> int:

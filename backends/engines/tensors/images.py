@@ -1,4 +1,4 @@
-"""Pictures of a request: base64 texts to pixels, within bounds.
+"""Pictures of a request: files in base64, and arrays of pixels, to pictures for an engine, within bounds.
 
 A small file may be a picture of any size: its size is looked at before anything is unpacked.
 """
@@ -8,13 +8,21 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import math
+import re
 import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from backends.engines.worker.trioton_engine.engine import Image
+from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, Overloaded, Unsupported
+from protocol.messages import Tensor, decode_bytes_elements
 
 # Of one request.
 MAX_IMAGES = 16
@@ -22,6 +30,54 @@ MAX_PIXELS = 1 << 24
 # Bytes of all pixels that one engine's requests hold.
 MAX_HELD = 1 << 29
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+_DATA_URL = re.compile(rb"data:image/[\w.+-]+;base64,", re.IGNORECASE)
+
+
+class Given(NamedTuple):
+    """A picture as a client gives it, in an input: a file in base64, or pixels, of which the last axis is the color."""
+
+    input: str
+    data: bytes | NDArray[Any]
+
+
+def given_files(tensor: Tensor, where: str) -> list[Given]:
+    """An empty text is no picture: clients send one in place of none. Raises InvalidArgument: there are too many."""
+    _check_count(tensor.element_count, tensor, where)
+    return [Given(tensor.name, each) for each in decode_bytes_elements(tensor.data) if each]
+
+
+def given_urls(tensor: Tensor, where: str) -> list[Given]:
+    """Raises InvalidArgument: one is no data URL."""
+    _check_count(tensor.element_count, tensor, where)
+    urls = [each for each in decode_bytes_elements(tensor.data) if each]
+    for url in urls:
+        if not _DATA_URL.match(url):
+            raise InvalidArgument(
+                f"{where}: {tensor.name}: expected a data URL with a picture in base64 (data:image/png;base64,…), got "
+                f"{url[:40]!r}: pictures of other URLs are fetched for chats only"
+            )
+    return [Given(tensor.name, url.partition(b",")[2]) for url in urls]
+
+
+def given_pixels(tensor: Tensor, where: str) -> list[Given]:
+    """As Triton's clients of TensorRT-LLM give them: one or more pictures with the axes height, width, color, or color,
+    height, width.
+
+    Raises:
+        InvalidArgument: it is no such array.
+    """
+    shape = tensor.shape
+    is_last, is_first = shape[-1:] == (3,), shape[-3:-2] == (3,)
+    if tensor.datatype is not DataType.UINT8 or len(shape) < 3 or not (is_last or is_first):
+        raise InvalidArgument(
+            f"{where}: {tensor.name}: expected UINT8 with the axes picture, height, width, 3 (or 3, height, width), "
+            f"got {tensor.datatype.name} {list(shape)}"
+        )
+    _check_count(math.prod(shape[:-3]), tensor, where)
+    if 0 in shape:
+        raise InvalidArgument(f"{where}: {tensor.name}: expected pictures, got the axes {list(shape)}")
+    pixels = tensor.as_numpy().reshape(-1, *shape[-3:])
+    return [Given(tensor.name, each) for each in (pixels if is_last else np.moveaxis(pixels, 1, -1))]
 
 
 @dataclass(frozen=True)
@@ -55,21 +111,33 @@ class ImageRoom:
         self.held -= size
 
 
-def decode_images(texts: Sequence[bytes], where: str) -> list[Image]:
+def _check_count(count: int, tensor: Tensor, where: str) -> None:
+    if count > MAX_IMAGES:
+        raise InvalidArgument(f"{where}: {tensor.name}: expected at most {MAX_IMAGES} pictures, got {count}")
+
+
+def decode_images(given: Sequence[Given], where: str) -> list[Image]:
     """Blocks: called in a thread.
 
     Raises:
     InvalidArgument: one is no picture, or they are too large.
     Unsupported: the package for that is not installed.
     """
-    if len(texts) > MAX_IMAGES:
-        raise InvalidArgument(f"{where}: image: expected at most {MAX_IMAGES} pictures, got {len(texts)}")
     images: list[Image] = []
     room = MAX_PIXELS
-    for place, text in enumerate(texts):
-        images.append(_decoded(text, room, f"{where}: image[{place}]"))
-        room -= images[-1].width * images[-1].height
+    for number, (name, data) in enumerate(given):
+        place = f"{where}: {name}[{number}]"
+        made = _decoded(data, room, place) if isinstance(data, bytes) else _of_pixels(data, room, place)
+        images.append(made)
+        room -= made.width * made.height
     return images
+
+
+def _of_pixels(pixels: NDArray[Any], room: int, place: str) -> Image:
+    height, width, _ = pixels.shape
+    if width * height > room:
+        raise _too_large(place, f"{width} by {height}")
+    return Image(width, height, pixels.tobytes())
 
 
 def _decoded(text: bytes, room: int, place: str) -> Image:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from backends.engines.tensors.images import given_urls
 from backends.engines.tensors.request import TEXT_INPUT, AnswerOptions, TextRequest, as_bool, one_text, sampling_values
 from backends.engines.tensors.sampling import parse_sampling
 from backends.engines.tensors.values import greedy_unless_asked, refuse_others, single, values_of
@@ -18,12 +19,13 @@ from protocol.messages import InferenceRequest
 
 _ONE, _MANY = (1,), (-1,)
 _PREFIX = "sampling_param_"
+_IMAGE = "image_url"
 _EXTRAS = ("finish_reason", "stop_reason", "cumulative_logprob")
 
 # Name, datatype and dims.
 INPUTS = (
     (TEXT_INPUT, DataType.BYTES, _ONE),
-    ("image_url", DataType.BYTES, _MANY),
+    (_IMAGE, DataType.BYTES, _MANY),
     ("streaming", DataType.BOOL, _ONE),
     ("stop", DataType.BOOL, _ONE),
     *((f"return_{name}", DataType.BOOL, _ONE) for name in _EXTRAS),
@@ -46,7 +48,6 @@ OUTPUTS = (
     ("cumulative_logprob", DataType.FP32, _MANY),
 )
 _ONLY: Mapping[str, Collection[Any]] = {
-    "image_url": ("",),
     f"{_PREFIX}return_perf_metrics": (False,),
     f"{_PREFIX}logits_post_processor_name": ("",),
     "lora_ckpt_source": ("hf",),
@@ -58,7 +59,7 @@ def parse_llm_api(request: InferenceRequest) -> TextRequest:
     """Raises InvalidArgument."""
     where = f"model '{request.model_name}'"
     tensors = {tensor.name: tensor for tensor in request.inputs}
-    given = {name: values_of(tensor, where) for name, tensor in tensors.items() if name != TEXT_INPUT}
+    given = {name: values_of(tensor, where) for name, tensor in tensors.items() if name not in (TEXT_INPUT, _IMAGE)}
     refuse_others(given, _ONLY, where)
     one = single(given, {*_ONLY, f"{_PREFIX}stop"}, where)
     if one.get("stop"):
@@ -83,7 +84,8 @@ def parse_llm_api(request: InferenceRequest) -> TextRequest:
         skips_special_tokens=sampling.skip_special_tokens,
     )
     adds = as_bool(request.parameters.get("add_special_tokens", True), f"{where}: add_special_tokens")
-    return TextRequest(one_text(tensors[TEXT_INPUT], where), sampling, options, adds)
+    images = given_urls(tensors[_IMAGE], where) if _IMAGE in tensors else ()
+    return TextRequest(one_text(tensors[TEXT_INPUT], where), sampling, options, adds, images=images)
 
 
 def _sampling(

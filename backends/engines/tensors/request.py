@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from backends.engines.tensors.images import Given, given_files
 from backends.engines.tensors.sampling import SamplingFields, parse_sampling
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
@@ -53,8 +54,7 @@ class AnswerOptions(msgspec.Struct, frozen=True):
 
 class TextRequest(msgspec.Struct, frozen=True):
     """One request, read. `token_ids` is the prompt where it is not empty; `text` need not say it then. One with
-    `stops_id` generates nothing, and ends those that run by that id. `images` are the pictures
-    that it sees, in base64."""
+    `stops_id` generates nothing, and ends those that run by that id. `images` are the pictures that it sees."""
 
     text: str
     sampling: SamplingFields
@@ -62,7 +62,7 @@ class TextRequest(msgspec.Struct, frozen=True):
     adds_special_tokens: bool = True
     token_ids: Sequence[int] = ()
     stops_id: str = ""
-    images: Sequence[bytes] = ()
+    images: Sequence[Given] = ()
 
 
 def parse_request(request: InferenceRequest) -> TextRequest:
@@ -96,7 +96,7 @@ def parse_request(request: InferenceRequest) -> TextRequest:
         options,
         as_bool(request.parameters.get("add_special_tokens", True), f"{where}: add_special_tokens"),
         _token_ids(tensors.get(TOKEN_IDS), where),
-        images=_images(tensors.get(IMAGE), request.parameters.get(IMAGE)),
+        images=_images(tensors.get(IMAGE), request.parameters.get(IMAGE), where),
     )
 
 
@@ -125,11 +125,10 @@ def _loosened(value: ParameterValue) -> Any:
     return value
 
 
-def _images(tensor: Tensor | None, parameter: ParameterValue | None) -> Sequence[bytes]:
-    """An empty text is no picture: clients send one in place of none."""
+def _images(tensor: Tensor | None, parameter: ParameterValue | None, where: str) -> Sequence[Given]:
     if tensor is not None:
-        return [each for each in decode_bytes_elements(tensor.data) if each]
-    return [str(parameter).encode()] if parameter else ()
+        return given_files(tensor, where)
+    return [Given(IMAGE, str(parameter).encode())] if parameter else ()
 
 
 def one_text(tensor: Tensor, where: str) -> str:

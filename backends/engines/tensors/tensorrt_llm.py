@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from backends.engines.tensors.images import Given, given_pixels, given_urls
 from backends.engines.tensors.request import (
     EXCLUDE_INPUT,
     RETURN_PREFIX,
@@ -24,12 +25,14 @@ from backends.engines.tensors.sampling import parse_sampling
 from backends.engines.tensors.values import greedy_unless_asked, refuse_others, single, values_of
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
-from protocol.messages import InferenceRequest
+from protocol.messages import InferenceRequest, Tensor
 
 _ONE, _MANY = (1,), (-1,)
 _COUNTS = ("num_input_tokens", "num_output_tokens")
 _LOGPROBS = ("cum_log_probs", "output_log_probs")
 _INDEXES = ("batch_index", "sequence_index")
+# Pictures, as TensorRT-LLM's `tensorrt_llm_bls` has them.
+IMAGE_URL, IMAGE_PIXELS = "image_url_input", "image_bytes_input"
 
 # Name, datatype and dims.
 INPUTS = (
@@ -64,6 +67,10 @@ INPUTS = (
     ("prompt_embedding_table", DataType.FP16, (-1, -1)),
     ("prompt_vocab_size", DataType.INT32, _ONE),
     ("prompt_table_extra_id", DataType.UINT64, _ONE),
+    (IMAGE_URL, DataType.BYTES, _MANY),
+    (IMAGE_PIXELS, DataType.UINT8, (-1, -1, -1, -1)),
+    ("image_input", DataType.FP16, (-1, 3, -1, -1)),
+    ("video_bytes_input", DataType.UINT8, (-1, -1, -1, -1)),
 )
 OUTPUTS = (
     ("text_output", DataType.BYTES, _MANY),
@@ -87,6 +94,8 @@ _ONLY: Mapping[str, Collection[Any]] = {
     **dict.fromkeys(("lora_weights", "lora_config", "prompt_embedding_table", "prompt_vocab_size"), ()),
     "prompt_table_extra_id": (),
 }
+# Refused without a look at them: they are large.
+_REFUSED = ("image_input", "video_bytes_input")
 # Those that are sampling fields by the same name.
 _SAME = (
     *("max_tokens", "min_tokens", "temperature", "top_k", "top_p", "repetition_penalty"),
@@ -109,7 +118,11 @@ def parse_tensorrt_llm(request: InferenceRequest) -> TextRequest:
     tensors = {tensor.name: tensor for tensor in request.inputs}
     if TEXT_INPUT not in tensors:
         raise InvalidArgument(f"{where}: the input '{TEXT_INPUT}' is missing")
-    given = {name: values_of(tensor, where) for name, tensor in tensors.items() if name != TEXT_INPUT}
+    for name in _REFUSED:
+        if name in tensors:
+            raise InvalidArgument(f"{where}: '{name}' is not supported")
+    apart = (TEXT_INPUT, IMAGE_URL, IMAGE_PIXELS)
+    given = {name: values_of(tensor, where) for name, tensor in tensors.items() if name not in apart}
     refuse_others(given, _ONLY, where)
     one = single(given, {*_ONLY, "bad_words", "stop_words"}, where)
     wanted = set(request.requested_outputs)
@@ -133,7 +146,15 @@ def parse_tensorrt_llm(request: InferenceRequest) -> TextRequest:
         skips_special_tokens=sampling.skip_special_tokens,
     )
     adds = as_bool(request.parameters.get("add_special_tokens", True), f"{where}: add_special_tokens")
-    return TextRequest(one_text(tensors[TEXT_INPUT], where), sampling, options, adds)
+    return TextRequest(one_text(tensors[TEXT_INPUT], where), sampling, options, adds, images=_images(tensors, where))
+
+
+def _images(tensors: Mapping[str, Tensor], where: str) -> list[Given]:
+    if IMAGE_URL in tensors and IMAGE_PIXELS in tensors:
+        raise InvalidArgument(f"{where}: '{IMAGE_URL}' and '{IMAGE_PIXELS}' exclude each other")
+    if IMAGE_URL in tensors:
+        return given_urls(tensors[IMAGE_URL], where)
+    return given_pixels(tensors[IMAGE_PIXELS], where) if IMAGE_PIXELS in tensors else []
 
 
 def _sampling(given: Mapping[str, list[Any]], one: Mapping[str, Any], where: str) -> dict[str, Any]:

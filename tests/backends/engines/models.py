@@ -58,10 +58,10 @@ def _entries(parameters: Mapping[str, object]) -> list[str]:
     return [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
 
 
-def write_llava(folder: Path) -> None:
+def write_llava(folder: Path, **more: object) -> None:
     """The tiny LLaVA, which sees."""
     shutil.copytree(LLAVA, folder / "1")
-    parameters = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    parameters = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", **more}
     (folder / "config.pbtxt").write_text("\n".join(['backend: "openvino_genai"', *_entries(parameters), ""]))
 
 

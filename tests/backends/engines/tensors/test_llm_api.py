@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends.engines.tensors.images import Given
 from backends.engines.tensors.llm_api import INPUTS, parse_llm_api
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
@@ -69,13 +70,20 @@ def test_an_adapter_by_its_name() -> None:
         ({"best_of": 2}, "best_of 2 is not supported"),
         ({"return_perf_metrics": True}, "'sampling_param_return_perf_metrics' True is not supported"),
         ({"logits_post_processor_name": "p"}, "'sampling_param_logits_post_processor_name' 'p' is not supported"),
-        ({"image_url": "http://x"}, "'image_url' 'http://x' is not supported"),
+        ({"image_url": "http://x"}, "image_url: expected a data URL .* got b'http://x'"),
         ({"lora_ckpt_source": "nemo"}, "'lora_ckpt_source' 'nemo' is not supported"),
     ],
 )
 def test_what_is_refused_by_name(tensors: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         parse_llm_api(request(text_input="x", **tensors))
+
+
+def test_pictures() -> None:
+    assert parse_llm_api(request(text_input="x", image_url=["data:image/png;base64,YQ=="])).images == [
+        Given("image_url", b"YQ==")
+    ]
+    assert not parse_llm_api(request(text_input="x", image_url="")).images
 
 
 def test_a_stop_needs_an_id() -> None:

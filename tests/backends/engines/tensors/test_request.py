@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends.engines.tensors.images import Given
 from backends.engines.tensors.request import parse_request
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, Tensor
@@ -75,8 +76,9 @@ def test_extras_by_their_flags() -> None:
 
 
 def test_pictures() -> None:
-    assert parse_request(request(text_input="x", image=objects("a", "", "b"))).images == [b"a", b"b"]
-    assert parse_request(request({"image": "a"}, text_input="x")).images == [b"a"]
+    first, second = Given("image", b"a"), Given("image", b"b")
+    assert parse_request(request(text_input="x", image=objects("a", "", "b"))).images == [first, second]
+    assert parse_request(request({"image": "a"}, text_input="x")).images == [first]
     assert not parse_request(request({"image": ""}, text_input="x")).images
 
 

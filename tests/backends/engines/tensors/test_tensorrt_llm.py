@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from backends.engines.answer import Answer
+from backends.engines.tensors.images import Given
 from backends.engines.tensors.sets import TENSORRT_LLM, VLLM, tensor_set
 from backends.engines.tensors.tensorrt_llm import INPUTS, parse_tensorrt_llm
 from backends.engines.worker.trioton_engine.engine import Event, TokenLogprob
@@ -40,6 +41,28 @@ def asked(**tensors: Any) -> dict[str, Any]:
         for name in type(fields).__struct_fields__
         if (value := getattr(fields, name)) != getattr(default, name)
     }
+
+
+def with_tensors(**arrays: Any) -> InferenceRequest:
+    made = request(text_input="x")
+    return InferenceRequest("m", [*made.inputs, *(Tensor.from_numpy(*each) for each in arrays.items())])
+
+
+def test_pictures() -> None:
+    url = objects("data:image/jpeg;base64,YQ==").reshape(1, 1)
+    assert parse_tensorrt_llm(with_tensors(image_url_input=url)).images == [Given("image_url_input", b"YQ==")]
+    pixels = np.zeros((1, 2, 200, 300, 3), np.uint8)
+    found = parse_tensorrt_llm(with_tensors(image_bytes_input=pixels)).images
+    assert [(each.input, np.shape(each.data)) for each in found] == [("image_bytes_input", (200, 300, 3))] * 2
+    for arrays, text in (
+        ({"image_url_input": url, "image_bytes_input": pixels}, "'image_url_input' and 'image_bytes_input' exclude"),
+        ({"image_input": np.zeros((1, 3, 2, 2), np.float16)}, "'image_input' is not supported"),
+        ({"video_bytes_input": pixels}, "'video_bytes_input' is not supported"),
+        ({"image_url_input": objects("http://x")}, "image_url_input: expected a data URL"),
+        ({"image_bytes_input": np.zeros(5, np.uint8)}, "image_bytes_input: expected UINT8 with the axes"),
+    ):
+        with pytest.raises(InvalidArgument, match=text):
+            parse_tensorrt_llm(with_tensors(**arrays))
 
 
 @pytest.mark.parametrize("row", [False, True])
