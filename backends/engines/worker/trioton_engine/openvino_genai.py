@@ -1,14 +1,15 @@
 """OpenVINO GenAI as an engine: continuous batching with a paged cache, on CPUs and Intel's GPUs.
 
 Its folder is what `optimum-cli export openvino` writes. Options, beside the pipeline's own `SchedulerConfig` fields:
-`max_loras` (adapters that are loaded at a time, 4), and properties of OpenVINO by their names in capitals.
+`max_loras` (adapters that are loaded at a time, 4), `structure_seconds` (what compiling a structure may take, 5), and
+properties of OpenVINO by their names in capitals.
 
 What is to be known of the library: all calls come from one thread; a cancelled request frees its blocks with the next
 step, and one whose handle is dropped is cancelled; one that does not fit into the cache ends as IGNORED, without a
 word; an exception of `step` leaves the pipeline broken for good, so nothing that may raise there gets in
-(`structures`); adapters in a generation's configuration have no effect, so each adapter has a pipeline of its own; the
-seed is 0 unless one is given; and with prefixes kept, a few generations in a thousand were wrong where the cache was
-short of room, so they are not unless that is asked for.
+(`structure_judge`); adapters in a generation's configuration have no effect, so each adapter has a pipeline of its own;
+the seed is 0 unless one is given; and with prefixes kept, a few generations in a thousand were wrong where the cache
+was short of room, so they are not unless that is asked for.
 
 A folder with an encoder of pictures makes a pipeline that sees: it takes texts in place of token ids, and puts the
 token that begins a text in front of them itself.
@@ -19,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +43,8 @@ from .engine import (
     Stats,
     TokenLogprob,
 )
-from .structures import StructureJudge, reason_of, structured
+from .structure_judge import StructureJudge
+from .structures import reason_of, structured
 
 _FEATURES = frozenset(
     {
@@ -57,6 +60,8 @@ _SCHEDULER_FLAGS = ("dynamic_split_fuse", "enable_prefix_caching", "use_cache_ev
 # GB of cache for each pipeline, where the options do not say.
 _DEFAULT_CACHE = 1
 _DEFAULT_ADAPTERS = 4
+_DEFAULT_STRUCTURE_SECONDS = 5.0
+_MOST_KEPT = 1 << 29  # bytes of compiled structures
 _BLOCK_TOKENS = {"CPU": 32, "GPU": 16}
 _LARGEST_SEED = 1 << 63
 
@@ -104,7 +109,11 @@ class OpenVinoGenAiEngine(Engine):
     def __init__(self) -> None:
         self._pipelines: dict[str, _Pipeline] = {}  # the least recently used first, but for the one without an adapter
         self._by_sequence: dict[int, _Pipeline] = {}
-        self._pending: deque[Generation] = deque()  # for the pipeline of an adapter
+        self._pending: deque[Generation] = deque()  # for a pipeline
+        self._tokenizer: Any = None
+        self._judge: StructureJudge | None = None
+        self._judged: list[Generation] = []  # until it is known whether their structures can be compiled
+        self._told = 0  # how many of them the server knows of
         self._ended: list[Event] = []
         self._adapters: dict[str, Adapter] = {}
 
@@ -113,6 +122,7 @@ class OpenVinoGenAiEngine(Engine):
         self._folder = model.directory
         self._device = str(options.pop("device", "") or model.device or "CPU")
         self._most_adapters = int(str(options.pop("max_loras", _DEFAULT_ADAPTERS)))
+        structure_seconds = float(str(options.pop("structure_seconds", _DEFAULT_STRUCTURE_SECONDS)))
         options.pop("enable_lora", None)  # the server has looked at it
         self._scheduler = _scheduler_config(options)
         self._properties = {key: _property(options.pop(key)) for key in list(options) if key.isupper()}
@@ -121,7 +131,9 @@ class OpenVinoGenAiEngine(Engine):
         if self._device == "CPU" and self._has_one_thread:
             self._properties.setdefault("INFERENCE_PRECISION_HINT", "f32")
         self._sees = _sees(Path(self._folder))
-        self._judge = StructureJudge(self._folder)
+        if not self._sees:
+            self._tokenizer = genai.Tokenizer(self._folder)
+            self._judge = StructureJudge(self._folder, self._tokenizer, structure_seconds)
         base = self._pipelines[""] = self._make(None)
         self._adapters = {each.name: each for each in model.adapters}
         self._temperature = _default_temperature(Path(self._folder))
@@ -139,14 +151,28 @@ class OpenVinoGenAiEngine(Engine):
         properties = dict(self._properties)
         if adapter is not None:
             properties["adapters"] = _adapter_config(adapter)
-        return _Pipeline(genai.ContinuousBatchingPipeline(self._folder, self._scheduler, self._device, properties))
+        make, place = genai.ContinuousBatchingPipeline, (self._scheduler, self._device)
+        if self._tokenizer is None:
+            return _Pipeline(make(self._folder, *place, properties))
+        return _Pipeline(make(self._folder, self._tokenizer, *place, **properties))
 
     def submit(self, generation: Generation) -> None:
-        if generation.sampling.structure is not None:
-            self._judge.check(generation.sampling.structure)
-        if generation.adapter:
-            if generation.adapter not in self._adapters:
-                raise Refused(f"there is no adapter '{generation.adapter}'")
+        structure = generation.sampling.structure
+        if structure is not None:
+            assert self._judge is not None, "who sees has no structures"
+            verdict = self._judge.verdict(structure)
+            if verdict is None:
+                self._judge.ask(structure)
+                self._judged.append(generation)
+                return
+            if verdict.error:
+                raise Refused(verdict.error)
+        self._begin(generation)
+
+    def _begin(self, generation: Generation) -> None:
+        if generation.adapter and generation.adapter not in self._adapters:
+            raise Refused(f"there is no adapter '{generation.adapter}'")
+        if generation.adapter or self._is_full:
             self._pending.append(generation)
             self._admit()
         else:
@@ -203,13 +229,20 @@ class OpenVinoGenAiEngine(Engine):
             running.is_aborted = True
             running.handle.cancel()
             return
-        for generation in self._pending:
-            if generation.sequence == sequence:
-                self._pending.remove(generation)
-                self._ended.append(Event(sequence, finish="abort"))
-                return
+        for waiting in (self._pending, self._judged):
+            for generation in waiting:
+                if generation.sequence == sequence:
+                    waiting.remove(generation)
+                    self._ended.append(Event(sequence, finish="abort"))
+                    self._forget_structure(generation)
+                    return
 
     def step(self, wake: int) -> Sequence[Event]:
+        if self._judged and self._judge is not None:
+            if not (self._by_sequence or self._pending or self._ended) and len(self._judged) == self._told:
+                select.select([wake, self._judge.descriptor], [], [])
+            self._hear(self._judge)
+        self._told = len(self._judged)  # by the statistics after this step
         events, self._ended = self._ended, []
         for pipeline in tuple(self._pipelines.values()):
             if pipeline.running:
@@ -266,16 +299,53 @@ class OpenVinoGenAiEngine(Engine):
         device = "GPU" if self._device.startswith("GPU") else "CPU"
         return Stats(
             running - waiting,
-            waiting + len(self._pending),
+            waiting + len(self._pending) + len(self._judged),
             max((each.cache_usage for each in pipelines), default=0.0),
             self._scheduler.num_kv_blocks,
             _BLOCK_TOKENS[device],
         )
 
+    # Structures
+
+    def _hear(self, judge: StructureJudge) -> None:
+        """Begin what may begin, and end what may not."""
+        for structure, verdict in judge.hear():
+            waiting = [each for each in self._judged if each.sampling.structure == structure]
+            self._judged = [each for each in self._judged if each.sampling.structure != structure]
+            if not verdict.error:
+                self._pending.extend(waiting)
+            for generation in waiting if verdict.error else ():
+                self._fail(generation, verdict.error, is_refused=verdict.is_refused)
+        self._admit()
+
+    def _forget_structure(self, generation: Generation) -> None:
+        structure = generation.sampling.structure
+        if self._judge is None or structure is None:
+            return
+        if all(each.sampling.structure != structure for each in self._judged):
+            self._judge.forget(structure)
+
+    @property
+    def _is_full(self) -> bool:
+        """Of structures that were compiled, which the tokenizer keeps for good."""
+        return self._judge is not None and self._judge.kept_bytes > _MOST_KEPT
+
+    def _renew(self) -> None:
+        """Another tokenizer, and so other pipelines."""
+        assert self._judge is not None
+        self._pipelines.clear()
+        self._tokenizer = genai.Tokenizer(self._folder)
+        self._judge.renew(self._tokenizer)
+        self._pipelines[""] = self._make(None)
+
     # Adapters
 
     def _admit(self) -> None:
-        """Start what waits for an adapter, in the order in which it came, as far as there is a pipeline for it."""
+        """Start what waits, in the order in which it came, as far as there is a pipeline for it."""
+        if self._is_full:
+            if self._by_sequence:
+                return
+            self._renew()
         waiting, self._pending = self._pending, deque()
         for generation in waiting:
             if not self._started(generation):
@@ -288,9 +358,9 @@ class OpenVinoGenAiEngine(Engine):
             if pipeline is not None:
                 self._start(pipeline, generation)
         except Refused as error:
-            self._fail(generation, f"adapter '{generation.adapter}': {error}", is_refused=True)
+            self._fail(generation, f"{_place(generation)}{error}", is_refused=True)
         except Exception as error:
-            self._fail(generation, f"adapter '{generation.adapter}': {reason_of(error)}", is_refused=False)
+            self._fail(generation, f"{_place(generation)}{reason_of(error)}", is_refused=False)
         else:
             return pipeline is not None
         return True
@@ -344,9 +414,15 @@ class OpenVinoGenAiEngine(Engine):
             for running in pipeline.running.values():
                 running.handle.cancel()
         self._pipelines.clear()
+        if self._judge is not None:
+            self._judge.close()
 
 
 _FINISHES = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
+
+
+def _place(generation: Generation) -> str:
+    return f"adapter '{generation.adapter}': " if generation.adapter else ""
 
 
 def _sees(folder: Path) -> bool:

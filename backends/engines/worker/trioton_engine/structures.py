@@ -1,8 +1,9 @@
-"""Structured output of OpenVINO GenAI: its configuration, and the judgement of what clients send for it.
+"""Structured output of OpenVINO GenAI: its configuration, and the compilation of what clients send for it.
 
 The library compiles a schema, expression or grammar in the middle of a step, and an exception there breaks the pipeline
-with all that runs in it. So a structure that has not been seen before is compiled first by a pipeline of its own, whose
-model is blank; that one may break, and takes milliseconds to be made again.
+with all that runs in it. So a structure is compiled before by a pipeline of its own, whose model is blank; that one may
+break, and takes milliseconds to be made again. What is compiled is kept with the tokenizer, for all pipelines that
+share it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ import openvino_genai as genai
 
 from .engine import Refused, Structure
 
-_KNOWN = 1024  # structures that are remembered to be good
-_LONGEST = 1 << 20  # characters
 _HEAD = 32
 _PLACE = re.compile(r"\S+\.(?:cc|cpp|hpp):\d+:")
 _LONGEST_REASON = 300
 _PIECES = re.compile(r"[ -~]+|[^ -~]")
 _MODEL = "openvino_model.xml"
 _ANY_OBJECT = '{"type": "object"}'
+_PROMPT = openvino.Tensor(np.zeros((1, 1), np.int64))
 
 
 def structured(structure: Structure) -> Any:
@@ -60,56 +59,63 @@ def reason_of(error: BaseException) -> str:
     return f"{text[:_LONGEST_REASON]}..." if len(text) > _LONGEST_REASON else text
 
 
-class StructureJudge:
-    """`folder` is the model's, for its tokenizer."""
+class StructureCompiler:
+    """A blank pipeline that compiles structures for the model in `folder`, and for all pipelines with the `tokenizer`.
 
-    def __init__(self, folder: str) -> None:
+    Both methods raise Refused for a structure that cannot be compiled, after any time, and with any use of memory.
+    """
+
+    def __init__(self, folder: str, tokenizer: Any = None) -> None:
         self._folder = folder
-        self._known: OrderedDict[Structure, None] = OrderedDict()
+        self._tokenizer = genai.Tokenizer(folder) if tokenizer is None else tokenizer
         self._pipeline: Any = None
-        self._blank: tempfile.TemporaryDirectory[str] | None = None
-        self._tokenizer: Any = None
         self._last = 0
 
-    def check(self, structure: Structure) -> None:
-        """Raises Refused for one that cannot be compiled."""
-        if structure in self._known:
-            self._known.move_to_end(structure)
-            return
-        if len(structure.value) > _LONGEST:
-            raise Refused(
-                f"structured_outputs.{structure.kind} has {len(structure.value)} characters, at most {_LONGEST}"
-            )
+    def prepare(self) -> None:
+        """Have all that compiling takes."""
         if self._pipeline is None:
             self._pipeline = self._make()
-        config = genai.GenerationConfig()
-        config.max_new_tokens = 1
+
+    def compile(self, structure: Structure) -> None:
+        """Holds the interpreter's lock."""
+        self.prepare()
         self._last += 1
         try:
-            config.structured_output_config = structured(structure)
-            prompt = openvino.Tensor(np.zeros((1, 1), np.int64))
-            handle = self._pipeline.add_request(self._last, prompt, config)  # dropped, it is cancelled
+            handle = self._pipeline.add_request(self._last, _PROMPT, _one_token(structure))  # dropped, it is cancelled
             self._pipeline.step()
             if not handle.can_read():
                 raise RuntimeError("it allows no output")
         except Exception as error:
-            self._pipeline = None
-            raise Refused(f"structured_outputs.{structure.kind}: {reason_of(error)}") from None
-        self._known[structure] = None
-        if len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
+            raise self._broken(structure, error) from None
+
+    def compile_unlocked(self, structure: Structure) -> None:
+        """The same without the interpreter's lock, for a thread; one that allows no output is taken."""
+        self.prepare()
+        try:
+            self._pipeline.generate([_PROMPT], [_one_token(structure)])
+        except Exception as error:
+            raise self._broken(structure, error) from None
+
+    def _broken(self, structure: Structure, error: Exception) -> Refused:
+        self._pipeline = None
+        reason = "it takes too much memory" if isinstance(error, MemoryError) else reason_of(error)
+        return Refused(f"structured_outputs.{structure.kind}: {reason}")
 
     def _make(self) -> Any:
-        if self._blank is None:
-            self._tokenizer = genai.Tokenizer(self._folder)
-            model = openvino.Core().read_model(Path(self._folder, _MODEL))
-            vocabulary = model.output("logits").partial_shape[2].get_length()
-            blank = tempfile.TemporaryDirectory(prefix="trioton-blank-")
-            openvino.save_model(blank_model(vocabulary), str(Path(blank.name, _MODEL)))
-            self._blank = blank
+        model = openvino.Core().read_model(Path(self._folder, _MODEL))
+        vocabulary = model.output("logits").partial_shape[2].get_length()
         scheduler = genai.SchedulerConfig()
         scheduler.num_kv_blocks = 2
-        return genai.ContinuousBatchingPipeline(self._blank.name, self._tokenizer, scheduler, "CPU")
+        with tempfile.TemporaryDirectory(prefix="trioton-blank-") as blank:
+            openvino.save_model(blank_model(vocabulary), str(Path(blank, _MODEL)))
+            return genai.ContinuousBatchingPipeline(blank, self._tokenizer, scheduler, "CPU")
+
+
+def _one_token(structure: Structure) -> Any:
+    config = genai.GenerationConfig()
+    config.max_new_tokens = 1
+    config.structured_output_config = structured(structure)
+    return config
 
 
 def blank_model(vocabulary: int) -> Any:
