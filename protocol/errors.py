@@ -16,6 +16,8 @@ class ServerError(Exception):
     kind: ClassVar[str] = "UNKNOWN"
     # The word that Triton puts before a load error in the repository index.
     label: ClassVar[str] = "Unknown"
+    # In how many seconds the same request may succeed; None where it will fail again. The edges tell it their clients.
+    retry_after: float | None = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -48,12 +50,31 @@ class Unavailable(ServerError):
 
     kind = "UNAVAILABLE"
     label = "Unavailable"
+    retry_after = 1.0  # whatever is in the way may be gone soon
 
 
 class Overloaded(Unavailable):
     """Too many requests are in flight; the edges answer 503 as for its base, and RESOURCE_EXHAUSTED."""
 
     kind = "OVERLOADED"
+
+
+class QuotaExceeded(ServerError):
+    """The caller's key has used up what it may; the edges answer 429, and RESOURCE_EXHAUSTED.
+
+    `limit` is the name of what it has reached, `fields` are header fields that tell of all of its limits.
+    """
+
+    kind = "QUOTA_EXCEEDED"
+    label = "Quota exceeded"
+
+    def __init__(
+        self, message: str, *, retry_after: float, limit: str = "", fields: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.limit = limit
+        self.fields = fields
 
 
 class Unsupported(ServerError):

@@ -18,6 +18,7 @@ from protocol.errors import InvalidArgument
 from protocol.gen_ai import GenAiCall
 from protocol.limits.response_memory import ResponseMemory
 from protocol.origin import Origin
+from protocol.quotas.accounts import Charge
 from protocol.server_settings import Trace
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -186,6 +187,7 @@ class InferenceRequest(msgspec.Struct, eq=False):
             each request has its own bound.
         gen_ai: there if the call that it belongs to, one of a generative model, is observed.
         origin: the call that it came by, for log lines; a model's own request has that of the request which it serves.
+        charge: there if there are keys: what it costs is charged to its client's.
     """
 
     model_name: str
@@ -207,6 +209,7 @@ class InferenceRequest(msgspec.Struct, eq=False):
     response_memory: ResponseMemory | None = None
     gen_ai: GenAiCall | None = None
     origin: Origin | None = None
+    charge: Charge | None = None
 
 
 class InferenceResponse(msgspec.Struct, eq=False):

@@ -59,12 +59,13 @@ ROOMS: dict[str, dict[str, str]] = {
         "limits": "errors sync",
         "gen_ai": "errors server_settings",
         "origin": "",
-        "messages": "datatypes errors gen_ai limits origin server_settings",
+        "quotas": "errors",
+        "messages": "datatypes errors gen_ai limits origin quotas server_settings",
         "zipped": "errors messages",
         "log": "errors limits messages origin",
         "text": "errors",
         "core": "errors messages text",
-        "access": "errors failures messages",
+        "access": "errors failures messages quotas",
         "tensors": "datatypes errors messages",
         "reactor": "core errors failures log messages sync",
         "shared_memory": "core datatypes errors messages tensors",
@@ -73,11 +74,11 @@ ROOMS: dict[str, dict[str, str]] = {
         "media": "errors",
         "services": "access core failures gen_ai limits log media responses server_settings shared_memory",
         "grpc": (
-            "access core datatypes errors failures http2 limits log messages origin proto reactor "
+            "access core datatypes errors failures http2 limits log messages origin proto quotas reactor "
             "server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access core datatypes errors failures gen_ai http2 limits log media messages origin reactor "
+            "access core datatypes errors failures gen_ai http2 limits log media messages origin quotas reactor "
             "responses server_settings services shapes shared_memory sync text zipped"
         ),
     },
@@ -90,13 +91,14 @@ ROOMS: dict[str, dict[str, str]] = {
         "body": "errors",
         "codec": "errors reply",
         "exchange": "body codec reply settings",
+        "charges": "errors exchange reply",
         "handlers": "codec errors exchange reply",
         "openai": "errors exchange handlers reply",
         "anthropic": "errors exchange openai reply",
         "openapi": "anthropic codec exchange openai reply",
         "routes": "anthropic errors exchange handlers openai openapi settings",
-        "app": "body codec errors exchange handlers reply routes settings",
-        "direct_infer": "app codec errors exchange handlers head reply",
+        "app": "body charges codec errors exchange handlers reply routes settings",
+        "direct_infer": "app charges codec errors exchange handlers head reply",
         "http2": "body date direct_infer errors exchange head reply settings",
         "http1": "body date direct_infer errors exchange head reply settings",
         "connection": "date direct_infer exchange http1 http2 settings",

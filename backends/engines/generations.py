@@ -29,6 +29,7 @@ from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import Generated
 from protocol.messages import InferenceRequest
+from protocol.quotas.quota import Unit
 
 
 class Running:
@@ -36,8 +37,8 @@ class Running:
     may have it still."""
 
     __slots__ = (
-        *("answer", "generation", "has_begun", "images", "is_answered", "is_sending", "request", "responder"),
-        "timing",
+        *("answer", "charged", "generation", "has_begun", "images", "is_answered", "is_sending", "request"),
+        *("responder", "timing"),
     )
 
     def __init__(
@@ -55,6 +56,7 @@ class Running:
         self.generation = generation
         self.timing = timing
         self.images = images  # counted as long as they are here
+        self.charged = 0  # tokens, before it has begun
         self.has_begun = False
         self.is_answered = False
         self.is_sending = False  # a task does
@@ -129,14 +131,22 @@ class Generations:
 
         Raises:
             QueueFull: too many wait.
+            QuotaExceeded: its client's key may not use so many tokens now.
         """
         self._last += 1
         generation = Generation(self._last, token_ids, sampling, adapter, priority, text, images.images)
         running = Running(request, responder, answer, generation, Timing(arrival), images)
+        need = Need(len(token_ids), len(token_ids) + sampling.max_tokens, priority)
+        if request.charge is not None:
+            request.charge.take_more(Unit.TOKENS, need.most_tokens)
+            request.charge.is_counted = True
+            running.charged = need.most_tokens
         try:
-            self._admission.add(running, Need(len(token_ids), len(token_ids) + sampling.max_tokens, priority))
+            self._admission.add(running, need)
         except QueueFull as refusal:
             self._metrics.reject(refusal.limit)
+            if request.charge is not None:
+                request.charge.settle(Unit.TOKENS, 0, running.charged)
             raise
         if adapter:
             running.timing.adapter = self._metrics.adapters.queue(adapter)
@@ -338,6 +348,9 @@ class Generations:
     def _count(self, running: Running, reason: str, now: float) -> None:
         prompt, most = running.answer.prompt_tokens, running.generation.sampling.max_tokens
         self._metrics.finish(running.timing, reason, now, prompt_tokens=prompt, most_tokens=most)
+        if running.request.charge is not None:
+            spent = prompt + running.timing.tokens if running.timing.submitted else 0
+            running.request.charge.settle(Unit.TOKENS, spent, running.charged)
         if running.request.gen_ai is not None and reason in ANSWERED:
             running.request.gen_ai.succeed(Generated(prompt, running.timing.tokens, (reason,)))
 
@@ -369,6 +382,8 @@ class Generations:
         for running in (*self._unsent, *waiting):
             if not running.is_answered:
                 self._answered(running)
+                if running.request.charge is not None:  # it is charged again when it comes again
+                    running.request.charge.settle(Unit.TOKENS, 0, running.charged)
                 running.responder.close(NotBegun())
         self._unsent.clear()
         self._metrics.end()

@@ -10,11 +10,16 @@ from protocol.access.categories import Category
 from protocol.access.keys import ANONYMOUS, KeyRing
 from protocol.access.restricted import HeaderLookup, RestrictedApis
 from protocol.errors import ServerError
+from protocol.quotas.accounts import Account, Ledger
 
 
 class KeySource(Protocol):
     """The source of the current key ring; `keys_file.KeysFile` is one. `changed` is set when the ring is replaced, and
-    is itself replaced before. What a ring has decided holds as long as `current` is that same ring."""
+    is itself replaced before. What a ring has decided holds as long as `current` is that same ring. `ledger` has the
+    accounts of its keys."""
+
+    @property
+    def ledger(self) -> Ledger | None: ...
 
     @property
     def current(self) -> KeyRing | None: ...
@@ -27,6 +32,7 @@ class _NoKeys:
     """A server without keys."""
 
     current: KeyRing | None = None
+    ledger: Ledger | None = None
 
     @property
     def changed(self) -> trio.Event:
@@ -49,8 +55,8 @@ class AccessControl:
         self.keys = keys or NO_KEYS
         self.is_open = keys is None and self._restricted.is_open
 
-    def check(self, category: Category, headers: HeaderLookup) -> None:
-        """Return if the call may be made.
+    def check(self, category: Category, headers: HeaderLookup) -> Account | None:
+        """Return if the call may be made, with the account of its key; None where there are no keys.
 
         `headers` gives the first value of a header by its name in lower case, or None.
 
@@ -60,10 +66,13 @@ class AccessControl:
             Restricted: the category's header is missing or has another value.
         """
         if self.is_open:
-            return
-        if (ring := self.keys.current) is not None:
-            ring.check(headers("authorization"), category)
+            return None
+        account = None
+        ring, ledger = self.keys.current, self.keys.ledger
+        if ring is not None and ledger is not None:
+            account = ledger.account(ring.check(headers("authorization"), category))
         self._restricted.check(category, headers)
+        return account
 
     def caller(self, headers: HeaderLookup) -> str:
         """The name of the key that a call comes with; `anonymous` where it has none, or there are none."""

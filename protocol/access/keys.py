@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.access.categories import GROUPS, Category, group_of
+from protocol.access.quota_tables import read_quotas
+from protocol.access.tables import Mistake, read_table, refuse_unknown, type_word, words
 from protocol.errors import Forbidden, Unauthenticated
+from protocol.quotas.accounts import Terms
+from protocol.quotas.quota import Quota
 
 # The name of callers without a key.
 ANONYMOUS = "anonymous"
@@ -27,20 +31,21 @@ KEY_NEEDED = "a valid key is needed, expecting header 'Authorization: Bearer <ke
 
 _BEARER_KEY = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, 2.1: b64token
 _SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
-_TYPE_WORDS = {
-    str: "a string",
-    bool: "a boolean",
-    int: "an integer",
-    float: "a float",
-    list: "an array",
-    dict: "a table",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    name: str
+    """`terms` say what it may use."""
+
+    terms: Terms
     allowed: Set[Category]
+
+    @property
+    def name(self) -> str:
+        return self.terms.name
+
+
+NOBODY = Key(Terms(ANONYMOUS), frozenset())
 
 
 class KeyRing:
@@ -48,7 +53,7 @@ class KeyRing:
 
     __slots__ = ("_anonymous", "_by_digest")
 
-    def __init__(self, by_digest: Mapping[bytes, Key], anonymous: Set[Category] = frozenset()) -> None:
+    def __init__(self, by_digest: Mapping[bytes, Key], anonymous: Key = NOBODY) -> None:
         self._by_digest = by_digest
         self._anonymous = anonymous
 
@@ -65,13 +70,18 @@ class KeyRing:
             raise ValueError(f"auth keys file '{source}' is not valid TOML: {exc}") from None
         except RecursionError:
             raise ValueError(f"auth keys file '{source}' is not valid TOML: nested too deep") from None
-        except _Mistake as exc:
+        except Mistake as exc:
             raise ValueError(f"auth keys file '{source}': {exc}") from None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all keys, in the order of the file."""
         return tuple(key.name for key in self._by_digest.values())
+
+    @property
+    def terms(self) -> list[Terms]:
+        """What each key may use, in the order of the file, and callers without a key."""
+        return [key.terms for key in (*self._by_digest.values(), self._anonymous)]
 
     def check(self, authorization: str | None, category: Category) -> str:
         """The name of the caller's key; `anonymous` where it has none and needs none.
@@ -83,7 +93,7 @@ class KeyRing:
             Forbidden: the key is known and does not allow the category.
         """
         key = None if authorization is None else self._find(authorization)
-        if category in self._anonymous:
+        if category in self._anonymous.allowed:
             return ANONYMOUS if key is None else key.name
         if key is None:
             raise Unauthenticated(KEY_NEEDED)
@@ -106,99 +116,84 @@ class KeyRing:
         return self._by_digest.get(_digest(token.strip(" ")))
 
 
-class _Mistake(Exception):
-    """What is wrong in a file, without the file's name."""
-
-
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def _ring(document: dict[str, Any]) -> KeyRing:
-    _refuse_unknown(document, ("keys", "anonymous"), "table")
-    if not document:
-        raise _Mistake("holds neither a table [keys.<name>] nor [anonymous]")
-    entries = _table(document.get("keys", {}), "keys")
+    refuse_unknown(document, ("keys", "anonymous", "quotas"), "table")
+    if not {"keys", "anonymous"} & document.keys():
+        raise Mistake("holds neither a table [keys.<name>] nor [anonymous]")
+    quotas = read_quotas(document)
     by_digest: dict[bytes, Key] = {}
-    for name, content in entries.items():
+    for name, content in read_table(document.get("keys", {}), "keys", "[keys.<name>]").items():
         _check_name(name)
         where = f"keys.{name}"
-        entry = _table(content, where)
-        _refuse_unknown(entry, ("key", "sha256", "allow"), "field", where)
+        entry = read_table(content, where, "[keys.<name>]")
+        refuse_unknown(entry, ("key", "sha256", "allow", "quota"), "field", where)
         digest = _entry_digest(entry, where)
         if digest in by_digest:
-            raise _Mistake(f"[{where}] has the same key as [keys.{by_digest[digest].name}]")
-        by_digest[digest] = Key(name, _allowed(entry, where))
-    if "anonymous" not in document:
+            raise Mistake(f"[{where}] has the same key as [keys.{by_digest[digest].name}]")
+        by_digest[digest] = Key(_terms(name, entry, where, quotas), _allowed(entry, where))
+    if ANONYMOUS not in document:
         return KeyRing(by_digest)
-    anonymous = _table(document["anonymous"], "anonymous")
-    _refuse_unknown(anonymous, ("allow",), "field", "anonymous")
-    return KeyRing(by_digest, _allowed(anonymous, "anonymous"))
+    entry = read_table(document[ANONYMOUS], ANONYMOUS)
+    refuse_unknown(entry, ("allow", "quota"), "field", ANONYMOUS)
+    return KeyRing(by_digest, Key(_terms(ANONYMOUS, entry, ANONYMOUS, quotas), _allowed(entry, ANONYMOUS)))
+
+
+def _terms(name: str, entry: dict[str, Any], where: str, quotas: Mapping[str, Quota]) -> Terms:
+    quota = entry.get("quota")
+    if quota is None:
+        return Terms(name)
+    if not isinstance(quota, str):
+        raise Mistake(f"[{where}] 'quota' must be a string, got {type_word(quota)}")
+    if quota not in quotas:
+        known = words(quotas, "or") if quotas else "a table [quotas.<name>], of which there is none"
+        raise Mistake(f"[{where}] 'quota' has the unknown name {quota[:40]!r}, expected {known}")
+    return Terms(name, quotas[quota])
 
 
 def _check_name(name: str) -> None:
     # Names appear in the log and in answers.
     if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
-        raise _Mistake(f"[keys.{name[:MAX_NAME_LENGTH]!a}]: a name has 1 to {MAX_NAME_LENGTH} printable characters")
+        raise Mistake(f"[keys.{name[:MAX_NAME_LENGTH]!a}]: a name has 1 to {MAX_NAME_LENGTH} printable characters")
     if name == ANONYMOUS:
-        raise _Mistake(f"[keys.{name}]: the name means callers without a key, whose table is [{name}]")
+        raise Mistake(f"[keys.{name}]: the name means callers without a key, whose table is [{name}]")
 
 
 def _entry_digest(entry: dict[str, Any], where: str) -> bytes:
     match entry:
         case {"key": _, "sha256": _}:
-            raise _Mistake(f"[{where}] has both 'key' and 'sha256', expected one of them")
+            raise Mistake(f"[{where}] has both 'key' and 'sha256', expected one of them")
         case {"key": str(key)}:
             if not _BEARER_KEY.fullmatch(key):
-                raise _Mistake(f"[{where}] 'key' must be letters, digits and any of -._~+/, with = only at its end")
+                raise Mistake(f"[{where}] 'key' must be letters, digits and any of -._~+/, with = only at its end")
             if len(key) < MIN_KEY_LENGTH:
-                raise _Mistake(f"[{where}] 'key' has {len(key)} characters, expected at least {MIN_KEY_LENGTH}")
+                raise Mistake(f"[{where}] 'key' has {len(key)} characters, expected at least {MIN_KEY_LENGTH}")
             return _digest(key)
         case {"sha256": str(digest)}:
             if not _SHA256.fullmatch(digest):
-                raise _Mistake(f"[{where}] 'sha256' must be 64 hexadecimal digits")
+                raise Mistake(f"[{where}] 'sha256' must be 64 hexadecimal digits")
             return bytes.fromhex(digest)
         case {"key": other} | {"sha256": other}:
             field = "key" if "key" in entry else "sha256"
-            raise _Mistake(f"[{where}] '{field}' must be a string, got {_type_word(other)}")
+            raise Mistake(f"[{where}] '{field}' must be a string, got {type_word(other)}")
         case _:
-            raise _Mistake(f"[{where}] has no key, expected 'key' or 'sha256'")
+            raise Mistake(f"[{where}] has no key, expected 'key' or 'sha256'")
 
 
 def _allowed(table: dict[str, Any], where: str) -> Set[Category]:
     if "allow" not in table:
-        raise _Mistake(f"[{where}] has no 'allow', expected an array of {_words(GROUPS)}")
+        raise Mistake(f"[{where}] has no 'allow', expected an array of {words(GROUPS)}")
     groups = table["allow"]
     if not isinstance(groups, list):
-        raise _Mistake(f"[{where}] 'allow' must be an array of strings, got {_type_word(groups)}")
+        raise Mistake(f"[{where}] 'allow' must be an array of strings, got {type_word(groups)}")
     allowed: set[Category] = set()
     for group in groups:
         if not isinstance(group, str):
-            raise _Mistake(f"[{where}] 'allow' must be an array of strings, got {_type_word(group)} in it")
+            raise Mistake(f"[{where}] 'allow' must be an array of strings, got {type_word(group)} in it")
         if group not in GROUPS:
-            raise _Mistake(f"[{where}] 'allow' has the unknown group {group[:40]!r}, expected any of {_words(GROUPS)}")
+            raise Mistake(f"[{where}] 'allow' has the unknown group {group[:40]!r}, expected any of {words(GROUPS)}")
         allowed |= GROUPS[group]
     return frozenset(allowed)
-
-
-def _table(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        form = "[keys.<name>]" if where.startswith("keys") else f"[{where}]"
-        raise _Mistake(f"'{where}' must be a table {form}, got {_type_word(value)}")
-    return value
-
-
-def _refuse_unknown(table: dict[str, Any], known: tuple[str, ...], noun: str, where: str = "") -> None:
-    for name in table:
-        if name not in known:
-            place = f"[{where}] has" if where else "has"
-            raise _Mistake(f"{place} the unknown {noun} {name[:40]!r}, expected {_words(known, 'or')}")
-
-
-def _words(names: Mapping[str, object] | tuple[str, ...], last: str = "and") -> str:
-    *first, end = names
-    return f"{', '.join(first)} {last} {end}" if first else end
-
-
-def _type_word(value: object) -> str:
-    return _TYPE_WORDS.get(type(value), "a date or a time")

@@ -16,6 +16,7 @@ import trio
 
 from protocol.access.keys import KeyRing
 from protocol.failures import CallbackFailures
+from protocol.quotas.accounts import Ledger
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class KeysFile:
         self._mark = _mark(contents)
         self.current = _parsed(contents, path)
         self.changed = trio.Event()
+        self.ledger = Ledger(trio.current_time)
+        self.ledger.adopt(self.current.terms)
 
     async def watch(
         self, failures: CallbackFailures, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -76,6 +79,7 @@ class KeysFile:
             logger.error("%s; the keys that were read before stay in force", look.found)
             return
         self.current = look.found
+        self.ledger.adopt(look.found.terms)
         changed, self.changed = self.changed, trio.Event()
         changed.set()
         names = ", ".join(look.found.names) or "none"

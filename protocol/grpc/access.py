@@ -73,11 +73,11 @@ def guarded(handlers: dict[str, Handler], access: AccessControl) -> dict[str, Ha
 
 def _guarded(handler: Handler, category: Category, access: AccessControl) -> Handler:
     async def check_and_handle(stream: Stream) -> None:
-        access.check(category, stream.header)
+        stream.account = access.check(category, stream.header)
         await handler.func(stream)
 
     async def check_and_handle_stream(stream: Stream) -> None:
-        access.check(category, stream.header)
+        stream.account = access.check(category, stream.header)
         await _while_allowed(handler, stream, access.until_refused(category, stream.header))
 
     is_long = handler.cardinality.server_streaming and access.keys is not NO_KEYS

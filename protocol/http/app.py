@@ -16,6 +16,7 @@ import trio
 
 from protocol.errors import Internal, Overloaded, ServerError, text_of
 from protocol.http.body import BodyLimit
+from protocol.http.charges import ChargedWriter, charge_reply, declared_size
 from protocol.http.codec.compression import IDENTITY, content_encoding, inflate
 from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
 from protocol.http.codec.request_templates import RequestTemplates
@@ -28,6 +29,8 @@ from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import LIMIT_NAME, RequestShare
 from protocol.log.call_origin import CallOrigin
 from protocol.log.request_ids import ClientIds
+from protocol.quotas.accounts import Account, Charge
+from protocol.quotas.quota import Unit
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.zipped import MAX_INFLATION
@@ -61,9 +64,12 @@ class HttpApp:
         request: HttpRequest | None = None
         origin = CallOrigin(self.services.request_ids, ClientIds.of(headers), partial(self._key_name, exchange))
         share = RequestShare(self.services.memory, self._count_overload)
+        charge: Charge | None = None
         try:
             try:
-                route, parameters = self.find(exchange.method, exchange.raw_path, headers)
+                route, parameters, account = self.find(exchange.method, exchange.raw_path, headers)
+                if account is not None and route.is_charged:
+                    charge = account.admit(parameters.get("model_name"), declared_size(headers))
                 if route.is_inference and self.services.trace.is_sampling and "model_name" in parameters:
                     trace = self._sample(parameters, headers)
                 encoding = IDENTITY
@@ -84,7 +90,11 @@ class HttpApp:
                     trace,
                     arrival_ns=arrival_ns,
                     query=exchange.query,
+                    charge=charge,
                 )
+                if charge is not None:
+                    charge.settle(Unit.BYTES, len(body), declared_size(headers))
+                    request.writer = ChargedWriter(exchange, charge)
                 if trace is not None:
                     trace.stamp("HTTP_RECV_END")
                 if encoding != IDENTITY:
@@ -93,6 +103,8 @@ class HttpApp:
                 reply = await call
                 if reply is not None:
                     self._add_headers(reply, exchange, request, origin)
+                if reply is not None and charge is not None:
+                    charge_reply(charge, reply)
             except ClientGone:
                 return
             except ServerError as exc:
@@ -127,20 +139,25 @@ class HttpApp:
                 trace = request.trace
                 request.end()
             share.end()
+            if charge is not None:
+                charge.end()
             if trace is not None:
                 trace.end()
 
-    def find(self, method: str, raw_path: bytes, headers: Mapping[bytes, bytes]) -> tuple[Route, Mapping[str, str]]:
-        """Look up the route: path, then access, then method, so that an unauthorised client learns nothing else.
+    def find(
+        self, method: str, raw_path: bytes, headers: Mapping[bytes, bytes]
+    ) -> tuple[Route, Mapping[str, str], Account | None]:
+        """Look up the route: path, then access, then method, so that an unauthorised client learns nothing else. Also
+        the path's parameters, and the account of the client's key, if there are keys.
 
         Raises:
             ServerError: no such route, or the client may not use it.
         """
         endpoint, parameters = self.routes.find(raw_path)
-        access = self.services.access
+        access, account = self.services.access, None
         if not access.is_open:
-            access.check(endpoint.category, partial(endpoint.header, headers))
-        return endpoint.route(method), parameters
+            account = access.check(endpoint.category, partial(endpoint.header, headers))
+        return endpoint.route(method), parameters, account
 
     def _sample(self, parameters: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Trace | None:
         control = self.services.trace

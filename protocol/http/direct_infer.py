@@ -19,6 +19,7 @@ from typing import Protocol
 from protocol.access.keys import KeyRing
 from protocol.errors import Decoupled, ServerError
 from protocol.http.app import HttpApp, internal_reply
+from protocol.http.charges import charge_reply
 from protocol.http.codec.compression import IDENTITY
 from protocol.http.codec.infer import (
     HEADER_LENGTH,
@@ -35,6 +36,7 @@ from protocol.log.failure_log import FailedRequest
 from protocol.log.request_ids import ClientIds, RequestIds
 from protocol.messages import LATEST_VERSION, InferenceResponse
 from protocol.origin import RequestTags
+from protocol.quotas.accounts import Account, Charge
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.replies import PendingReply, Replies, describe_pending
 
@@ -65,6 +67,13 @@ class DirectHead:
     keys: KeyRing | None
     client: ClientIds
     key_name: Callable[[], str]
+    account: Account | None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether its key has no quota left for a request. A task says so."""
+        account = self.account
+        return account is not None and account.may_be_refused(self.model_name, self.size - len(self.data))
 
 
 class DirectRequest(PendingReply, kw_only=True):
@@ -86,6 +95,7 @@ class DirectRequest(PendingReply, kw_only=True):
     def tags(self, own_id: str) -> RequestTags:
         """Implements `protocol.origin.Origin`."""
         return call_tags(self.name(), self.head.client, self.head.key_name())
+    charge: Charge | None = None
 
     def deliver(self) -> None:
         self.sink.answer(self)
@@ -125,7 +135,7 @@ class DirectInference:
         ):
             return None
         try:
-            route, parameters = app.find(head.method, head.raw_path, headers)
+            route, parameters, account = app.find(head.method, head.raw_path, headers)
             if route.handler is not infer:
                 return None
             header_length = parse_header_length(headers.get(HEADER_LENGTH), head.content_length)
@@ -147,6 +157,7 @@ class DirectInference:
             self.keys.current,
             ClientIds.of(headers),
             partial(self._services.access.key_name, partial(header_text, headers)),
+            account,
         )
 
     def hold(self, size: int) -> bool:
@@ -163,10 +174,12 @@ class DirectInference:
 
     def begin(self, head: DirectHead, body: memoryview, sink: ReplySink) -> DirectRequest | None:
         """Submit a request; None where only a task can read it, and nothing has been done: it is to be traced, uses
-        shared memory, cannot be decoded, or there is no memory for its body."""
+        shared memory, cannot be decoded, or there is no memory for its body, or no quota."""
         services = self._services
         memory, size = services.memory, len(body)
         if size > memory.limit - memory.held or services.trace.is_sampling:
+            return None
+        if head.account is not None and head.is_refused:
             return None
         templates = self._app.templates
         name, version, length = head.model_name, head.model_version, head.header_length
@@ -182,6 +195,8 @@ class DirectInference:
         request = inference.origin = DirectRequest(
             self.replies, sink=sink, encoding=decoded.encoding, head=head, ids=services.request_ids, size=size
         )
+        if head.account is not None:
+            request.charge = inference.charge = head.account.admit(name, size)
         request.submitted = services.core.submit(inference, request, later=True)
         memory.held += size
         return request
@@ -194,6 +209,8 @@ class DirectInference:
                 answer = encode_at_once(reply, request.encoding, request.head.accepts_coding)
                 if answer is not None:
                     answer.request_id = request.name()
+                    if request.charge is not None:
+                        charge_reply(request.charge, answer)
                 return answer
             except ServerError as error:
                 return self.error_reply(request, error)
@@ -236,6 +253,8 @@ class DirectInference:
         """It is answered, or what is left of that needs nothing that it holds."""
         self._services.memory.held -= request.size
         submitted, request.submitted = request.submitted, None  # as `let_go` does
+        if request.charge is not None:
+            request.charge.end()
         assert submitted is not None
         submitted.end()
 
@@ -250,9 +269,13 @@ class DirectInference:
             self.note_failure(request, error, 500)
             raise
         reply.request_id = request.name()
+        if request.charge is not None:
+            charge_reply(request.charge, reply)
         return reply
 
     def give_up(self, request: DirectRequest) -> None:
         """Cancel the request: its reply is not wanted any more."""
         self._services.memory.held -= request.size
+        if request.charge is not None:
+            request.charge.end()
         request.let_go().give_up()

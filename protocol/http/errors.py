@@ -6,6 +6,7 @@ Where Triton answers a client's malformed JSON with 500, this edge answers 400 w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -18,6 +19,7 @@ from protocol.errors import (
     InvalidArgument,
     NotFound,
     PayloadTooLarge,
+    QuotaExceeded,
     ServerError,
     Unauthenticated,
     Unavailable,
@@ -25,9 +27,8 @@ from protocol.errors import (
     told,
 )
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.quotas.fields import Fields
 
-# In seconds, as whatever is in the way may be gone soon.
-RETRY_AFTER = (b"retry-after", b"1")
 _FIRST_ERROR = 400
 
 ErrorForm: TypeAlias = Callable[[ServerError], Reply]
@@ -123,6 +124,7 @@ STATUS: dict[type[ServerError], int] = {
     HeaderTimeout: 408,
     HeadersTooLarge: 431,
     TooManyStreams: 429,
+    QuotaExceeded: 429,
 }
 
 
@@ -143,6 +145,11 @@ def name_reply(reply: Reply, request_id: bytes) -> None:
         reply.body = with_members(reply, {"request_id": request_id.decode()})
 
 
+def encoded_fields(fields: Fields) -> Headers:
+    """Header fields as a reply has them."""
+    return tuple([(name.encode(), value.encode()) for name, value in fields])
+
+
 def error_reply(error: ServerError) -> Reply:
     """The error reply. The error loses its traceback (`protocol.errors.told`)."""
     told(error)
@@ -155,7 +162,8 @@ def error_reply(error: ServerError) -> Reply:
         headers = (*headers, (b"www-authenticate", b"Bearer"))
     elif isinstance(error, UnsupportedCompression):
         headers = (*headers, (b"accept-encoding", b"gzip, deflate"))
-    status = status_of(error)
-    if status in (429, 503):
-        headers = (*headers, RETRY_AFTER)
-    return Reply(status, headers, msgspec.json.encode({"error": text}))
+    elif isinstance(error, QuotaExceeded):
+        headers = (*headers, *encoded_fields(error.fields))
+    if error.retry_after is not None:
+        headers = (*headers, (b"retry-after", b"%d" % math.ceil(error.retry_after)))
+    return Reply(status_of(error), headers, msgspec.json.encode({"error": text}))

@@ -17,6 +17,7 @@ from protocol.limits.request_memory import RequestShare
 from protocol.log.call_origin import CallOrigin
 from protocol.log.request_ids import usual_id
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
+from protocol.quotas.accounts import Charge
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease
@@ -53,7 +54,8 @@ class HttpRequest:
     `trace` is there if the request is traced, `inference` once a request for inference was decoded.
     `arrival_ns` is when its head was there, in nanoseconds of `time.monotonic_ns`. `query` is that of its target;
     `origin` has its id.
-    `limits` makes headers that tell of limits, once the model is known that has them.
+    `limits` makes headers that tell of limits, once the model is known that has them. `charge` is there if there are
+    keys, and the call costs something of a quota.
     """
 
     services: EdgeServices
@@ -70,6 +72,7 @@ class HttpRequest:
     arrival_ns: int = 0
     query: bytes = b""
     limits: Callable[[], Headers] | None = None
+    charge: Charge | None = None
     _lease: Lease | None = None
     _fetched: RequestShare | None = None
 

@@ -71,6 +71,11 @@ class Route:
     key_header: str = ""
     request_id_header: bytes = b""
 
+    @property
+    def is_charged(self) -> bool:
+        """Whether it costs something of a quota."""
+        return self.is_inference and self.method == "POST"
+
 
 def _routes() -> Iterator[Route]:
     yield Route("GET", "/", Category.METADATA, overview, "Where things are on this server")

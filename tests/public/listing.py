@@ -36,7 +36,7 @@ NOT_PUBLIC: dict[str, Collection[str]] = {
         *("takes_device_tensors", "takes_shared_tensors"),
     },
     "InferenceRequest": {
-        *("caller", "device_outputs", "gen_ai", "has_device_inputs", "response_memory", "template", "trace"),
+        *("caller", "charge", "device_outputs", "gen_ai", "has_device_inputs", "response_memory", "template", "trace"),
     },
     "InstanceThread": {"has_calls", "join", "post", "submit"},
     "Model": {""},

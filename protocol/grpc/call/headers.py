@@ -5,12 +5,13 @@ Source: "gRPC over HTTP2", sections Requests and Responses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from grpclib.const import Status
 from grpclib.metadata import decode_timeout
 
-from protocol.errors import InvalidArgument, Unavailable
+from protocol.errors import InvalidArgument, QuotaExceeded, ServerError
 from protocol.grpc.call.compression import ACCEPTED_ENCODINGS
 from protocol.grpc.status import encode_status_message, status_of
 
@@ -60,7 +61,6 @@ def decode_timeout_seconds(value: bytes) -> float:
         ) from None
 
 
-RETRY_PUSHBACK: Header = (b"grpc-retry-pushback-ms", b"1000")
 OK_TRAILERS: tuple[Header, ...] = ((b"grpc-status", b"0"),)
 
 
@@ -76,10 +76,13 @@ def trailers(status: Status, message: str) -> Sequence[Header]:
 
 def error_trailers(error: Exception, method: str) -> Sequence[Header]:
     """The end of a response that has failed; `method` names the call for the log. Where the same call may succeed soon
-    it says when to try it again, as gRPC's retries have it (gRFC A6)."""
+    it says when to try it again, as gRPC's retries have it (gRFC A6), and where a quota is used up, what is left."""
     end = trailers(*status_of(error, method))
-    may_pass = isinstance(error, Unavailable)
-    return [*end, RETRY_PUSHBACK] if may_pass else end
+    if not isinstance(error, ServerError) or error.retry_after is None:
+        return end
+    pushback = (b"grpc-retry-pushback-ms", b"%d" % math.ceil(error.retry_after * 1000))
+    fields = error.fields if isinstance(error, QuotaExceeded) else ()
+    return [*end, pushback, *[(name.encode(), value.encode()) for name, value in fields]]
 
 
 def error_response(error: Exception, method: str) -> Sequence[Header]:

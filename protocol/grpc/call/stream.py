@@ -29,6 +29,7 @@ from protocol.log.call_origin import CallOrigin
 from protocol.log.failure_log import FailedRequest
 from protocol.log.request_ids import RequestIds
 from protocol.messages import Buffer
+from protocol.quotas.accounts import Account
 from protocol.reactor.replies import Replies
 from protocol.sync.wakeup import WaitingTasks
 
@@ -60,6 +61,7 @@ class Stream(StreamIterator[Any]):
         describe: what the log says of the inference request that the call serves, if that fails.
         noted_failure: what the handler has logged itself, before it raises that.
         origin: the call's id, for its trailers and for log lines.
+        account: that of the client's key, if there are keys.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Stream(StreamIterator[Any]):
         self.describe: Callable[[], FailedRequest] = FailedRequest
         self.noted_failure: Exception | None = None
         self.origin = CallOrigin(ids, head.client, partial(key_name, self.header))
+        self.account: Account | None = None
         self.offer: Callable[[memoryview, int], bool] | None = None
         self.on_close: Callable[[], None] | None = None
         self._output = output

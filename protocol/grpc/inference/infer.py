@@ -17,6 +17,8 @@ from protocol.grpc.codec.infer import DecodedRequest, encode_response
 from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
 from protocol.log.failure_log import FailedRequest
 from protocol.origin import Origin
+from protocol.quotas.accounts import Charge
+from protocol.quotas.quota import Unit
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.placement import PlacedRequest
@@ -77,9 +79,23 @@ async def model_infer(services: EdgeServices, templates: RequestTemplates, strea
     Raises:
         ServerError: whatever goes wrong; it becomes the call's status.
     """
+    if stream.account is None:
+        await _infer(services, templates, stream, None)
+        return
+    charge = stream.account.admit()
+    try:
+        await _infer(services, templates, stream, charge)
+    finally:
+        charge.end()
+
+
+async def _infer(services: EdgeServices, templates: RequestTemplates, stream: Stream, charge: Charge | None) -> None:
     waiting = time.monotonic_ns()
     data = await stream.recv_message()
     read = templates.read(data)
+    if charge is not None:
+        charge.name_model(read.model_name)
+        charge.settle(Unit.BYTES, len(data))
     call = InferCall(services, templates, stream)
     read_ns = time.monotonic_ns()
     stream.describe = partial(describe, read, read_ns)
@@ -87,10 +103,10 @@ async def model_infer(services: EdgeServices, templates: RequestTemplates, strea
     origin.name(read.names.id)
     trace = call.trace(read.model_name, waiting, read_ns)
     if trace is None:
-        await stream.send_message(await _answer(services, call.decode(read, data, None, origin)))
+        await stream.send_message(await _answer(services, call.decode(read, data, None, origin), charge))
         return
     try:
-        response = await _answer(services, call.decode(read, data, trace, origin))
+        response = await _answer(services, call.decode(read, data, trace, origin), charge)
         await send_traced(stream, response, trace)
     finally:
         trace.end()
@@ -102,17 +118,25 @@ def describe(read: ReadRequest | None, read_ns: int) -> FailedRequest:
     return FailedRequest(seconds=seconds) if read is None else FailedRequest(*read.names, seconds)
 
 
-async def _answer(services: EdgeServices, decoded: DecodedRequest) -> Message:
+async def _answer(services: EdgeServices, decoded: DecodedRequest, charge: Charge | None) -> Message:
     request, placement = decoded.request, decoded.placement
+    request.charge = charge
     core = services.core
     try:
         if placement is None:
-            return encode_response(await core.infer(request))
+            return charged(charge, encode_response(await core.infer(request)))
         with services.shared_memory.lease() as lease:
             placed = await PlacedRequest.fetch(request, placement, lease, core)
-            return encode_response(await placed.deliver(await core.infer(request)))
+            return charged(charge, encode_response(await placed.deliver(await core.infer(request))))
     except Decoupled:
         raise Unsupported(NOT_DECOUPLED) from None
+
+
+def charged(charge: Charge | None, response: Message) -> Message:
+    """The response, once its bytes are charged."""
+    if charge is not None:
+        charge.settle(Unit.BYTES, len(response) if isinstance(response, bytes) else sum(map(len, response)))
+    return response
 
 
 async def send_traced(stream: Stream, response: Message, trace: Trace) -> None:

@@ -30,13 +30,14 @@ from protocol.grpc.codec.infer import (
 from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
 from protocol.grpc.inference.failed_calls import note_failure
 from protocol.grpc.inference.in_order import AnswerOrder
-from protocol.grpc.inference.infer import InferCall, describe, send_traced
+from protocol.grpc.inference.infer import InferCall, charged, describe, send_traced
 from protocol.grpc.inference.request_tasks import RequestTasks
 from protocol.grpc.status import status_of
 from protocol.limits.response_memory import ResponseMemory
 from protocol.log.call_origin import StreamedOrigin
 from protocol.log.failure_log import FailedRequest
 from protocol.messages import InferenceResponse
+from protocol.quotas.accounts import Charge
 from protocol.reactor.replies import PendingReply, Replies
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
@@ -49,15 +50,16 @@ class _Request(PendingReply, kw_only=True):
     """A request that was read.
 
     `failure` is what was wrong with it before the core saw it. `lease` and `placed` are there if it uses shared memory
-    or classification. `memory` is what its message counts for in the stream, `waiting` what its response counts for
-    while that waits. `submitted` is there while no task runs it
-    and `reply` has not been taken. `response` is what a model gave that gives one, `ending` the error that ends the
-    stream in its place. `read_ns` is when it was read, in nanoseconds of `time.monotonic_ns`, if not by `submitted`.
+    or classification, `charge` if there are keys. `memory` is what its message counts for in the stream, `waiting` what
+    its response counts for while that waits. `submitted` is there while no task runs it and `reply` has not been taken.
+    `response` is what a model gave that gives one, `ending` the error that ends the stream in its place. `read_ns` is
+    when it was read, in nanoseconds of `time.monotonic_ns`, if not by `submitted`.
     """
 
     stream: StreamInfer
     memory: int
     waiting: int = 0
+    charge: Charge | None = None
     read: ReadRequest | None = None
     decoded: DecodedRequest | None = None
     is_decoupled: bool = False
@@ -91,6 +93,8 @@ class _Request(PendingReply, kw_only=True):
     def close(self) -> None:
         if self.submitted is not None:
             self.let_go().give_up()
+        if self.charge is not None:
+            self.charge.end()
         if self.lease is not None:
             self.lease.__exit__(None, None, None)
         if self.trace is not None:
@@ -110,6 +114,7 @@ class StreamInfer:
     ) -> None:
         self._services = services
         self._core = services.core
+        self._account = stream.account
         self._stream = stream
         self._templates = templates
         self._call = InferCall(services, templates, stream)
@@ -201,6 +206,8 @@ class StreamInfer:
         request.decoded = self._call.decode(read, data, request.trace, self._origin)
         inference, placement = request.decoded.request, request.decoded.placement
         inference.response_memory = self._response_memory
+        if self._account is not None:
+            request.charge = inference.charge = self._account.admit(read.model_name, len(data))
         if can_submit and placement is None and request.trace is None:
             request.submitted = self._core.submit(inference, request)
             if request.is_decoupled:
@@ -230,6 +237,10 @@ class StreamInfer:
             return False
         inference = request.decoded.request
         inference.response_memory = self._response_memory
+        if self._account is not None:
+            if self._account.may_be_refused(request.read.model_name, len(data)):
+                return False
+            request.charge = inference.charge = self._account.admit(request.read.model_name, len(data))
         request.submitted = self._core.submit(inference, request, later=True)
         self._left -= 1
         if request.is_decoupled:
@@ -260,7 +271,7 @@ class StreamInfer:
         submitted.end()
         try:
             if isinstance(request.reply, InferenceResponse):
-                request.response = encode_stream_response(request.reply)
+                request.response = charged(request.charge, encode_stream_response(request.reply))
             else:
                 assert request.reply is not None
                 self._fail(request, request.reply, submitted)
@@ -312,7 +323,7 @@ class StreamInfer:
             response = await self._core.infer(request.decoded.request)
             if request.placed is not None:
                 response = await request.placed.deliver(response)
-            request.response = encode_stream_response(response)
+            request.response = charged(request.charge, encode_stream_response(response))
         except Exception as error:
             self._fail(request, error)
 
@@ -343,7 +354,7 @@ class StreamInfer:
         async def respond(response: InferenceResponse) -> None:
             if request.placed is not None:
                 response = await request.placed.deliver(response)
-            await self._send(request, encode_stream_response(response))
+            await self._send(request, charged(request.charge, encode_stream_response(response)))
 
         try:
             try:
@@ -389,7 +400,7 @@ class StreamInfer:
         """It is answered whole."""
         if request.waiting:
             self._stream.answers.give(request.waiting)
-        if request.lease is not None or request.trace is not None:
+        if request.lease is not None or request.trace is not None or request.charge is not None:
             request.close()
         self._stream.incoming.release(request.memory)
         self._left += 1

@@ -94,6 +94,7 @@ async def _decode(request: HttpRequest) -> InferenceRequest:
         inference.id = given.decode("latin-1")
     inference.trace = request.trace
     inference.origin = request.origin
+    inference.charge = request.charge
     request.inference = inference
     return inference
 

@@ -40,6 +40,7 @@ async def infer(request: HttpRequest) -> Reply:
     inference = request.inference = decoded.request
     inference.trace = request.trace
     inference.origin = request.origin
+    inference.charge = request.charge
     if not request.services.forwarding.is_empty:
         _forward_headers(request, inference)
     try:

@@ -117,11 +117,21 @@ def read_at_once(protocol: Http1Protocol, share: RequestShare) -> Buffer | None:
     Raises:
         ServerError: no memory is left for it.
     """
-    size = protocol.content_left
-    if size is None or size > len(protocol.buffer):
+    if not is_here(protocol):
         return None
-    share.take(size)
-    if not size:
+    share.take(protocol.content_left or 0)
+    return take_whole(protocol)
+
+
+def is_here(protocol: Http1Protocol) -> bool:
+    """Whether all of a body, or all that is left of it, has come, and its length was told."""
+    size = protocol.content_left
+    return size is not None and size <= len(protocol.buffer)
+
+
+def take_whole(protocol: Http1Protocol) -> Buffer:
+    """The body, which is here."""
+    if not protocol.content_left:
         return b""
     event = protocol.next_event()
     assert isinstance(event, Content)

@@ -9,6 +9,7 @@ from protocol.http.body import BodyLimit
 from protocol.http.date import DateHeader
 from protocol.http.exchange import Handler, HttpRequest
 from protocol.http.head import Head
+from protocol.http.http1.body import is_here, take_whole
 from protocol.http.http1.fast_path import JOINED_SIZE
 from protocol.http.http1.protocol import Http1Protocol
 from protocol.http.http1.response import last_lines
@@ -16,6 +17,7 @@ from protocol.http.reply import Headers, Reply
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
 
+TOO_MANY_REQUESTS = 429
 # Their length is that of what a GET would get (RFC 9110, 8.6).
 _BODILESS = (204, 304)
 
@@ -97,8 +99,12 @@ class Http1Exchange:
         connection.end_response()
 
     async def reply_early(self, reply: Reply, *, linger: float) -> None:
-        self._protocol.closes = True
-        self._connection.linger(linger)
+        # A client that is to try again soon need not connect again, if nothing more comes of this request.
+        if reply.status == TOO_MANY_REQUESTS and is_here(self._protocol):
+            take_whole(self._protocol)
+        else:
+            self._protocol.closes = True
+            self._connection.linger(linger)
         await self.reply(reply)
 
     # A response of unknown length.

@@ -228,6 +228,8 @@ class FastPath:
         if head is None or protocol.served + 1 >= protocol.max_requests:
             return False
         if len(data) < head.size <= RECEIVE_SIZE:  # many clients send head and body one after the other
+            if head.account is not None and head.is_refused:  # before the body is waited for
+                return False
             protocol.buffer = data
             protocol.state = _BEGUN
             return True

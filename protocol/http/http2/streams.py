@@ -175,7 +175,7 @@ class Http2Streams:
         plain = request.plain
         if plain is not None and plain.keys is not self._keys.current:
             plain = request.plain = self._plain_head(request.head)
-        if plain is not None:
+        if plain is not None and not (plain.account is not None and plain.is_refused):
             stream = PlainStream(self, event.stream_id, request)
             data = event.data
             if data is not None and len(data) == plain.size and self._submit(stream, plain, data):

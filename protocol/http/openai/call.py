@@ -23,6 +23,7 @@ from protocol.http.openai.targets import Target, find_target
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.log.request_ids import REQUEST_ID
 from protocol.messages import InferenceRequest
+from protocol.quotas.quota import Unit
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Call:
         request.inference = inferences[0]
         for inference in inferences:
             inference.origin = request.origin
+        self.charge(inferences)
         control = request.services.trace
         if control.is_sampling:
             parent, state = (header_text(request.headers, name) or "" for name in ("traceparent", "tracestate"))
@@ -76,6 +78,20 @@ class Call:
             if trace is not None:
                 trace.stamp("HTTP_RECV_START", request.arrival_ns)
                 trace.stamp("HTTP_RECV_END")
+
+    def charge(self, inferences: Sequence[InferenceRequest], count_tokens: Callable[[], float] | None = None) -> None:
+        """Charge the inferences to the client's key, if there are keys. `count_tokens` tells at the end what they have
+        come to, where no engine counts."""
+        charge = self.request.charge
+        if charge is not None:
+            charge.count_tokens = count_tokens or charge.count_tokens
+            for inference in inferences:
+                inference.charge = charge
+
+    def settle_tokens(self, tokens: int) -> None:
+        """What the call has come to, where that is known at its end."""
+        if self.request.charge is not None:
+            self.request.charge.settle(Unit.TOKENS, tokens)
 
     async def stream(self, run: Callable[[EventStream], Awaitable[bytes]], form: StreamForm = OPENAI_STREAM) -> None:
         """As `streaming.stream_events`."""
@@ -94,10 +110,12 @@ async def converted(request: HttpRequest, convert: Callable[[], Made], more: int
 
 
 def open_call(request: HttpRequest, model: str | None, given_id: str | None, prefix: str, separator: str = "-") -> Call:
-    """Raises ServerError: there is no such model."""
+    """Raises ServerError: there is no such model, or the client's key has no quota left for it."""
     request.rename(given_id)
     target = find_target(request.core, model, request.settings.openai.lora_separator)
-    request.limits = partial(limit_headers, request.core, target.model)
+    request.limits = partial(limit_headers, request.core, target.model, request.charge)
+    if request.charge is not None:
+        request.charge.name_model(target.model)
     request_id = request.request_id.decode()
     return Call(request, target, f"{prefix}{separator}{request_id}", request_id, int(time.time()))
 

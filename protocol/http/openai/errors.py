@@ -18,6 +18,7 @@ from protocol.errors import (
     InvalidArgument,
     NotFound,
     PayloadTooLarge,
+    QuotaExceeded,
     Restricted,
     ServerError,
     Unauthenticated,
@@ -61,6 +62,7 @@ _WORDS: Mapping[type[ServerError], tuple[str, str | None]] = {
     Unauthenticated: ("authentication_error", "invalid_api_key"),
     Forbidden: ("authentication_error", "invalid_auth"),
     Unavailable: ("server_error", "unavailable"),
+    QuotaExceeded: ("rate_limit_error", "rate_limit_exceeded"),
     DeadlineExceeded: ("server_error", "timeout"),
     Internal: ("server_error", "internal_error"),
 }

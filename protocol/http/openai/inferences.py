@@ -18,7 +18,7 @@ from protocol.http.openai.codec.tensors import PromptEncoder, input_of
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.observation import observe, operation_of, requested_of
 from protocol.http.openai.prompts import Prompt
-from protocol.http.openai.usage import total_usage
+from protocol.http.openai.usage import estimate, total_usage
 from protocol.messages import InferenceRequest
 from protocol.text.model import TextModel
 from protocol.text.stop_strings import StopStrings
@@ -43,6 +43,15 @@ class Inferences:
         if texts > TOKENIZE_IN_THREAD_ABOVE or any(len(each.text) > TOKENIZE_IN_THREAD_ABOVE for each in self.prompts):
             return await trio.to_thread.run_sync(total_usage, text, self.prompts, self.choices)
         return total_usage(text, self.prompts, self.choices)
+
+    def tokens(self) -> float:
+        """What they have come to, when they have ended or were given up; estimated where that would take long."""
+        first_of_prompts = self.choices[:: len(self.choices) // len(self.prompts)]
+        asked = sum(
+            choice.input_tokens or (len(prompt.token_ids) if prompt.token_ids is not None else estimate(prompt.text))
+            for prompt, choice in zip(self.prompts, first_of_prompts, strict=True)
+        )
+        return asked + sum(choice.output_tokens or estimate(choice.kept) for choice in self.choices)
 
     def generated(self) -> Generated | None:
         """What they have come to, as far as the model counts; None before all have ended."""
@@ -109,6 +118,7 @@ def plan_inferences(
             watcher = StopStrings(stops, include=bool(body.include_stop_str_in_output)) if stops else None
             choices.append(ChoiceText(watcher, prompt.max_tokens, keeps=not is_counted and text.tokenizer is not None))
     inferences = Inferences(prompts, requests, choices)
+    call.charge(requests, inferences.tokens)
     observe(call, operation_of(body), requests, requested_of(body), inferences.generated)
     return inferences
 

@@ -9,6 +9,9 @@ from protocol.http.openai.codec.chunks import Usage
 from protocol.http.openai.prompts import Prompt
 from protocol.text.model import TextModel
 
+# Of English in the vocabularies of today's models.
+_CHARACTERS_PER_TOKEN = 4
+
 
 def total_usage(text: TextModel, prompts: Sequence[Prompt], choices: Sequence[ChoiceText]) -> Usage | None:
     """Each prompt counts once, whatever its choices. None where nobody can count."""
@@ -33,6 +36,11 @@ def prompt_tokens(text: TextModel, prompt: Prompt, choice: ChoiceText) -> int | 
     if text.tokenizer is None:
         return None
     return len(text.tokenizer.encode(prompt.text, add_special_tokens=prompt.adds_special_tokens))
+
+
+def estimate(text: str) -> float:
+    """The tokens of a text, about, without a tokenizer."""
+    return len(text) / _CHARACTERS_PER_TOKEN
 
 
 def _counted(text: TextModel, output: str) -> int:

@@ -49,6 +49,7 @@ async def embed(
         vectors = [vector for vector, _ in found]
         _check_dimensions(text, vectors, dimensions)
         tokens = sum(size for _, size in found) or await _counted(text, inputs, adds_special_tokens)
+        call.settle_tokens(tokens)
         if seen is not None:
             seen.succeed(Generated(tokens))
     return vectors, tokens

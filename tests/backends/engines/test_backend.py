@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from protocol.errors import Cancelled, DeadlineExceeded, Internal, InvalidArgument, Overloaded, ServerError, Unavailable
+from protocol.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    Overloaded,
+    QuotaExceeded,
+    ServerError,
+    Unavailable,
+)
 from protocol.messages import InferenceResponse
+from protocol.quotas.accounts import Ledger, Terms
+from protocol.quotas.meters import Rate
+from protocol.quotas.quota import Limit, Quota, Unit
 from tests.backends.engines.models import tiny_tokenizer, write_model
 from tests.backends.engines.serving import gather, kill_workers, outputs, serve
 from tests.backends.python.processes import children
@@ -302,3 +315,54 @@ async def test_a_model_without_a_tokenizer_does_not_load(tmp_path: Path) -> None
     with pytest.raises(ServerError, match=r"an engine needs a tokenizer, but '.*' has no tokenizer.json"):
         async with serve(folder):
             pass
+
+
+async def test_tokens_are_taken_from_the_quota_by_estimate_and_settled(tmp_path: Path) -> None:
+    ledger = Ledger(trio.current_time)
+    limits: dict[Unit, Rate | int] = {Unit.TOKENS: Rate(400, 86400, 400)}
+    ledger.adopt([Terms("alice", Quota("q", limits, {}))])
+    account = ledger.account("alice")
+
+    def left() -> int:
+        return account.meter(Limit(Unit.TOKENS, limits[Unit.TOKENS])).remaining(trio.current_time())
+
+    async with serve(write_model(tmp_path / "m", "scripted", **SLOWLY)) as served:
+        own = len(TOKENIZER.encode(TEXT))
+
+        async def run(**options: Any) -> None:
+            request = served.request(TEXT, stream=True, **options)
+            request.charge = account.admit("m")
+            try:
+                await served.core.infer_stream(request, ignore)
+            finally:
+                request.charge.end()
+
+        await run(max_tokens=30, ignore_eos=True)
+        assert left() == 400 - own - 30
+        with pytest.raises(QuotaExceeded, match="400 tokens in 86400 s"):
+            await run(max_tokens=380)
+        assert left() == 400 - own - 30  # a refused one costs nothing
+        before = left()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(run, max_tokens=200, ignore_eos=True))
+            await served.wait_running()
+            assert left() == before - own - 200
+            nursery.cancel_scope.cancel()
+        await served.wait_free()
+        assert before - own - 200 < left() <= before - own  # what it has got till then
+
+        before = left()
+
+        async def breaks() -> None:
+            with pytest.raises(Unavailable):
+                await run(max_tokens=100, ignore_eos=True)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(breaks)
+            await served.wait_running()
+            kill_workers(children())
+        assert left() > before - own - 100
+
+
+async def ignore(response: InferenceResponse) -> None:
+    """Take a response."""

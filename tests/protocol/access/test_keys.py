@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from protocol.access.categories import GROUPS, Category
 from protocol.access.keys import ANONYMOUS, KEY_NEEDED, KeyRing
 from protocol.errors import Forbidden, Unauthenticated
+from protocol.quotas.accounts import Terms
+from protocol.quotas.meters import Rate
+from protocol.quotas.quota import Limit, Unit
 
 ALICE = "alice-0123456789abcdef"
 CI = "Y2ktMDEyMzQ1Njc4OWFiY2RlZg=="
@@ -42,8 +45,9 @@ def ring(text: str = FILE) -> KeyRing:
 
 def test_the_documented_file_is_right() -> None:
     page = (Path(__file__).parents[3] / "docs" / "access.md").read_text()
-    [example] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    [example, with_quotas] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert ring(example).names == ("alice", "prometheus", "ci deploy")
+    assert [terms.quota is not None for terms in ring(with_quotas).terms] == [True, True]
     assert all(f"`{group}`" in page for group in GROUPS)
     assert all(f"`{category}` |" in page or category is Category.METRICS for category in Category)
 
@@ -135,19 +139,19 @@ GROUPS_TEXT = "inference, health, metadata, model-control, shared-memory, metric
         ("x = ", " is not valid TOML: Invalid value (at end of document)"),
         (f"[keys.a]\nkey = {LONG}", " is not valid TOML: Invalid value (at line 2, column 7)"),
         ("a = " + "[" * 50_000, " is not valid TOML: nested too deep"),
-        ("[key.a]", ": has the unknown table 'key', expected keys or anonymous"),
+        ("[key.a]", ": has the unknown table 'key', expected keys, anonymous or quotas"),
         ("keys = 1", ": 'keys' must be a table [keys.<name>], got an integer"),
         (f"[[keys]]\nkey = '{LONG}'", ": 'keys' must be a table [keys.<name>], got an array"),
         (f"[keys]\na = '{LONG}'", ": 'keys.a' must be a table [keys.<name>], got a string"),
         ("anonymous = true", ": 'anonymous' must be a table [anonymous], got a boolean"),
         ("[anonymous]", f": [anonymous] has no 'allow', expected an array of {GROUPS_TEXT}"),
-        ("[anonymous]\nallow = []\nkey = ''", ": [anonymous] has the unknown field 'key', expected allow"),
+        ("[anonymous]\nallow = []\nkey = ''", ": [anonymous] has the unknown field 'key', expected allow or quota"),
         ("[keys.'']", ": [keys.'']: a name has 1 to 64 printable characters"),
         ('[keys."a\\nb"]', ": [keys.'a\\nb']: a name has 1 to 64 printable characters"),
         ("[keys.anonymous]", ": [keys.anonymous]: the name means callers without a key, whose table is [anonymous]"),
         (entry("allow = []"), ": [keys.a] has no key, expected 'key' or 'sha256'"),
         (entry(f"key = '{LONG}'\nsha256 = '{DIGEST}'"), ": [keys.a] has both 'key' and 'sha256', expected one of them"),
-        (entry("token = ''"), ": [keys.a] has the unknown field 'token', expected key, sha256 or allow"),
+        (entry("token = ''"), ": [keys.a] has the unknown field 'token', expected key, sha256, allow or quota"),
         (entry("key = 1979-05-27"), ": [keys.a] 'key' must be a string, got a date or a time"),
         (entry("sha256 = 1"), ": [keys.a] 'sha256' must be a string, got an integer"),
         (entry("key = 'short'"), ": [keys.a] 'key' has 5 characters, expected at least 16"),
@@ -237,3 +241,85 @@ def test_any_text_makes_a_ring_or_raises_value_error(text: str) -> None:
         message = ""
         assert set(made.names) <= {"a", "b"}
     assert not message or message.startswith("auth keys file 'keys.toml'")
+
+
+QUOTA = """
+[quotas.q]
+requests = { limit = 600, seconds = 60, burst = 50 }
+tokens = { limit = 1.5, seconds = 60 }
+concurrent_requests = 8
+[quotas.q.models.large]
+concurrent_requests = 2
+"""
+
+
+def test_quotas_are_what_keys_name() -> None:
+    keys = ring(f"{QUOTA}[keys.a]\nkey = '{ALICE}'\nallow = []\nquota = 'q'\n[anonymous]\nallow = []")
+    first, anonymous = keys.terms
+    assert (first.name, anonymous) == ("a", Terms("anonymous"))
+    assert first.quota is not None
+    assert first.quota.limits() == {
+        Limit(Unit.REQUESTS, Rate(600, 60, 50)),
+        Limit(Unit.TOKENS, Rate(1.5, 60, 1.5)),
+        Limit(Unit.CONCURRENT_REQUESTS, 8),
+        Limit(Unit.CONCURRENT_REQUESTS, 2, "large"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "",
+            "[quotas.q] limits nothing, expected any of requests, tokens, compute_seconds, bytes, concurrent_requests",
+        ),
+        (
+            "what = 1",
+            "[quotas.q] has the unknown field 'what', expected requests, tokens, compute_seconds, bytes, "
+            "concurrent_requests or models",
+        ),
+        ("requests = 5", "[quotas.q] 'requests' must be a table { limit = 600, seconds = 60 }, got an integer"),
+        ("requests = { limit = 5 }", "[quotas.q.requests] has no 'seconds', expected limit and seconds"),
+        (
+            "requests = { limit = 0, seconds = 1 }",
+            "[quotas.q.requests] 'limit' must be above 0 and at most 1e+15, got 0",
+        ),
+        (
+            "requests = { limit = nan, seconds = 1 }",
+            "[quotas.q.requests] 'limit' must be above 0 and at most 1e+15, got nan",
+        ),
+        ("requests = { limit = true, seconds = 1 }", "[quotas.q.requests] 'limit' must be a number, got a boolean"),
+        (
+            "requests = { limit = 1, seconds = inf }",
+            "[quotas.q.requests] 'seconds' must be above 0 and at most 2.6784e+06, got inf",
+        ),
+        (
+            "requests = { limit = 1, seconds = 1, burst = 0.5 }",
+            "[quotas.q.requests] 'burst' must be at least 1, got 0.5",
+        ),
+        (
+            "requests = { limit = 1, seconds = 1, what = 1 }",
+            "[quotas.q.requests] has the unknown field 'what', expected limit, seconds or burst",
+        ),
+        ("concurrent_requests = 0", "[quotas.q] 'concurrent_requests' must be at least 1, got 0"),
+        ("concurrent_requests = 1.5", "[quotas.q] 'concurrent_requests' must be an integer, got a float"),
+        ("models = 1", "'quotas.q.models' must be a table [quotas.q.models.<model>], got an integer"),
+        (
+            "models.m.models = 1",
+            "[quotas.q.models.m] has the unknown field 'models', expected requests, tokens, "
+            "compute_seconds, bytes or concurrent_requests",
+        ),
+    ],
+)
+def test_mistakes_in_quotas_are_named(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match="auth keys file") as caught:
+        ring(f"[quotas.q]\n{text}\n[keys.a]\nkey = '{ALICE}'\nallow = []")
+    assert str(caught.value) == f"auth keys file 'keys.toml': {problem}"
+
+
+def test_a_key_names_a_quota_of_the_file() -> None:
+    for quota, problem in (("'other'", "has the unknown name 'other', expected q"), ("1", "must be a string, got an ")):
+        with pytest.raises(ValueError, match=f"'quota' {problem}"):
+            ring(f"{QUOTA}[keys.a]\nkey = '{ALICE}'\nallow = []\nquota = {quota}")
+    with pytest.raises(ValueError, match=r"expected a table \[quotas\.<name>\], of which there is none"):
+        ring(f"[keys.a]\nkey = '{ALICE}'\nallow = []\nquota = 'q'")

@@ -64,6 +64,7 @@ async def _by_pairs(call: Call, body: ScoringFields, given: TextPairs, pairs: Pa
         requests,
         lambda place, response: decode_scores(pairs, response, len(batches[place].places), activates=activates),
     )
+    call.settle_tokens(encoded.tokens)
     scores = [0.0] * len(given.second)
     for batch, values in zip(batches, found, strict=True):
         for place, value in zip(batch.places, values, strict=True):

@@ -6,6 +6,7 @@ from protocol.errors import Internal, ServerError, text_of
 from protocol.failures import CallbackFailures
 from protocol.http.openai.responses.run import ResponseRun
 from protocol.http.openai.streams.event_stream import EventStream
+from protocol.quotas.accounts import Charge
 from protocol.responses.background import Responses
 from protocol.responses.event_log import EventLog
 from protocol.responses.store import KeptResponse
@@ -14,8 +15,13 @@ from protocol.responses.store import KeptResponse
 class QueuedRun:
     """The run of one response. Implements `protocol.responses.background.BackgroundRun`."""
 
-    def __init__(self, run: ResponseRun, responses: Responses, failures: CallbackFailures) -> None:
+    def __init__(
+        self, run: ResponseRun, responses: Responses, failures: CallbackFailures, charge: Charge | None = None
+    ) -> None:
         self._run = run
+        self._charge = charge
+        if charge is not None:
+            charge.goes_on = True
         self._responses = responses
         self._failures = failures
 
@@ -24,6 +30,17 @@ class QueuedRun:
         self._tell(kept, self._run.queue())
 
     async def run(self, kept: KeptResponse) -> None:
+        charge = self._charge
+        if charge is None:
+            await self._run_charged(kept)
+            return
+        charge.resume()
+        try:
+            await self._run_charged(kept)
+        finally:
+            charge.end()
+
+    async def _run_charged(self, kept: KeptResponse) -> None:
         is_queued = True
 
         async def send(data: bytes) -> None:

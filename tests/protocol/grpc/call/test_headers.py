@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from grpclib.const import Status
 
-from protocol.errors import InvalidArgument, Overloaded, Restricted, ServerError, Unavailable
-from protocol.grpc.call.headers import RETRY_PUSHBACK, decode_timeout_seconds, error_trailers, refusal, trailers
+from protocol.errors import InvalidArgument, Overloaded, QuotaExceeded, Restricted, ServerError, Unavailable
+from protocol.grpc.call.headers import decode_timeout_seconds, error_trailers, refusal, trailers
 
 TIMEOUTS = [
     (b"1H", 3600.0),
@@ -64,4 +64,14 @@ def test_what_is_no_call_gets_an_http_status(fields: dict[bytes, bytes], status:
     ],
 )
 def test_what_may_pass_says_when_to_try_again(error: ServerError, may_pass: bool) -> None:
-    assert (RETRY_PUSHBACK in error_trailers(error, "m")) == may_pass
+    assert ((b"grpc-retry-pushback-ms", b"1000") in error_trailers(error, "m")) == may_pass
+
+
+def test_a_quota_that_is_used_up_says_what_is_left_and_when_there_is_more() -> None:
+    error = QuotaExceeded("no more", retry_after=0.0203, fields=(("ratelimit", '"requests";r=0;t=1'),))
+    assert error_trailers(error, "m") == [
+        (b"grpc-status", b"8"),
+        (b"grpc-message", b"no more"),
+        (b"grpc-retry-pushback-ms", b"21"),
+        (b"ratelimit", b'"requests";r=0;t=1'),
+    ]

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.access.control import AccessControl
-from protocol.access.keys import KeyRing
 from protocol.errors import Internal, Unavailable
 from protocol.http.anthropic.codec.requests import CountTokensRequest, MessagesRequest
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings, OpenAISettings
 from protocol.text.model import TextModel
+from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.http.anthropic.codec.test_blocks import events
 from tests.protocol.http.asgi import Answer, Exchange, call
 from tests.protocol.http.fake_services import make_services
@@ -143,13 +143,8 @@ async def test_counted_tokens() -> None:
 
 
 async def test_the_key_may_come_as_anthropics_clients_send_it() -> None:
-    ring = KeyRing.parse('[keys.one]\nkey = "a-secret-of-some-length"\nallow = ["inference"]', source="keys")
-
-    class Keys:
-        current: KeyRing | None = ring
-        changed = trio.Event()
-
-    app = make_app(ScriptedCore(), access=AccessControl(keys=Keys()))
+    keys = ChangingKeys('[keys.one]\nkey = "a-secret-of-some-length"\nallow = ["inference"]')
+    app = make_app(ScriptedCore(), access=AccessControl(keys=keys))
     statuses = [
         (await call(app, "POST", PATH, make_body(), headers)).status
         for headers in (

@@ -15,6 +15,7 @@ from protocol.errors import Overloaded
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from protocol.messages import LATEST_VERSION
+from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.http.asgi import Answer, call
 from tests.protocol.http.fake_services import make_services
 from tests.protocol.http.openai.handlers.scripted_core import ScriptedCore
@@ -116,3 +117,58 @@ async def test_a_full_queue_says_so() -> None:
     answer = await send("POST", CHAT, body(), core=core)
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
     assert limits(answer) == {"limit-requests": "8", "remaining-requests": "0"}
+
+
+KEY = "a-key-of-enough-characters"
+ALICE = f'[keys.alice]\nkey = "{KEY}"\nallow = ["all"]\nquota = "q"\n'
+
+
+def with_quota(quota: str) -> AccessControl:
+    return AccessControl(keys=ChangingKeys(f"[quotas.q]\n{quota}\n{ALICE}"))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_limits_are_those_of_the_key_where_it_has_some(stream: bool) -> None:
+    core = Bounded(room=QueueRoom(8, 3, 100, 40))
+    app = HttpApp(
+        make_services(core, access=with_quota("requests = { limit = 3, seconds = 1080 }")),
+        HttpSettings(),
+    )
+    headers = {"authorization": f"Bearer {KEY}"}
+    answers = [await call(app, "POST", CHAT, body(stream=stream), headers) for _ in range(4)]
+    assert limits(answers[0]) == {
+        "limit-requests": "3",
+        "remaining-requests": "2",
+        "reset-requests": "6m0s",
+        "limit-tokens": "100",
+        "remaining-tokens": "60",
+    }
+    assert [answer.status for answer in answers] == [200, 200, 200, 429]
+    assert answers[3].json["error"]["code"] == "rate_limit_exceeded"
+    assert answers[3].headers["retry-after"] == "360"
+
+
+async def test_tokens_of_a_model_without_an_engine_are_taken_at_the_end() -> None:
+    app = HttpApp(
+        make_services(Bounded(), access=with_quota("tokens = { limit = 100, seconds = 86400 }")), HttpSettings()
+    )
+    headers = {"authorization": f"Bearer {KEY}"}
+    left = []
+    for stream in (False, True, False):
+        answer = await call(app, "POST", CHAT, body(stream=stream), headers)
+        left.append(limits(answer)["remaining-tokens"])
+    assert left == ["100", "92", "84"]  # 5 of the prompt and 3 of the answer, as the model says
+
+
+async def test_a_models_own_limit_is_found_when_the_body_is_read() -> None:
+    access = with_quota(
+        "requests = { limit = 9, seconds = 86400 }\n[quotas.q.models.m]\nrequests = { limit = 1, seconds = 86400 }"
+    )
+    app = HttpApp(make_services(Bounded(), access=access), HttpSettings())
+    headers = {"authorization": f"Bearer {KEY}"}
+    assert (await call(app, "POST", CHAT, body(), headers)).status == 200
+    refused = await call(app, "POST", CHAT, body(), headers)
+    assert refused.status == 429
+    assert "1 requests to model 'm' in 86400 s" in refused.json["error"]["message"]
+    unknown = await call(app, "POST", CHAT, body(model="unknown"), headers)
+    assert unknown.status == 404

@@ -11,27 +11,19 @@ import trio
 import trio.testing
 
 from protocol.access.control import AccessControl
-from protocol.access.keys import KeyRing
 from protocol.errors import Internal
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from protocol.responses.background import Responses
 from protocol.services import EdgeServices
+from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.http.asgi import Answer, Exchange, call
 from tests.protocol.http.fake_services import FakeTraceControl, make_services
 from tests.protocol.http.openai.handlers.scripted_core import FOREVER, ScriptedCore, prompt_of
 from tests.protocol.http.openai.responses.test_output import events
 
 PATH = "/v1/responses"
-RING = KeyRing.parse(
-    "\n".join(f'[keys.{name}]\nkey = "the-key-of-{name}-000"\nallow = ["inference"]' for name in ("alice", "bob")),
-    source="keys",
-)
-
-
-class Keys:
-    current: KeyRing | None = RING
-    changed = trio.Event()
+KEYS = "\n".join(f'[keys.{name}]\nkey = "the-key-of-{name}-000"\nallow = ["inference"]' for name in ("alice", "bob"))
 
 
 class Server:
@@ -168,7 +160,7 @@ def key(name: str) -> dict[str, str]:
 
 
 async def test_a_response_is_its_keys_alone(running: Responses) -> None:
-    server = make_server(ScriptedCore(script=(FOREVER,)), running, access=AccessControl(keys=Keys()))
+    server = make_server(ScriptedCore(script=(FOREVER,)), running, access=AccessControl(keys=ChangingKeys(KEYS)))
     made = (await server.post(headers=key("alice"), background=True)).json
     path = f"{PATH}/{made['id']}"
     for method, where in (("GET", path), ("DELETE", path), ("POST", f"{path}/cancel"), ("GET", f"{path}/input_items")):

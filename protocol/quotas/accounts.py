@@ -1,0 +1,221 @@
+"""Accounts of keys: admit requests under a quota, and charge what they use. One ledger for each server.
+
+    account = ledger.account("alice")
+    charge = account.admit()            # by the head of a request; raises QuotaExceeded
+    charge.name_model("llama")          # once it is known, if it was not; raises, too
+    charge.settle(Unit.TOKENS, 120)     # as it becomes known, also behind the end
+    charge.end()                        # when the request has ended, in whatever way
+
+State is kept for the keys of the file only; that of a key which is gone from it ends with its last request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from protocol.errors import QuotaExceeded
+from protocol.quotas.fields import Fields, rate_limit_fields
+from protocol.quotas.meters import Bucket, Meter, Places
+from protocol.quotas.quota import Limit, Quota, Unit
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What the file says of one key. Without a quota nothing is limited."""
+
+    name: str
+    quota: Quota | None = None
+
+
+class Account:
+    """What one key may use, and has used. Made by the ledger."""
+
+    __slots__ = ("_clock", "_meters", "name", "quota")
+
+    def __init__(self, terms: Terms, clock: Callable[[], float]) -> None:
+        self.name = terms.name
+        self.quota = terms.quota
+        self._clock = clock
+        self._meters: dict[tuple[Unit, str], Meter] = {}
+
+    def adopt(self, terms: Terms) -> None:
+        """The file says something else: what is used is used under the new limits, too."""
+        self.quota = terms.quota
+        limits = set() if terms.quota is None else terms.quota.limits()
+        kept: dict[tuple[Unit, str], Meter] = {}
+        for limit in limits:
+            meter = self._meters.get((limit.unit, limit.model))
+            if meter is not None:
+                _change(meter, limit, self._clock())
+                kept[limit.unit, limit.model] = meter
+        self._meters = kept
+
+    def admit(self, model: str | None = None, size: int = 0) -> Charge:
+        """Charge a request of `size` bytes, as far as its model is known or does not matter.
+
+        Raises:
+            QuotaExceeded: it is too much now, and nothing is charged.
+        """
+        charge = Charge(self)
+        quota = self.quota
+        if quota is not None:
+            charge.take(quota.early, size)
+            if model is not None:
+                charge.name_model(model)
+        return charge
+
+    def may_be_refused(self, model: str, size: int) -> bool:
+        """Whether `admit` would refuse; nothing is charged."""
+        quota = self.quota
+        if quota is None:
+            return False
+        now = self._clock()
+        limits = (*quota.early, *quota.late_limits(model))
+        return any(self.meter(limit).wait(_cost(limit.unit, size), now) for limit in limits)
+
+    def meter(self, limit: Limit) -> Meter:
+        """The meter of one of its limits."""
+        key = limit.unit, limit.model
+        meter = self._meters.get(key)
+        if meter is None:
+            meter = self._meters[key] = limit.meter()
+        return meter
+
+    def now(self) -> float:
+        """The ledger's time."""
+        return self._clock()
+
+
+class Charge:
+    """One request of a key, from its admission on."""
+
+    __slots__ = ("_has_ended", "_size", "_taken", "account", "count_tokens", "goes_on", "held", "is_counted")
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.held: list[tuple[Limit, Meter]] = []  # that hold for it
+        self.is_counted = False  # an engine does it, which knows its tokens best
+        self.count_tokens: Callable[[], float] | None = None  # at its end, where no engine does
+        self.goes_on = False  # in the background, when it has ended for its client
+        self._taken: list[tuple[Meter, float]] = []  # at admission
+        self._size = 0
+        self._has_ended = False
+
+    def take(self, limits: Iterable[Limit], size: int) -> None:
+        """Charge what is known when it comes. Raises QuotaExceeded."""
+        account, now = self.account, self.account.now()
+        self._size = size
+        found = [(limit, account.meter(limit), _cost(limit.unit, size)) for limit in limits]
+        self.held += [(limit, meter) for limit, meter, _ in found]
+        waits = {limit: meter.wait(cost, now) for limit, meter, cost in found}
+        if any(waits.values()):
+            self.refund()
+            raise self._refusal(waits)
+        for _, meter, cost in found:
+            if cost:
+                meter.take(cost, now)
+                self._taken.append((meter, cost))
+
+    def name_model(self, model: str) -> None:
+        """Its model is known, as it was not when it was admitted. Raises QuotaExceeded; then nothing is charged."""
+        quota = self.account.quota
+        if quota is not None and (limits := quota.late_limits(model)):
+            self.take(limits, self._size)
+
+    def take_more(self, unit: Unit, amount: float) -> None:
+        """Charge what the request is found to cost before it has begun; to be settled. Raises QuotaExceeded."""
+        now = self.account.now()
+        found = [(limit, meter) for limit, meter in self.held if limit.unit is unit]
+        waits = {limit: meter.wait(amount, now) for limit, meter in found}
+        if any(waits.values()):
+            self.refund()
+            raise self._refusal(waits)
+        for _, meter in found:
+            meter.take(amount, now)
+
+    def settle(self, unit: Unit, amount: float, taken: float = 0.0) -> None:
+        """It has cost this amount, of which so much was taken before."""
+        for limit, meter in self.held:
+            if limit.unit is unit:
+                if amount > taken:
+                    meter.take(amount - taken, self.account.now())
+                elif amount < taken:
+                    meter.give(taken - amount)
+
+    def refund(self) -> None:
+        """It was not run: nothing of what was taken at admission is used."""
+        for meter, cost in self._taken:
+            meter.give(cost)
+        self._taken.clear()
+        self._has_ended = True
+
+    def end(self) -> None:
+        """It has ended, or is not to be run. Idempotent."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        for limit, meter in self.held:
+            if limit.unit is Unit.CONCURRENT_REQUESTS:
+                meter.give(1)
+        if self.count_tokens is not None and not (self.is_counted or self.goes_on):
+            self.settle(Unit.TOKENS, self.count_tokens())
+
+    def resume(self) -> None:
+        """It runs now in the background, until another `end`."""
+        self._has_ended = self.goes_on = False
+        for limit, meter in self.held:
+            if limit.unit is Unit.CONCURRENT_REQUESTS:
+                meter.take(1, self.account.now())
+
+    def fields(self) -> Fields:
+        """What is allowed under the limits that hold for it, and left of that, as header fields."""
+        return rate_limit_fields(self.held, self.account.now()) if self.held else ()
+
+    def _refusal(self, waits: dict[Limit, float]) -> QuotaExceeded:
+        account = self.account
+        worst = max(waits, key=lambda limit: waits[limit])
+        quota = "" if account.quota is None else f" of quota '{account.quota.name}'"
+        return QuotaExceeded(
+            f"key '{account.name}' has reached the limit{quota}, {worst}; try again in {waits[worst]:.3g} s",
+            retry_after=waits[worst],
+            limit=worst.name,
+            fields=self.fields(),
+        )
+
+
+class Ledger:
+    """The accounts of one server's keys, by their names. `clock` gives the time in seconds, which never goes back."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._accounts: dict[str, Account] = {}
+
+    def adopt(self, terms: Iterable[Terms]) -> None:
+        """What the file says now, of each key and of callers without one. Accounts of the same names go on."""
+        before, self._accounts = self._accounts, {}
+        for each in terms:
+            account = before.get(each.name)
+            if account is None:
+                account = Account(each, self._clock)
+            else:
+                account.adopt(each)
+            self._accounts[each.name] = account
+
+    def account(self, name: str) -> Account:
+        """The account of a name of the file. Raises KeyError."""
+        return self._accounts[name]
+
+
+def _cost(unit: Unit, size: int) -> float:
+    """Of a request of `size` bytes, as far as it is known when it comes."""
+    if unit is Unit.REQUESTS or unit is Unit.CONCURRENT_REQUESTS:
+        return 1
+    return size if unit is Unit.BYTES else 0
+
+
+def _change(meter: Meter, limit: Limit, now: float) -> None:
+    if isinstance(meter, Places) and isinstance(limit.amount, int):
+        meter.limit = limit.amount
+    elif isinstance(meter, Bucket) and not isinstance(limit.amount, int) and meter.rate != limit.amount:
+        meter.change(limit.amount, now)
