@@ -43,7 +43,6 @@ from actors.mail.messages import (
 )
 from actors.mail.reply_slot import Reply
 from actors.metrics.statistics import FailureReason, VersionStatistics
-from actors.scheduling.compute_charges import charge_compute
 from actors.scheduling.ordered_replies import OrderedReplies
 from protocol.errors import Internal, ServerError, Unavailable
 from protocol.failures import CallbackFailures
@@ -140,7 +139,6 @@ class SchedulerLoop(abc.ABC):
                 return
             try:
                 self._count(message, now)
-                charge_compute(message)
             except Exception as error:
                 self._note(error, "a batch was not counted")
         else:

@@ -6,18 +6,20 @@ from actors.mail.messages import BatchDone
 from protocol.quotas.quota import Unit
 
 
-def charge_compute(done: BatchDone) -> None:
-    """Charge an executed batch, once."""
+def charge_compute(done: BatchDone) -> float | None:
+    """Charge an executed batch, once. Returns the seconds that each of its rows has taken; None where it was not
+    measured, or there is nobody to charge."""
     timing = done.timing
     if timing is None:
-        return
+        return None
     for item in done.batch:
         if item.request.charge is not None:
             break
     else:
-        return
+        return None
     seconds = (timing.compute_input_ns + timing.compute_infer_ns + timing.compute_output_ns) / 1e9
-    rows = sum([item.batch_size for item in done.batch])
+    per_row = seconds / max(1, sum([item.batch_size for item in done.batch]))
     for item in done.batch:
         if item.request.charge is not None:
-            item.request.charge.settle(Unit.COMPUTE_SECONDS, seconds * item.batch_size / max(rows, 1))
+            item.request.charge.settle(Unit.COMPUTE_SECONDS, per_row * item.batch_size)
+    return per_row

@@ -36,6 +36,7 @@ from actors.mail.reply_slot import Reply
 from actors.metrics.statistics import FailureReason
 from actors.scheduling.base import SchedulerLoop
 from actors.scheduling.batching.policy import Batch, BatchingPolicy, BatchTuning
+from actors.scheduling.compute_charges import charge_compute
 from backends.interface import NotBegun
 from protocol.errors import ServerError, Unavailable
 
@@ -175,6 +176,9 @@ class Scheduler(SchedulerLoop):
 
     def _count(self, done: BatchDone, now: float) -> None:
         self.statistics.count_batch(done, now=now)
+        per_row = charge_compute(done)
+        if per_row is not None:
+            self.policy.settle(done.batch, per_row)
 
     def _rest(self, instance: InstanceAddress) -> None:
         """Mark an instance as idle, or close it if it was removed."""

@@ -2,7 +2,8 @@
 
 Plain and synchronous, consulted by `backends.engines.generations`.
 
-    1. A generation waits for its turn: the lower `priority` first, then as they came.
+    1. A generation waits for its turn: the lower `priority` first, then as they came. Where keys have weights, those of
+       one priority take turns, by the tokens that each has used.
     2. The first is admitted while fewer than `requests` are in flight, and its tokens fit beside theirs into `tokens`.
     3. Where the engine tells of its cache, the prompt must fit into what is free there, beside the prompts that it has
        not begun: what waits in the engine can be neither ordered nor moved to another one.
@@ -12,16 +13,16 @@ Plain and synchronous, consulted by `backends.engines.generations`.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 import msgspec
 
+from backends.engines.lines import PriorityLine, TurnsLine
 from backends.engines.worker.trioton_engine.engine import Stats
 from protocol.core import QueueRoom
 from protocol.errors import Overloaded
+from protocol.quotas.fair_queue import NOBODY, Holder
 
 # The limits of the queue, by their names at vLLM.
 QUEUED_REQUESTS, QUEUED_TOKENS = "max_num_queued_reqs", "max_num_queued_tokens"
@@ -61,8 +62,7 @@ class Admission(Generic[T]):
     def __init__(self, limits: AdmissionLimits, model: str) -> None:
         self._limits = limits
         self._model = model
-        self._numbers = itertools.count()
-        self._heap: list[tuple[int, int, T]] = []  # has those that are gone, until they come up
+        self._line: PriorityLine[T] | TurnsLine[T] = PriorityLine()
         self._queued: dict[T, Need] = {}
         self._queued_tokens = 0
         self._in_flight: dict[T, Need] = {}
@@ -89,8 +89,8 @@ class Admission(Generic[T]):
             return None
         return QueueRoom(limits.queued_requests, len(self._queued), limits.queued_tokens, self._queued_tokens)
 
-    def add(self, item: T, need: Need) -> None:
-        """Queue one. Raises QueueFull."""
+    def add(self, item: T, need: Need, holder: Holder = NOBODY) -> None:
+        """Queue one, of a key if there are keys. Raises QueueFull."""
         limits = self._limits
         if limits.queued_requests and len(self._queued) >= limits.queued_requests:
             raise QueueFull(
@@ -107,23 +107,38 @@ class Admission(Generic[T]):
             )
         self._queued[item] = need
         self._queued_tokens = tokens
-        heapq.heappush(self._heap, (need.priority, next(self._numbers), item))
+        if holder is not NOBODY:
+            self._look_at_weight(holder)
+        self._line.add(item, holder, priority=need.priority, tokens=need.prompt_tokens)
+
+    def _look_at_weight(self, holder: Holder) -> None:
+        """Turns begin with the first key that has a weight; when no key has one any more they end as soon as nothing
+        else waits."""
+        if isinstance(self._line, PriorityLine):
+            if holder.weight:
+                self._line = self._line.in_turns()
+        elif not holder.weight and len(self._queued) == 1:
+            self._line = PriorityLine()
+
+    def generated(self, holder: Holder, tokens: int) -> None:
+        """One of a key has come to so many more tokens."""
+        if isinstance(self._line, TurnsLine):
+            self._line.generated(holder, tokens)
 
     def next(self) -> T | None:
         """One that the engine is to be given now; it is in flight then."""
-        while self._heap:
-            item = self._heap[0][2]
-            need = self._queued.get(item)
-            if need is not None and not self._fits(need):
-                return None
-            heapq.heappop(self._heap)
-            if need is not None:
-                self._forget(item)
-                self._in_flight[item] = need
-                self._tokens += need.most_tokens
-                self._unbegun_tokens += need.prompt_tokens
-                return item
-        return None
+        item = self._line.first()
+        if item is None:
+            return None
+        need = self._queued[item]
+        if not self._fits(need):
+            return None
+        self._line.take_first()
+        self._forget(item)
+        self._in_flight[item] = need
+        self._tokens += need.most_tokens
+        self._unbegun_tokens += need.prompt_tokens
+        return item
 
     def _fits(self, need: Need) -> bool:
         limits = self._limits
@@ -156,9 +171,7 @@ class Admission(Generic[T]):
         if item not in self._queued:
             return False
         self._forget(item)
-        if len(self._heap) > 2 * len(self._queued) + 64:
-            self._heap = [entry for entry in self._heap if entry[2] in self._queued]
-            heapq.heapify(self._heap)
+        self._line.remove(item)
         return True
 
     def _forget(self, item: T) -> None:
@@ -173,6 +186,6 @@ class Admission(Generic[T]):
         """Take out all that wait, as they came."""
         left = list(self._queued)
         self._queued.clear()
-        self._heap.clear()
+        self._line = PriorityLine()
         self._queued_tokens = 0
         return left

@@ -29,6 +29,7 @@ from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import Generated
 from protocol.messages import InferenceRequest
+from protocol.quotas.fair_queue import NOBODY
 from protocol.quotas.quota import Unit
 
 
@@ -142,7 +143,7 @@ class Generations:
             request.charge.is_counted = True
             running.charged = need.most_tokens
         try:
-            self._admission.add(running, need)
+            self._admission.add(running, need, NOBODY if request.charge is None else request.charge.account)
         except QueueFull as refusal:
             self._metrics.reject(refusal.limit)
             if request.charge is not None:
@@ -276,6 +277,8 @@ class Generations:
                 if running.request.gen_ai is not None:
                     running.request.gen_ai.first_token()
             self._metrics.tokens(timing, len(event.token_ids), now)
+            if running.request.charge is not None:
+                self._admission.generated(running.request.charge.account, len(event.token_ids))
         if event.finish:
             if event.prompt_tokens:
                 self._metrics.saw(running.timing, event.prompt_tokens - len(running.generation.token_ids))

@@ -15,7 +15,7 @@ from typing import Any
 
 from protocol.access.categories import GROUPS, Category, group_of
 from protocol.access.quota_tables import read_quotas
-from protocol.access.tables import Mistake, read_table, refuse_unknown, type_word, words
+from protocol.access.tables import Mistake, read_number, read_table, refuse_unknown, type_word, words
 from protocol.errors import Forbidden, Unauthenticated
 from protocol.quotas.accounts import Terms
 from protocol.quotas.quota import Quota
@@ -25,10 +25,12 @@ ANONYMOUS = "anonymous"
 
 MIN_KEY_LENGTH = 16
 MAX_NAME_LENGTH = 64
+MAX_WEIGHT = 1e6
 
 # One text for a missing, a malformed and an unknown key: it must not help to guess one.
 KEY_NEEDED = "a valid key is needed, expecting header 'Authorization: Bearer <key>'"
 
+_TERMS = ("quota", "weight")
 _BEARER_KEY = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, 2.1: b64token
 _SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 
@@ -124,34 +126,48 @@ def _ring(document: dict[str, Any]) -> KeyRing:
     refuse_unknown(document, ("keys", "anonymous", "quotas"), "table")
     if not {"keys", "anonymous"} & document.keys():
         raise Mistake("holds neither a table [keys.<name>] nor [anonymous]")
-    quotas = read_quotas(document)
+    terms = _TermsReader(document)
     by_digest: dict[bytes, Key] = {}
     for name, content in read_table(document.get("keys", {}), "keys", "[keys.<name>]").items():
         _check_name(name)
         where = f"keys.{name}"
         entry = read_table(content, where, "[keys.<name>]")
-        refuse_unknown(entry, ("key", "sha256", "allow", "quota"), "field", where)
+        refuse_unknown(entry, ("key", "sha256", "allow", *_TERMS), "field", where)
         digest = _entry_digest(entry, where)
         if digest in by_digest:
             raise Mistake(f"[{where}] has the same key as [keys.{by_digest[digest].name}]")
-        by_digest[digest] = Key(_terms(name, entry, where, quotas), _allowed(entry, where))
+        by_digest[digest] = Key(terms.read(name, entry, where), _allowed(entry, where))
     if ANONYMOUS not in document:
         return KeyRing(by_digest)
     entry = read_table(document[ANONYMOUS], ANONYMOUS)
-    refuse_unknown(entry, ("allow", "quota"), "field", ANONYMOUS)
-    return KeyRing(by_digest, Key(_terms(ANONYMOUS, entry, ANONYMOUS, quotas), _allowed(entry, ANONYMOUS)))
+    refuse_unknown(entry, ("allow", *_TERMS), "field", ANONYMOUS)
+    return KeyRing(by_digest, Key(terms.read(ANONYMOUS, entry, ANONYMOUS), _allowed(entry, ANONYMOUS)))
 
 
-def _terms(name: str, entry: dict[str, Any], where: str, quotas: Mapping[str, Quota]) -> Terms:
-    quota = entry.get("quota")
-    if quota is None:
-        return Terms(name)
-    if not isinstance(quota, str):
-        raise Mistake(f"[{where}] 'quota' must be a string, got {type_word(quota)}")
-    if quota not in quotas:
-        known = words(quotas, "or") if quotas else "a table [quotas.<name>], of which there is none"
-        raise Mistake(f"[{where}] 'quota' has the unknown name {quota[:40]!r}, expected {known}")
-    return Terms(name, quotas[quota])
+class _TermsReader:
+    """Reads what keys may use. Where one key has a weight, those without have 1."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._quotas = read_quotas(document)
+        keys = document.get("keys")
+        entries = [document.get(ANONYMOUS), *(keys.values() if isinstance(keys, dict) else ())]
+        self._weight = float(any(isinstance(entry, dict) and "weight" in entry for entry in entries))
+
+    def read(self, name: str, entry: dict[str, Any], where: str) -> Terms:
+        """Raises Mistake."""
+        weight = read_number(entry, "weight", where, most=MAX_WEIGHT) if "weight" in entry else self._weight
+        return Terms(name, self._quota(entry, where), weight)
+
+    def _quota(self, entry: dict[str, Any], where: str) -> Quota | None:
+        quota, quotas = entry.get("quota"), self._quotas
+        if quota is None:
+            return None
+        if not isinstance(quota, str):
+            raise Mistake(f"[{where}] 'quota' must be a string, got {type_word(quota)}")
+        if quota not in quotas:
+            known = words(quotas, "or") if quotas else "a table [quotas.<name>], of which there is none"
+            raise Mistake(f"[{where}] 'quota' has the unknown name {quota[:40]!r}, expected {known}")
+        return quotas[quota]
 
 
 def _check_name(name: str) -> None:

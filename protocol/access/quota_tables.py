@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
-from protocol.access.tables import Mistake, read_table, refuse_unknown, type_word
+from protocol.access.tables import Mistake, read_number, read_table, refuse_unknown, type_word
 from protocol.quotas.meters import Rate
 from protocol.quotas.quota import Quota, Unit
 
@@ -66,22 +65,14 @@ def _rate(value: object, where: str, unit: Unit) -> Rate:
         raise Mistake(f"[{where}] '{unit}' must be a table {{ limit = 600, seconds = 60 }}, got {type_word(value)}")
     place = f"{where}.{unit}"
     refuse_unknown(value, _RATE_FIELDS, "field", place)
-    limit = _number(value, "limit", place, most=_MAX_LIMIT)
-    seconds = _number(value, "seconds", place, most=MAX_SECONDS)
-    burst = _number(value, "burst", place, most=_MAX_LIMIT) if "burst" in value else limit
+    for name in ("limit", "seconds"):
+        if name not in value:
+            raise Mistake(f"[{place}] has no '{name}', expected limit and seconds")
+    limit = read_number(value, "limit", place, most=_MAX_LIMIT)
+    seconds = read_number(value, "seconds", place, most=MAX_SECONDS)
+    burst = read_number(value, "burst", place, most=_MAX_LIMIT) if "burst" in value else limit
     if unit is Unit.REQUESTS and burst < 1:
         if "burst" in value:
             raise Mistake(f"[{place}] 'burst' must be at least 1, got {burst:g}")
         burst = 1.0  # less than one in that time
     return Rate(limit, seconds, burst)
-
-
-def _number(table: dict[str, Any], name: str, where: str, *, most: float) -> float:
-    if name not in table:
-        raise Mistake(f"[{where}] has no '{name}', expected limit and seconds")
-    value = table[name]
-    if type(value) not in (int, float):
-        raise Mistake(f"[{where}] '{name}' must be a number, got {type_word(value)}")
-    if math.isnan(value) or not 0 < value <= most:
-        raise Mistake(f"[{where}] '{name}' must be above 0 and at most {most:g}, got {value:g}")
-    return float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -24,6 +25,16 @@ def read_table(value: object, where: str, form: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Mistake(f"'{where}' must be a table {form or f'[{where}]'}, got {type_word(value)}")
     return value
+
+
+def read_number(table: dict[str, Any], name: str, where: str, *, most: float) -> float:
+    """A number above 0 that a table has. Raises Mistake."""
+    value = table[name]
+    if type(value) not in (int, float):
+        raise Mistake(f"[{where}] '{name}' must be a number, got {type_word(value)}")
+    if math.isnan(value) or not 0 < value <= most:
+        raise Mistake(f"[{where}] '{name}' must be above 0 and at most {most:g}, got {value:g}")
+    return float(value)
 
 
 def refuse_unknown(table: dict[str, Any], known: Collection[str], noun: str, where: str = "") -> None:

@@ -22,26 +22,34 @@ from protocol.quotas.quota import Limit, Quota, Unit
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What the file says of one key. Without a quota nothing is limited."""
+    """What the file says of one key. Without a quota nothing is limited; `weight` is 0 where no key of the file has
+    one."""
 
     name: str
     quota: Quota | None = None
+    weight: float = 0.0
 
 
 class Account:
-    """What one key may use, and has used. Made by the ledger."""
+    """What one key may use, and has used. Made by the ledger. Implements `fair_queue.Holder`.
 
-    __slots__ = ("_clock", "_meters", "name", "quota")
+    Attributes:
+        weight: its share of models for which several keys wait; 0 where requests go as they come.
+    """
+
+    __slots__ = ("_clock", "_meters", "name", "quota", "weight")
 
     def __init__(self, terms: Terms, clock: Callable[[], float]) -> None:
         self.name = terms.name
         self.quota = terms.quota
+        self.weight = terms.weight
         self._clock = clock
         self._meters: dict[tuple[Unit, str], Meter] = {}
 
     def adopt(self, terms: Terms) -> None:
         """The file says something else: what is used is used under the new limits, too."""
         self.quota = terms.quota
+        self.weight = terms.weight
         limits = set() if terms.quota is None else terms.quota.limits()
         kept: dict[tuple[Unit, str], Meter] = {}
         for limit in limits:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import queue
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             name = pb_utils.get_input_tensor_by_name(request, "FILE").as_numpy()
-            if name[0]:
-                file = pathlib.Path(name[0].decode())
+            if name.flat[0]:
+                file = pathlib.Path(name.flat[0].decode())
                 file.touch()
                 while file.exists():
                     time.sleep(0.01)
@@ -45,6 +45,13 @@ input [ { name: "FILE" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "FILE" data_type: TYPE_STRING dims: [ 1 ] } ]
 instance_group [ { count: 2 kind: KIND_CPU } ]
 """
+# One instance, which writes down what it runs in the order in which it does; the first one waits as above.
+ORDERED = MODEL.replace(
+    "            if name.flat[0]:",
+    """            with open(os.environ["ORDER"], "a") as order:
+                order.write(request.request_id() + " ")
+            if name.flat[0]:""",
+).replace("import pathlib", "import os, pathlib")
 DAY = "seconds = 86400"
 QUOTAS = f"""
 [quotas.three]
@@ -280,3 +287,51 @@ def test_a_new_file_gives_more_and_forgets_nothing(repository: Path, tmp_path: P
         for _ in range(2):
             infer(api, "new", "three")
         assert "5 requests in 86400 s" in refusal(api, "new", "three")
+
+
+@pytest.mark.parametrize("batching", ["", "max_batch_size: 1 dynamic_batching { }"])
+def test_keys_with_weights_take_turns(tmp_path: Path, batching: str) -> None:
+    """Six requests of one key wait when three of another one come: those are not behind all of them."""
+    folder, keys, order, gate = (tmp_path / name for name in ("models", "keys.toml", "order", "gate"))
+    (folder / "m" / "1").mkdir(parents=True)
+    (folder / "m" / "1" / "model.py").write_text(ORDERED)
+    (folder / "m" / "config.pbtxt").write_text(CONFIG.replace("count: 2", "count: 1") + batching)
+    entry = "[keys.{0}]\nkey = 'the-key-of-{0}-{0}'\nallow = ['all']\n"
+    keys.write_text(entry.format("alice") + entry.format("bob") + "weight = 1\n")
+    shape = [1, 1] if batching else [1]
+    with (
+        ServerProcess(f"--auth-keys-file={keys}", repository=folder, environment={"ORDER": str(order)}) as server,
+        Client("grpc", server.addresses["grpc"]) as api,
+    ):
+
+        def send(user: str, number: int, file: str = "") -> None:
+            inputs = api.tensors({"FILE": np.array([file.encode()], dtype=object).reshape(shape)})
+            more = {"request_id": f"{user}{number}", "headers": {"authorization": f"Bearer the-key-of-{user}-{user}"}}
+            answers.append(api.raw.async_infer("m", inputs, lambda result, error: None, **more))
+
+        def waits(count: int) -> Callable[[], bool]:
+            return lambda: waiting() == count
+
+        def waiting() -> float:
+            url = f"http://{server.addresses['metrics']}/metrics"
+            text = httpx.get(url, headers={"authorization": "Bearer the-key-of-bob-bob"}).text
+            return next(
+                float(line.split()[-1])
+                for line in text.splitlines()
+                if line.startswith("nv_inference_pending_request_count{")
+            )
+
+        answers: list[Any] = []
+        send("alice", 0, str(gate))
+        assert eventually(gate.exists)
+        for number in range(1, 7):
+            send("alice", number)
+            assert eventually(waits(number))
+        for number in range(3):
+            send("bob", number)
+            assert eventually(waits(7 + number))
+        gate.unlink()
+        assert eventually(lambda: len(order.read_text().split()) == 10)
+    ran = order.read_text().split()
+    assert ran[:5] == ["alice0", "alice1", "bob0", "bob1", "bob2"]
+    assert ran[5:] == [f"alice{number}" for number in range(2, 7)]

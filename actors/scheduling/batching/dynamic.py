@@ -13,6 +13,7 @@ from actors.metrics.statistics import FlushReason
 from actors.scheduling.batching.line import BatchLine, PlainLine, RankedLine, rank_of
 from actors.scheduling.batching.policy import Batch
 from actors.scheduling.batching.queue_policy import Deadlines, QueuePolicies
+from actors.scheduling.batching.turns import Turns
 from repository.model_config import ModelDynamicBatching
 
 
@@ -24,7 +25,9 @@ class DynamicBatchingPolicy:
        whose first request is of the highest priority goes first, among equals the one where it is oldest, so no shape
        starves another.
     2. Along a line go the requests of priority level 1, then those of level 2, and so on; within a level those whose
-       time is over (timeout action DELAY) come last, the others in order of arrival. A batch may join levels.
+       time is over (timeout action DELAY) come last, the others in order of arrival. A batch may join levels. Where
+       keys have weights, those that wait in one level take turns, by the compute time that each has used, and lines of
+       one priority go by that, too.
     3. Along a line, requests join while the batch size stays within `max_batch_size`. Where the total equals a
        preferred size the point is remembered, the last one counts; where the next request would pass the largest
        preferred size and there is no such point yet, the present one is remembered.
@@ -50,10 +53,12 @@ class DynamicBatchingPolicy:
         policies = QueuePolicies(config)
         # None where no request needs a look at them.
         self._policies = policies if policies.levels or policies.has_timeouts or policies.has_limits else None
+        self._line_kind: type[PlainLine | RankedLine] = PlainLine if self._policies is None else RankedLine
         self._deadlines = Deadlines() if policies.has_timeouts else None
         self.can_expire = policies.has_timeouts
         self._waiting_at: dict[int, int] = {}  # how many wait at each level, if levels or limits are set
         self._lines: dict[ShapeKey, BatchLine] = {}  # none of them empty
+        self._turns = Turns()
         self._latest: BatchLine | None = None  # the one that the latest request has joined, there or gone
         self.waiting = 0
         self._form_at = math.inf
@@ -64,6 +69,8 @@ class DynamicBatchingPolicy:
 
     def add(self, item: QueuedRequest) -> bool:
         rank = 0
+        if item.request.charge is not None and self._turns.change_with(item, self.waiting):
+            self._lines = {key: self._turns.changed(line, self._line_kind) for key, line in self._lines.items()}
         if self._policies is not None:
             level = self._policies.level_of(item.request)
             waiting = self._waiting_at.get(level, 0)
@@ -78,7 +85,7 @@ class DynamicBatchingPolicy:
                     self._deadlines.set(item, item.arrival + timeout)
         line = self._lines.get(item.shape_key)
         if line is None:
-            line = self._lines[item.shape_key] = PlainLine() if self._policies is None else RankedLine()
+            line = self._lines[item.shape_key] = self._turns.new_line(self._line_kind)
         line.add(item, rank)
         self._latest = line
         self.waiting += 1
@@ -130,6 +137,7 @@ class DynamicBatchingPolicy:
     def clear(self) -> list[QueuedRequest]:
         left = sorted((item for line in self._lines.values() for item in line), key=lambda item: item.arrival)
         self._lines.clear()
+        self._turns = Turns()
         self._latest = None
         self._waiting_at.clear()
         if self._deadlines is not None:
@@ -137,6 +145,9 @@ class DynamicBatchingPolicy:
         self.waiting = 0
         self._form_at = math.inf
         return left
+
+    def settle(self, batch: Sequence[QueuedRequest], seconds_per_row: float) -> None:
+        self._turns.settle(batch, seconds_per_row)
 
     def renewed(self) -> DynamicBatchingPolicy:
         return DynamicBatchingPolicy(self._config, max_batch_size=self._config_max_batch_size)
@@ -191,5 +202,5 @@ class DynamicBatchingPolicy:
                 self._deadlines.discard(item)
 
 
-def _place(entry: tuple[ShapeKey, BatchLine]) -> tuple[int, float]:
+def _place(entry: tuple[ShapeKey, BatchLine]) -> tuple[int, float, float]:
     return entry[1].place()

@@ -53,6 +53,9 @@ class HeldPolicy:
     def wake_at(self, *, is_idle: bool) -> float:
         return self._policy.wake_at(is_idle=is_idle and not self._is_held())
 
+    def settle(self, batch: Sequence[QueuedRequest], seconds_per_row: float) -> None:
+        self._policy.settle(batch, seconds_per_row)
+
     def clear(self) -> list[QueuedRequest]:
         return self._policy.clear()
 

@@ -15,6 +15,8 @@ import msgspec
 
 from actors.mail.messages import QueuedRequest
 from actors.metrics.statistics import FlushReason
+from actors.scheduling.batching.line import BatchLine, PlainLine
+from actors.scheduling.batching.turns import Turns
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -51,6 +53,9 @@ class BatchingPolicy(Protocol):
         """When `take_expired` or, if an instance is idle, `next_batch` may answer differently though nothing else has
         happened; `math.inf` for never."""
 
+    def settle(self, batch: Sequence[QueuedRequest], seconds_per_row: float) -> None:
+        """A batch with requests of keys has run, and has computed for so long."""
+
     def clear(self) -> list[QueuedRequest]:
         """Take out everything that waits."""
 
@@ -69,30 +74,35 @@ class BatchTuning(Protocol):
 
 
 class DirectPolicy:
-    """Triton's default scheduler: one request per execution, first come, first served, no queue limit."""
+    """Triton's default scheduler: one request per execution, first come, first served, no queue limit. Where keys have
+    weights, those that wait take turns."""
 
     can_expire = False
 
     def __init__(self) -> None:
-        self._queue: dict[QueuedRequest, None] = {}  # in order of arrival; any can be taken out at once
+        self._line: BatchLine = PlainLine()
+        self._turns = Turns()
         self.waiting = 0
 
     def add(self, item: QueuedRequest) -> bool:
-        self._queue[item] = None
+        if item.request.charge is not None and self._turns.change_with(item, self.waiting):
+            self._line = self._turns.changed(self._line, PlainLine)
+        self._line.add(item, 0)
         self.waiting += 1
         return True
 
     def abandon(self, item: QueuedRequest) -> None:
-        if item in self._queue:
-            del self._queue[item]
+        if self._line.discard(item):
             self.waiting -= 1
 
     def next_batch(self, now: float, *, is_ahead: bool = False) -> Batch | None:
-        for item in self._queue:
-            del self._queue[item]
-            self.waiting -= 1
-            return Batch((item,))
-        return None
+        if not self.waiting:
+            return None
+        self.waiting -= 1
+        return Batch(self._line.take(1))
+
+    def settle(self, batch: Sequence[QueuedRequest], seconds_per_row: float) -> None:
+        self._turns.settle(batch, seconds_per_row)
 
     def take_expired(self, now: float) -> Sequence[QueuedRequest]:
         return ()
@@ -101,8 +111,9 @@ class DirectPolicy:
         return math.inf
 
     def clear(self) -> list[QueuedRequest]:
-        left = list(self._queue)
-        self._queue.clear()
+        left = sorted((item for _, item in self._line.ranked()), key=lambda item: item.arrival)
+        self._line = PlainLine()
+        self._turns = Turns()
         self.waiting = 0
         return left
 

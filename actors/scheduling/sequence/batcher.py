@@ -41,6 +41,7 @@ from actors.metrics.response_statistics import COUNTED_RESPONSES
 from actors.metrics.statistics import FailureReason, FlushReason, VersionStatistics
 from actors.scheduling.base import SchedulerLoop
 from actors.scheduling.batching.held import NO_HOLD, SchedulerHold
+from actors.scheduling.compute_charges import charge_compute
 from actors.scheduling.ordered_replies import OrderedReplies
 from actors.scheduling.sequence.held import HeldSequencePolicy
 from actors.scheduling.sequence.policy import SequencePolicy
@@ -265,7 +266,8 @@ class SequenceBatcher(SchedulerLoop):
         return [each for each in self._live if each.name == instance.name]
 
     def _count(self, done: BatchDone, now: float) -> None:
-        """Its rows were counted one by one."""
+        """Charge its rows, which were counted one by one."""
+        charge_compute(done)
 
     def _finish_replies(
         self, done: BatchDone, steps: Sequence[Step], given: Sequence[Reply], now: float

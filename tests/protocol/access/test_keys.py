@@ -145,13 +145,16 @@ GROUPS_TEXT = "inference, health, metadata, model-control, shared-memory, metric
         (f"[keys]\na = '{LONG}'", ": 'keys.a' must be a table [keys.<name>], got a string"),
         ("anonymous = true", ": 'anonymous' must be a table [anonymous], got a boolean"),
         ("[anonymous]", f": [anonymous] has no 'allow', expected an array of {GROUPS_TEXT}"),
-        ("[anonymous]\nallow = []\nkey = ''", ": [anonymous] has the unknown field 'key', expected allow or quota"),
+        (
+            "[anonymous]\nallow = []\nkey = ''",
+            ": [anonymous] has the unknown field 'key', expected allow, quota or weight",
+        ),
         ("[keys.'']", ": [keys.'']: a name has 1 to 64 printable characters"),
         ('[keys."a\\nb"]', ": [keys.'a\\nb']: a name has 1 to 64 printable characters"),
         ("[keys.anonymous]", ": [keys.anonymous]: the name means callers without a key, whose table is [anonymous]"),
         (entry("allow = []"), ": [keys.a] has no key, expected 'key' or 'sha256'"),
         (entry(f"key = '{LONG}'\nsha256 = '{DIGEST}'"), ": [keys.a] has both 'key' and 'sha256', expected one of them"),
-        (entry("token = ''"), ": [keys.a] has the unknown field 'token', expected key, sha256, allow or quota"),
+        (entry("token = ''"), ": [keys.a] has the unknown field 'token', expected key, sha256, allow, quota or weight"),
         (entry("key = 1979-05-27"), ": [keys.a] 'key' must be a string, got a date or a time"),
         (entry("sha256 = 1"), ": [keys.a] 'sha256' must be a string, got an integer"),
         (entry("key = 'short'"), ": [keys.a] 'key' has 5 characters, expected at least 16"),
@@ -323,3 +326,16 @@ def test_a_key_names_a_quota_of_the_file() -> None:
             ring(f"{QUOTA}[keys.a]\nkey = '{ALICE}'\nallow = []\nquota = {quota}")
     with pytest.raises(ValueError, match=r"expected a table \[quotas\.<name>\], of which there is none"):
         ring(f"[keys.a]\nkey = '{ALICE}'\nallow = []\nquota = 'q'")
+
+
+def test_where_one_key_has_a_weight_the_others_have_one_too() -> None:
+    text = f"[keys.a]\nkey = '{ALICE}'\nallow = []\n[keys.b]\nsha256 = '{DIGEST}'\nallow = []\n"
+    assert [terms.weight for terms in ring(text).terms] == [0, 0, 0]
+    assert [terms.weight for terms in ring(f"{text}weight = 2.5").terms] == [
+        1,
+        2.5,
+        0,
+    ]  # there are no callers without a key
+    assert [terms.weight for terms in ring(f"{text}[anonymous]\nallow = []\nweight = 3").terms] == [1, 1, 3]
+    with pytest.raises(ValueError, match=r"\[keys\.b\] 'weight' must be above 0 and at most 1e\+06, got -1"):
+        ring(f"{text}weight = -1")

@@ -24,7 +24,7 @@ def test_without_ranks_it_is_a_queue_from_which_any_can_be_taken(kind: type[Plai
     assert list(line) == waiting
     assert line.discard(second)
     assert not line.discard(second)
-    assert (len(line), line.place()[1], line.oldest()) == (3, 0.0, 0.0)
+    assert (len(line), line.place()[2], line.oldest()) == (3, 0.0, 0.0)
     assert line.take(1) == [first]
     assert line.take(2) == [third, fourth]
     assert (len(line), bool(line), list(line)) == (0, False, [])
@@ -37,9 +37,9 @@ def test_a_lower_rank_goes_first_and_the_oldest_may_be_in_any() -> None:
     line.add(second, 2)
     line.add(third, 2)
     assert list(line) == [second, third, first]
-    assert (line.place(), line.oldest()) == ((2, 1.0), 0.0)
+    assert (line.place(), line.oldest()) == ((2, 0.0, 1.0), 0.0)
     assert line.take(2) == [second, third]
-    assert line.place() == (5, 0.0)
+    assert line.place() == (5, 0.0, 0.0)
     assert line.discard(first)
     assert not line
 
