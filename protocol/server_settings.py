@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the command line reads these settings before it loads numpy
     from protocol.datatypes import DataType
 
 # What `LogSettings.log_format` may be.
-LOG_FORMATS = ("default", "ISO8601")
+LOG_FORMATS = ("default", "ISO8601", "json", "ecs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 import trio
 
 from trioton.demo_flags import DemoSettings
-from trioton.log import logging_to
+from trioton.log.server_log import logging_to
 from trioton.process import STOP_SIGNALS, end_process
 from trioton.server import SERVICE_NAMES, ExitTimeoutExpired, Server, StartError, address_text
 from trioton.settings import Settings

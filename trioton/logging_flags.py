@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
+from protocol.server_settings import LOG_FORMATS
 from trioton.flags import BOOLEAN, BOOLEANS, INTEGER, PATH, at_least, boolean, choice, flag
 
 LOGGING = "Logging"
 
-LogFormat: TypeAlias = Literal["default", "ISO8601"]
+LogFormat: TypeAlias = Literal["default", "ISO8601", "json", "ecs"]
 
 
 def verbosity(text: str) -> int:
@@ -19,7 +20,7 @@ def verbosity(text: str) -> int:
 
 
 def log_format(text: str) -> LogFormat:
-    return cast(LogFormat, choice("default", "ISO8601")(text))
+    return cast(LogFormat, choice(*LOG_FORMATS)(text))
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that a class may have several such parts
@@ -33,7 +34,12 @@ class LoggingFlags:
     log_warning: bool = flag(True, boolean, group=LOGGING, metavar=BOOLEAN, help="Show messages of level warning.")
     log_error: bool = flag(True, boolean, group=LOGGING, metavar=BOOLEAN, help="Show messages of level error.")
     log_format: LogFormat = flag(  # noqa: RUF009 (a field, as its neighbours)
-        "default", log_format, group=LOGGING, metavar="{default,ISO8601}", help="The layout of log lines."
+        "default",
+        log_format,
+        group=LOGGING,
+        metavar="{default,ISO8601,json,ecs}",
+        help="The layout of log lines: Triton's two, or one JSON object a line by OpenTelemetry's log data model (json)"
+        " or the Elastic Common Schema (ecs).",
     )
     log_file: str = flag(
         "", str, group=LOGGING, metavar=PATH, help="Append all messages to this file, not to the console."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Metric
@@ -316,6 +316,19 @@ class TraceCollector(Collector):
         yield metric
 
 
+@dataclass(frozen=True, slots=True)
+class LogCollector(Collector):
+    """Log lines that were lost: their file or stream did not take them, or not in time."""
+
+    lost: Callable[[], Mapping[str, int]]
+
+    def collect(self) -> Iterator[Metric]:
+        metric = Metric("trioton_log_lost_lines_total", "Number of log lines that could not be written", "counter")
+        for name, count in self.lost().items():
+            metric.add_sample(metric.name, {"log": name}, count)
+        yield metric
+
+
 class Metrics:
     """One server's registry.
 
@@ -325,6 +338,7 @@ class Metrics:
         limits: the refusals of the edges.
         failures: the defects that callbacks have raised.
         lost_traces: how many traces could not be written so far.
+        lost_lines: how many lines of each log could not.
         has_counters: `--metrics-config counter_latencies`.
         custom: the metrics of the models' own.
         has_cpu: whether the machine's processors and memory are shown.
@@ -341,6 +355,7 @@ class Metrics:
         limits: LimitCounter | None = None,
         failures: CallbackFailures | None = None,
         lost_traces: Callable[[], int] = lambda: 0,
+        lost_lines: Callable[[], Mapping[str, int]] = dict,
         has_counters: bool = True,
         custom: Callable[[], Iterable[FamilyValues]] = tuple,
         has_cpu: bool = True,
@@ -354,6 +369,7 @@ class Metrics:
         self.registry.register(LimitCollector(limits or LimitCounter()))
         self.registry.register(FailureCollector(failures or CallbackFailures()))
         self.registry.register(TraceCollector(lost_traces))
+        self.registry.register(LogCollector(lost_lines))
         self.registry.register(PinnedMemoryCollector(devices or Devices()))
         self.registry.register(ResidenceCollector(residence))
         if has_cpu:

@@ -1,7 +1,7 @@
 """A server as a process: signals and exit codes.
 
 The first SIGINT or SIGTERM drains; a second one, or the end of the exit timeout, ends the process at once. The exit
-code is 0 only if nothing was cut off. Source: Triton, "Start and exit".
+code is 0 only if nothing was cut off. SIGUSR1 has the log files opened again. Source: Triton, "Start and exit".
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import trio
 
 from trioton.allocator import give_back_when_idle, keep_freed_memory
 from trioton.ending import ExitTimeoutExpired
-from trioton.log import ServerLog, logging_to
+from trioton.log.server_log import ServerLog, logging_to
 from trioton.server import Server, StartError
 from trioton.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+REOPEN_SIGNAL = signal.SIGUSR1
 # After the exit timeout everything is cancelled; what does not even end then (a thread that hangs in a framework) gets
 # this much longer.
 CANCEL_GRACE_SECONDS = 2.0
@@ -51,6 +52,7 @@ async def _serve(settings: Settings, log: ServerLog, keeps_memory: bool) -> int:
             nursery.start_soon(_collect_less, server)
             if keeps_memory:
                 nursery.start_soon(give_back_when_idle)
+            nursery.start_soon(_reopen_logs, log)
             code = await _exit_code(server)
             nursery.cancel_scope.cancel()
     return code
@@ -79,6 +81,13 @@ async def _stop_on_signals(server: Server, signals: AsyncIterator[int]) -> None:
         end_process(1)
     logger.error("%s", ExitTimeoutExpired(server.cut_off))
     end_process(1)
+
+
+async def _reopen_logs(log: ServerLog) -> None:
+    """On a signal, after which a log may have been moved away."""
+    with trio.open_signal_receiver(REOPEN_SIGNAL) as signals:
+        async for _ in signals:
+            log.reopen()
 
 
 async def _collect_less(server: Server) -> None:

@@ -74,7 +74,8 @@ from trioton.flags import UsageError
 from trioton.gpus import Gpus
 from trioton.in_process import Models
 from trioton.load_report import load_report
-from trioton.log import VERBATIM, ServerLog, logging_to
+from trioton.log.formats import VERBATIM
+from trioton.log.server_log import ServerLog, logging_to
 from trioton.metrics import Metrics
 from trioton.reload import Reloader
 from trioton.server_flags import BackendSetting, backend_settings
@@ -180,6 +181,7 @@ class Server:
             limits=self._limits,
             failures=self._failures,
             lost_traces=lambda: self.tracer.lost_count,
+            lost_lines=self._lost_lines,
             has_counters=settings.shows_metrics("counter_latencies"),
             custom=custom.values,
             has_cpu=settings.allow_cpu_metrics,
@@ -198,6 +200,9 @@ class Server:
         self._close_metrics = trio.Event()
         self.started = trio.Event()
         self._scope = trio.CancelScope()
+
+    def _lost_lines(self) -> Mapping[str, int]:
+        return {"server": self.log.lost} if isinstance(self.log, ServerLog) else {}
 
     @property
     def models(self) -> Models:

@@ -24,6 +24,7 @@ from actors.ensemble.state import EnsembleState, Iteration, Ready
 from actors.ensemble.step_request import step_request
 from protocol.errors import KINDS, Internal, ServerError, text_of
 from protocol.limits.response_memory import ResponseMemory
+from protocol.log.tags import about
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 
 logger = logging.getLogger("trioton.ensemble_request")
@@ -115,7 +116,7 @@ class EnsembleRequest:
         except ServerError as error:
             self._failure = error
         except Exception as error:  # a defect, of ours or of a composing model's scheduler
-            logger.exception("ensemble '%s' failed", self.composition.config.name)
+            logger.exception("ensemble '%s' failed", self.composition.config.name, extra=about(self.request))
             self._failure = Internal(_first_text(error))
         finally:
             for live in self._live.values():

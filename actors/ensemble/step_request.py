@@ -30,6 +30,7 @@ def step_request(
         asked.has_device_inputs or node.has_device_reads,
         _device_outputs(asked, plan, node) if asked.device_outputs else node.device_outputs,
         charge=asked.charge,
+        origin=asked.origin,
     )
 
 

@@ -29,6 +29,7 @@ from actors.tracing.stamps import begin_compute, end_compute
 from backends.interface import STARTED, Backend, BatchResult, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable, text_of
 from protocol.failures import CallbackFailures
+from protocol.log.tags import tagged
 
 logger = logging.getLogger("trioton.model_instance")
 
@@ -248,7 +249,7 @@ class BatchRunner:
             self._death = self._death or error
         if isinstance(error, ServerError):
             return error
-        logger.error("model instance '%s' failed", self.name, exc_info=error)
+        logger.error("model instance '%s' failed", self.name, exc_info=error, extra=tagged(instance=self.name))
         return Internal(f"model instance '{self.name}' failed: {text_of(error)}")
 
     def why_stopped(self) -> InstanceDied:

@@ -6,7 +6,6 @@ cancelled start leaves nothing behind.
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from backends.engines.worker.trioton_engine.frames import (
     encode_submission,
 )
 from backends.interface import InstanceSpec, ModelSource
+from backends.model_log import model_log
 from backends.python.environments.environment import Environment, find_environment
 from backends.python.loaded_model import begin
 from backends.python.settings import PythonSettings
@@ -183,7 +183,7 @@ class EngineWorker:
 
 def _launch(spec: InstanceSpec, environment: Environment) -> WorkerLink:
     source = spec.source
-    log = logging.getLogger(f"trioton.model.{source.name}")
+    log = model_log(source).of_instance(spec.name)
     ours, theirs = socket.socketpair()
     try:
         with theirs, bound_children(spec.cpu_cores):

@@ -7,7 +7,6 @@ cancelled launch leaves nothing behind.
 
 from __future__ import annotations
 
-import logging
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ import trio
 
 from backends.affinity import bound_children
 from backends.interface import ModelSource
+from backends.model_log import model_log
 from backends.python.environments.environment import Environment, find_environment
 from backends.python.in_loop.in_loop import InLoopWorker
 from backends.python.settings import Isolation, PythonSettings
@@ -45,7 +45,7 @@ class WorkerLauncher:
         self._source = source
         self._bundled = bundled
         self._settings = settings
-        self._log = logging.getLogger(f"trioton.model.{source.name}")
+        self._log = model_log(source)
         self._starting = trio.Lock()
         self._host: Host | None = None
         self._in_process: InProcessModel | None = None
@@ -108,7 +108,7 @@ class WorkerLauncher:
                 raise
         services = self._source.services
         failures = None if services is None else services.failures
-        return WorkerLink(ours, runner, self._settings, self._log, name, failures)
+        return WorkerLink(ours, runner, self._settings, self._log.of_instance(name), name, failures)
 
     async def _start_process(
         self, environment: Environment, control: socket.socket, name: str, cores: frozenset[int]
@@ -116,11 +116,11 @@ class WorkerLauncher:
         resources = self._source.resources
         if resources is not None and self._settings.has_fork_server:
             fork_servers = resources.find(_FORK_SERVERS, ForkServers)
-            worker = await fork_servers.start(environment, control, cores, self._log, name)
+            worker = await fork_servers.start(environment, control, cores, self._log.of_instance(name), name)
             if worker is not None:
                 return worker
         with self._startable(environment), bound_children(cores):
-            return WorkerProcess(environment, control, self._log, name)
+            return WorkerProcess(environment, control, self._log.of_instance(name), name)
 
     async def _start_thread(self, control: socket.socket, name: str) -> Runner:
         if self._in_process is None:

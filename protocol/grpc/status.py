@@ -9,6 +9,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.metadata import encode_grpc_message
 
 from protocol.errors import ServerError, told
+from protocol.log.tags import Tags
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +37,11 @@ UNEXPECTED = "the server failed unexpectedly; its log has the details"
 MAX_STATUS_MESSAGE = 4096
 
 
-def status_of(error: Exception, where: str) -> tuple[Status, str]:
+def status_of(error: Exception, where: str, tags: Tags | None = None) -> tuple[Status, str]:
     """The status and text for an error; one that is not a `ServerError` is a defect, logged with its traceback.
 
-    `where` names the call for the log. The error loses its traceback (`protocol.errors.told`).
+    `where` names the call for the log, whose line has the `tags`. The error loses its traceback
+    (`protocol.errors.told`).
     """
     match error:
         case ServerError():
@@ -48,7 +50,7 @@ def status_of(error: Exception, where: str) -> tuple[Status, str]:
         case GRPCError():
             return error.status, error.message or error.status.name
         case _:
-            logger.error("%s failed unexpectedly", where, exc_info=error)
+            logger.error("%s failed unexpectedly", where, exc_info=error, extra={"tags": tags or {}})
             return code_of(error), UNEXPECTED
 
 

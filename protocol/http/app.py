@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -29,6 +30,7 @@ from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import LIMIT_NAME, RequestShare
 from protocol.log.call_origin import CallOrigin
 from protocol.log.request_ids import ClientIds
+from protocol.log.tags import of_call, tags_of
 from protocol.quotas.accounts import Account, Charge
 from protocol.quotas.quota import Unit
 from protocol.server_settings import Trace
@@ -111,17 +113,20 @@ class HttpApp:
                 if request is not None and route is not None and route.is_inference:
                     origin.name(own_id(request))
                 reply = self._error_reply(exc, exchange, request, origin)
-                self._note_failure(exchange, route, request, exc, reply.status, arrival_ns)
+                self._note_failure(exchange, route, request, exc, reply.status, arrival_ns, origin)
                 if request is None:
                     await self._refuse(reply, exchange)
                     return
             except Exception as exc:
                 logger.exception(
-                    "%s %s failed", exchange.method, "the search for a path" if route is None else route.path
+                    "%s %s failed",
+                    exchange.method,
+                    "the search for a path" if route is None else route.path,
+                    extra=_tags(origin, request),
                 )
                 # Where a part of the answer has been sent, its body ends without its end: all that can still be said.
                 reply = None if exchange.has_started else self._error_reply(_internal(exc), exchange, request, origin)
-                self._note_failure(exchange, route, request, exc, 500, arrival_ns)
+                self._note_failure(exchange, route, request, exc, 500, arrival_ns, origin)
             if trace is None and request is not None:
                 trace = request.trace  # of a model that only the body names
             if reply is not None:
@@ -130,7 +135,7 @@ class HttpApp:
                 try:
                     await exchange.reply(reply)
                 except Overloaded as exc:
-                    self._note_failure(exchange, route, request, exc, 503, arrival_ns)
+                    self._note_failure(exchange, route, request, exc, 503, arrival_ns, origin)
                     await exchange.reply(self._error_reply(exc, exchange, request, origin))
                 if trace is not None:
                     trace.stamp("HTTP_SEND_END")
@@ -199,6 +204,7 @@ class HttpApp:
         error: Exception,
         status: int,
         arrival_ns: int,
+        origin: CallOrigin,
     ) -> None:
         """Log the failure of an inference request."""
         if route is not None and not route.is_inference:
@@ -210,7 +216,8 @@ class HttpApp:
             return
         if route.is_inference:
             call = f"HTTP {route.path.rpartition('/')[2]}"
-            self.services.failure_log.note(call, status, error, partial(describe, request, parameters, arrival_ns))
+            failed = partial(describe, request, parameters, arrival_ns, origin)
+            self.services.failure_log.note(call, status, error, failed)
 
     def _error_reply(
         self, error: ServerError, exchange: Exchange, request: HttpRequest | None, origin: CallOrigin
@@ -235,6 +242,11 @@ class HttpApp:
         except ServerError:
             return ""
         return self.services.access.key_name(partial(endpoint.header, exchange.headers))
+
+
+def _tags(origin: CallOrigin, request: HttpRequest | None) -> dict[str, Any]:
+    inference = None if request is None else request.inference
+    return {"tags": of_call(origin) if inference is None else tags_of(inference)}
 
 
 def internal_reply(error: Exception) -> Reply:

@@ -34,6 +34,7 @@ from protocol.http.reply import Reply
 from protocol.log.call_origin import call_tags
 from protocol.log.failure_log import FailedRequest
 from protocol.log.request_ids import ClientIds, RequestIds
+from protocol.log.tags import of_call
 from protocol.messages import LATEST_VERSION, InferenceResponse
 from protocol.origin import RequestTags
 from protocol.quotas.accounts import Account, Charge
@@ -95,6 +96,7 @@ class DirectRequest(PendingReply, kw_only=True):
     def tags(self, own_id: str) -> RequestTags:
         """Implements `protocol.origin.Origin`."""
         return call_tags(self.name(), self.head.client, self.head.key_name())
+
     charge: Charge | None = None
 
     def deliver(self) -> None:
@@ -215,7 +217,8 @@ class DirectInference:
             except ServerError as error:
                 return self.error_reply(request, error)
             except Exception as error:  # a defect, which is this request's and no other's
-                logger.exception("the answer of model '%s' could not be encoded", reply.model_name)
+                extra = {"tags": of_call(request, model=reply.model_name, version=str(reply.model_version))}
+                logger.exception("the answer of model '%s' could not be encoded", reply.model_name, extra=extra)
                 self.note_failure(request, error, 500)
                 return self._name_error(internal_reply(error), request)
         assert reply is not None

@@ -11,10 +11,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import NamedTuple
 
 from protocol.errors import ServerError, text_of
 from protocol.limits.flood import FloodGuard
+from protocol.log.tags import Tags, tagged, tags_of
 from protocol.messages import LATEST_VERSION, InferenceRequest
 
 logger = logging.getLogger(__name__)
@@ -36,17 +38,19 @@ _LONGEST_TEXT = 512
 
 class FailedRequest(NamedTuple):
     """What is known of the request: nothing if it could not be parsed. `seconds` since it arrived, None if that was not
-    measured."""
+    measured; `tags` are those of its line."""
 
     model_name: str = ""
     model_version: str = ""
     id: str = ""
     seconds: float | None = None
+    tags: Tags = MappingProxyType({})
 
     @classmethod
     def of(cls, request: InferenceRequest, seconds: float | None) -> FailedRequest:
         version = request.model_version
-        return cls(request.model_name, "" if version == LATEST_VERSION else str(version), request.id, seconds)
+        number = "" if version == LATEST_VERSION else str(version)
+        return cls(request.model_name, number, request.id, seconds, tags_of(request))
 
 
 class FailureLog:
@@ -74,7 +78,10 @@ class FailureLog:
             return
         try:
             self._report_left_out(kind, level)
-            logger.log(level, "%s", _line(call, status, error, describe()))
+            failed = describe()
+            named = {"model": failed.model_name[:_LONGEST_NAME], "version": failed.model_version[:_LONGEST_NAME]}
+            extra = tagged(**{**named, **failed.tags})
+            logger.log(level, "%s", _line(call, status, error, failed), extra=extra)
         except Exception:
             logger.exception("the line of a failed request could not be written")
 

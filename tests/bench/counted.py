@@ -1,6 +1,6 @@
 """A server whose Python calls are counted: `python -m tests.bench.counted FILE serve …` runs `trioton serve …`.
 
-The first SIGUSR1 begins to count, the second writes what was counted, of the main thread: JSON of `[calls, function]`,
+The first SIGUSR2 begins to count, the second writes what was counted, of the main thread: JSON of `[calls, function]`,
 the most called first. What a coroutine does after it has waited counts as one more call of it.
 """
 
@@ -47,6 +47,6 @@ def named(code: CodeType) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR1, CallCounter(Path(sys.argv[1])).toggle)
+    signal.signal(signal.SIGUSR2, CallCounter(Path(sys.argv[1])).toggle)
     del sys.argv[1]
     main()

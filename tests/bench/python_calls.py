@@ -68,9 +68,9 @@ def count(server: Server, file: Path, row: Row, load: LoadGenerator) -> Counts:
     try:
         time.sleep(SETTLING_SECONDS)
         before = answered(server, row.model)
-        server.process.send_signal(signal.SIGUSR1)
+        server.process.send_signal(signal.SIGUSR2)
         time.sleep(COUNTING_SECONDS)
-        server.process.send_signal(signal.SIGUSR1)
+        server.process.send_signal(signal.SIGUSR2)
         calls = _read(file)
         requests = answered(server, row.model) - before
     finally:

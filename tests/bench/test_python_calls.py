@@ -65,7 +65,7 @@ def test_a_turn_counts_the_requests_that_were_answered_meanwhile(
     server = Server(Peer("ours", (), {}, "2"), Path("log"))
     monkeypatch.setattr(server, "process", Process())
     found = count(server, file, ROW, LoadGenerator(Path("perf_analyzer"), {}, 1))
-    assert signals == [signal.SIGUSR1] * 2
+    assert signals == [signal.SIGUSR2] * 2
     assert found == Counts(50, [(100, "infer a.py:1"), (25, "other b.py:2")])
     lines = report(ROW, found, 1).splitlines()
     assert lines[0] == "add_sub/http/64: 2 calls a request, of 50 requests"

@@ -56,9 +56,10 @@ def pace() -> Iterator[None]:
 
 def line_of(server: ServerProcess, request_id: str) -> tuple[str, str]:
     """The level's letter and the text of the only line about a request."""
-    pattern = rf'(?m)^([IWE])[^\n]*\] "([^\n]* failed: [^\n]*{re.escape(request_id)}[^\n]*)"$'
+    pattern = rf'(?m)^([IWE])[^\n]*\] "([^\n]* failed: [^\n]*{re.escape(request_id)}[^\n]*)"( [a-z_]+=[^\n]*)?$'
     server.wait_for_line(pattern)
     (found,) = re.findall(pattern, server.log)
+    assert found[2] or not request_id
     return found[0], found[1]
 
 

@@ -59,6 +59,7 @@ class Batches:
         self._numbers = itertools.count(1)
         self._knows_verbose = link.logs(logging.DEBUG)
         link.handlers[COROUTINE] = self._let_overlap
+        link.find_request = self.open.only_request
         link.at_end.append(self.open.end)
         link.idle_memory = IdleMemory(link.arena, self._is_idle, lambda: link.channel.post(encode(TRIM, {})))
 

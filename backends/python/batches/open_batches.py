@@ -14,6 +14,7 @@ from backends.python.batches.open_batch import OpenBatch
 from backends.python.batches.worker_room import WorkerRoom
 from backends.python.wire.channel import Channel
 from protocol.errors import ServerError
+from protocol.messages import InferenceRequest
 
 
 class OpenBatches:
@@ -28,6 +29,11 @@ class OpenBatches:
     def find(self, number: int) -> OpenBatch | None:
         """The batch, if it is still open."""
         return self.by_number.get(number)
+
+    def only_request(self, number: int) -> InferenceRequest | None:
+        """The request of a batch that is still open and has just one."""
+        batch = self.by_number.get(number)
+        return batch.requests[0] if batch is not None and len(batch.requests) == 1 else None
 
     @property
     def has_any(self) -> bool:

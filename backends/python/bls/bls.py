@@ -34,6 +34,7 @@ from backends.python.workers.link import WorkerLink
 from backends.services import CallRefused, Execution, ModelCaller, ModelNotReady
 from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported, text_of, told
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.origin import Origin
 from protocol.server_settings import Trace
 from protocol.sync.wakeup import WaitingTasks
 
@@ -179,6 +180,7 @@ class BlsCalls:
         head, batch = call.head, call.batch
         execution = self._batches.execution_of(batch)
         trace = call.request.trace = _child_trace(head, batch)
+        call.request.origin = _origin(head, batch)
         try:
             if head.stream:
                 return await self._stream(self._models, call, execution)
@@ -236,6 +238,15 @@ class BlsCalls:
                 )
         except WorkerGone:
             pass
+
+
+def _origin(head: InferHead, batch: OpenBatch | None) -> Origin | None:
+    """That of the calling request, where it is known which one that is."""
+    if batch is None:
+        return None
+    if head.index != WHOLE_BATCH:
+        return batch.requests[head.index].origin
+    return batch.requests[0].origin if len(batch.requests) == 1 else None
 
 
 def _child_trace(head: InferHead, batch: OpenBatch | None) -> Trace | None:

@@ -35,6 +35,7 @@ from backends.python.worker.trioton_worker.session import LiveBatch
 from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
 from backends.python.workers.link import WorkerLink
 from protocol.errors import Internal
+from protocol.log.tags import tags_of
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 
 logger = logging.getLogger("trioton.backends.python")
@@ -220,7 +221,7 @@ class LoopBatches(Batches):
             trace = trace.tb_next
         told = fail(live, error.with_traceback(trace))["failure"]
         failure = FailedHead(_text(told["message"]), _text(told["traceback"]))
-        self._link.log_failure(failure)
+        self._link.log_failure(failure, tags_of(requests[0]) if len(requests) == 1 else None)
         batch = self._deliver(live, requests)
         self.open.close(batch)
         if not batch.answers:

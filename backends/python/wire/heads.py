@@ -35,10 +35,14 @@ class FailedHead(Head):
 
 
 class LogHead(Head):
+    """`batch` is the number of that which the line belongs to, 0 for none; what the model has printed has no place."""
+
     level: int
     message: str
-    filename: str
-    line: int
+    filename: str = ""
+    line: int = 0
+    batch: int = 0
+    is_printed: bool = False
 
 
 class ExecutedHead(Head):

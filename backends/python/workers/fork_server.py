@@ -22,6 +22,7 @@ from backends.python.workers.output import Output
 from backends.python.workers.process import WorkerProcess
 from backends.python.workers.process_control import HungUp, ProcessControl
 from protocol.errors import text_of
+from protocol.log.tags import Log
 
 logger = logging.getLogger("trioton.backends.python")
 
@@ -69,7 +70,7 @@ class ForkServer:
             raise ForkServerGone from None
 
     async def fork(
-        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: logging.Logger, name: str
+        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: Log, name: str
     ) -> ForkedWorker:
         """Fork a worker that serves on `control`, on these cores. Raises ForkServerGone."""
         self.workers += 1
@@ -142,7 +143,7 @@ class ForkServers:
         self._changing: dict[str, trio.Lock] = {}
 
     async def start(
-        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: logging.Logger, name: str
+        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: Log, name: str
     ) -> ForkedWorker | None:
         """Fork a worker. None where it is to be started directly instead."""
         key = _key_of(environment)

@@ -7,7 +7,6 @@ for each instance, which is then spoken to as any worker is. Owned by the launch
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from backends.python.workers.forked_process import ForkedProcess
 from backends.python.workers.process import WorkerProcess
 from backends.python.workers.process_control import HungUp, ProcessControl
 from protocol.errors import Internal
+from protocol.log.tags import Log
 
 # How long a host may take to end by itself, and a killed one to be gone.
 _EXIT_SECONDS = 2.0
@@ -37,7 +37,7 @@ class Host:
     To be made in the thread that runs Trio. Raises OSError where the interpreter cannot be started.
     """
 
-    def __init__(self, environment: Environment, log: logging.Logger, name: str) -> None:
+    def __init__(self, environment: Environment, log: Log, name: str) -> None:
         self.name = name
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

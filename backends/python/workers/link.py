@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
@@ -22,8 +23,11 @@ from backends.python.wire.heads import DoneHead, FailedHead, LogHead, log_level_
 from backends.python.wire.schemas import Schemas
 from backends.python.worker.trioton_worker.frames import DONE, FAILED, FINALIZE, LOG
 from backends.python.workers.idle_memory import IdleMemory
+from backends.python.workers.output import TAIL_LINES
 from backends.python.workers.runner import Runner
 from protocol.failures import CallbackFailures
+from protocol.log.tags import TaggedLog, Tags, tags_of
+from protocol.messages import InferenceRequest
 
 # How long a worker that has closed its end may take to end; it is killed then.
 _EXIT_SECONDS = 2.0
@@ -47,7 +51,7 @@ class WorkerLink:
     """Closed by `stop` or `close`, whatever happens. Frames are read only while a task runs `attend`.
 
     `runner` is what serves the other end of the socket `control`. `failures` counts defects in the handling of its
-    frames.
+    frames. `find_request` gives the only request of a batch by its number, if it has just one.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class WorkerLink:
         control: socket.socket,
         runner: Runner,
         settings: PythonSettings,
-        log: logging.Logger,
+        log: TaggedLog,
         name: str,
         failures: CallbackFailures | None = None,
     ) -> None:
@@ -68,6 +72,8 @@ class WorkerLink:
         self.schemas = Schemas()
         self.idle_memory: IdleMemory | None = None
         self._log = log
+        self.find_request: Callable[[int], InferenceRequest | None] = lambda batch: None
+        self._printed: deque[str] = deque(maxlen=TAIL_LINES)
         self.logs = log.isEnabledFor  # whether the model's messages of a level are shown
         self.is_attended = False
         self.channel = Channel(control, self.handlers, name, self.failures)
@@ -166,9 +172,10 @@ class WorkerLink:
         self.log_failure(failed)
         return WorkerFailed(failed.message)
 
-    def log_failure(self, failed: FailedHead) -> None:
+    def log_failure(self, failed: FailedHead, tags: Tags | None = None) -> None:
         if failed.traceback:
-            self._log.error("%s: %s", self.name, failed.traceback.rstrip())
+            text = failed.traceback.rstrip()
+            self._log.error("%s: %s", self.name, text, extra={"tags": _without_model(tags or {}), "body": text})
 
     async def end_text(self, problem: str = "") -> str:
         """How the worker ended, now that it has; one that has not ended yet is killed.
@@ -186,7 +193,7 @@ class WorkerLink:
 
     def tail(self) -> list[str]:
         """The last lines that the worker printed, now that it has ended."""
-        return self.runner.tail
+        return [*self.runner.tail, *self._printed][-TAIL_LINES:]
 
     def resident_bytes(self) -> int | None:
         """The resident memory of the worker; None if unknown."""
@@ -225,11 +232,17 @@ class WorkerLink:
         self._awaited.set()
 
     def _log_message(self, frame: Frame) -> None:
-        """A message of the model's Logger, with its caller's place."""
+        """A message of the model's, with its caller's place, or a line that it has printed."""
         head = decode_head(frame, LogHead)
         level = _LOG_LEVELS[log_level_name(head)]
+        if head.is_printed:
+            self._printed.append(head.message)
         if self._log.isEnabledFor(level):
-            record = self._log.makeRecord(
-                self._log.name, level, head.filename, head.line, "%s: %s", (self.name, head.message), None
-            )
-            self._log.handle(record)
+            request = self.find_request(head.batch) if head.batch else None
+            tags = {} if request is None else _without_model(tags_of(request))
+            self._log.place(level, head.filename, head.line, self.name, head.message, tags)
+
+
+def _without_model(tags: Tags) -> Tags:
+    """Those of the request alone: the worker knows its model and version, whatever was asked for."""
+    return {name: value for name, value in tags.items() if name not in ("model", "version")}

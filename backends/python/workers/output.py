@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import deque
 
 import trio
 
+from protocol.log.tags import Log
+
 _READ_SIZE = 65536
 _LAST_READS = 16  # a pipe holds one; others who may still print are not waited for
 _LONGEST_LINE = 8192
-_TAIL_LINES = 20
+TAIL_LINES = 20
 
 
 class Output:
     """The reading end of a pipe, which it owns."""
 
-    def __init__(self, descriptor: int, log: logging.Logger, name: str) -> None:
+    def __init__(self, descriptor: int, log: Log, name: str) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._log = log
         self._name = name
         self._line = b""
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     @property
     def tail(self) -> list[str]:
@@ -64,7 +65,7 @@ class Output:
             self._line = b""
         for line in filter(None, map(_decode, lines)):
             self._tail.append(line)
-            self._log.info("%s: %s", self._name, line)
+            self._log.info("%s: %s", self._name, line, extra={"body": line})
         return len(data)
 
 

@@ -7,7 +7,6 @@ failed load's error.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ import trio
 
 from backends.python.environments.environment import Environment
 from backends.python.workers.output import Output
+from protocol.log.tags import Log
 
 MAIN = Path(__file__).parent.parent / "worker" / "main.py"
 
@@ -44,7 +44,7 @@ class WorkerProcess:
         self,
         environment: Environment,
         control: socket.socket,
-        log: logging.Logger,
+        log: Log,
         name: str,
         *mode: str,
         program: Path | None = None,

@@ -14,6 +14,7 @@ from grpclib.metadata import decode_timeout
 from protocol.errors import InvalidArgument, QuotaExceeded, ServerError
 from protocol.grpc.call.compression import ACCEPTED_ENCODINGS
 from protocol.grpc.status import encode_status_message, status_of
+from protocol.log.tags import Tags
 
 Header = tuple[bytes, bytes]
 
@@ -74,10 +75,11 @@ def trailers(status: Status, message: str) -> Sequence[Header]:
     return headers
 
 
-def error_trailers(error: Exception, method: str) -> Sequence[Header]:
-    """The end of a response that has failed; `method` names the call for the log. Where the same call may succeed soon
-    it says when to try it again, as gRPC's retries have it (gRFC A6), and where a quota is used up, what is left."""
-    end = trailers(*status_of(error, method))
+def error_trailers(error: Exception, method: str, tags: Tags | None = None) -> Sequence[Header]:
+    """The end of a response that has failed; `method` names the call for the log, whose line has the `tags`. Where the
+    same call may succeed soon it says when to try it again, as gRPC's retries have it (gRFC A6), and where a quota is
+    used up, what is left."""
+    end = trailers(*status_of(error, method, tags))
     if not isinstance(error, ServerError) or error.retry_after is None:
         return end
     pushback = (b"grpc-retry-pushback-ms", b"%d" % math.ceil(error.retry_after * 1000))

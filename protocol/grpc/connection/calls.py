@@ -49,6 +49,7 @@ from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
+from protocol.log.tags import of_call
 from protocol.reactor.poller import Poller
 
 # Windows that a peer may open for a call before it gets anything.
@@ -274,7 +275,7 @@ class Calls:
             except Exception as error:
                 if error is not stream.noted_failure:
                     self._note_failure(stream, error)
-                return error_trailers(error, stream.method)
+                return error_trailers(error, stream.method, of_call(stream.origin))
         return OK_TRAILERS
 
     def _note_failure(self, stream: Stream, error: Exception) -> None:

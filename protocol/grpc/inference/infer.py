@@ -16,6 +16,7 @@ from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import DecodedRequest, encode_response
 from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
 from protocol.log.failure_log import FailedRequest
+from protocol.log.tags import of_call
 from protocol.origin import Origin
 from protocol.quotas.accounts import Charge
 from protocol.quotas.quota import Unit
@@ -98,7 +99,7 @@ async def _infer(services: EdgeServices, templates: RequestTemplates, stream: St
         charge.settle(Unit.BYTES, len(data))
     call = InferCall(services, templates, stream)
     read_ns = time.monotonic_ns()
-    stream.describe = partial(describe, read, read_ns)
+    stream.describe = partial(describe, read, read_ns, stream.origin)
     origin = stream.origin
     origin.name(read.names.id)
     trace = call.trace(read.model_name, waiting, read_ns)
@@ -112,10 +113,13 @@ async def _infer(services: EdgeServices, templates: RequestTemplates, stream: St
         trace.end()
 
 
-def describe(read: ReadRequest | None, read_ns: int) -> FailedRequest:
+def describe(read: ReadRequest | None, read_ns: int, origin: Origin) -> FailedRequest:
     """What the log says of a request that was read at `read_ns` of `time.monotonic_ns`, or could not be read."""
     seconds = (time.monotonic_ns() - read_ns) / 1e9
-    return FailedRequest(seconds=seconds) if read is None else FailedRequest(*read.names, seconds)
+    if read is None:
+        return FailedRequest(seconds=seconds, tags=of_call(origin))
+    names = read.names
+    return FailedRequest(*names, seconds, of_call(origin, names.id))
 
 
 async def _answer(services: EdgeServices, decoded: DecodedRequest, charge: Charge | None) -> Message:

@@ -118,7 +118,7 @@ class StreamInfer:
         self._stream = stream
         self._templates = templates
         self._call = InferCall(services, templates, stream)
-        self._origin = StreamedOrigin(stream.origin)
+        self.origin = StreamedOrigin(stream.origin)
         self._left = max_in_flight  # how many more requests may be read
         self._has_left = Wakeup()
         self._submits = replies is not None
@@ -203,7 +203,7 @@ class StreamInfer:
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
         request.trace = self._call.trace(read.model_name, waiting_ns, request.read_ns)
-        request.decoded = self._call.decode(read, data, request.trace, self._origin)
+        request.decoded = self._call.decode(read, data, request.trace, self.origin)
         inference, placement = request.decoded.request, request.decoded.placement
         inference.response_memory = self._response_memory
         if self._account is not None:
@@ -230,7 +230,7 @@ class StreamInfer:
         request = _Request(self._delivered, stream=self, memory=memory)
         try:
             request.read = self._templates.read(data)
-            request.decoded = self._call.decode(request.read, data, None, self._origin)
+            request.decoded = self._call.decode(request.read, data, None, self.origin)
         except Exception:  # the task that reads meets it again, and answers with it
             return False
         if request.decoded.placement is not None:
@@ -431,4 +431,4 @@ def _describe(request: _Request, submitted: Submitted | None) -> FailedRequest:
     """What the log says of it."""
     if submitted is not None:
         return FailedRequest.of(submitted.request, trio.current_time() - submitted.arrival)
-    return describe(request.read, request.read_ns)
+    return describe(request.read, request.read_ns, request.stream.origin)

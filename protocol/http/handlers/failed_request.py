@@ -11,7 +11,9 @@ import msgspec
 from protocol.errors import ServerError
 from protocol.http.codec.infer import HEADER_LENGTH, parse_header_length
 from protocol.http.exchange import HttpRequest
+from protocol.log.call_origin import CallOrigin
 from protocol.log.failure_log import FailedRequest
+from protocol.log.tags import of_call, tags_of
 
 # The text of a request that could not be decoded is searched for its id up to this size.
 _MOST_SEARCHED = 64 * 1024
@@ -24,7 +26,9 @@ class _Body(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Body)
 
 
-def describe(request: HttpRequest | None, parameters: Mapping[str, str], arrival_ns: int) -> FailedRequest:
+def describe(
+    request: HttpRequest | None, parameters: Mapping[str, str], arrival_ns: int, origin: CallOrigin
+) -> FailedRequest:
     """`request` is None where its body has not come whole; `parameters` are those of its path, and `arrival_ns` is in
     nanoseconds of `time.monotonic_ns`."""
     request_id = "" if request is None else own_id(request)
@@ -32,7 +36,9 @@ def describe(request: HttpRequest | None, parameters: Mapping[str, str], arrival
     name = parameters.get("model_name", "")
     if not name and request is not None and request.inference is not None:  # one that only the body names
         name = request.inference.model_name
-    return FailedRequest(name, parameters.get("model_version", ""), request_id, seconds)
+    inference = None if request is None else request.inference
+    tags = of_call(origin, request_id) if inference is None else tags_of(inference)
+    return FailedRequest(name, parameters.get("model_version", ""), request_id, seconds, tags)
 
 
 def own_id(request: HttpRequest) -> str:

@@ -18,6 +18,7 @@ from protocol.http.handlers.failed_request import describe
 from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.log.request_ids import REQUEST_ID
+from protocol.log.tags import of_call
 from protocol.messages import InferenceRequest, InferenceResponse
 
 logger = logging.getLogger(__name__)
@@ -109,10 +110,11 @@ def _event(data: bytes) -> bytes:
 
 def _told(error: Exception, request: HttpRequest) -> Reply:
     if not isinstance(error, ServerError):
-        logger.error("a stream of model '%s' failed", request.model_name, exc_info=error)
+        extra = {"tags": of_call(request.origin, model=request.model_name)}
+        logger.error("a stream of model '%s' failed", request.model_name, exc_info=error, extra=extra)
         error = Internal(f"internal error: {text_of(error)}")
     reply = error_reply(error)
-    failed = partial(describe, request, request.path_parameters, request.arrival_ns)
+    failed = partial(describe, request, request.path_parameters, request.arrival_ns, request.origin)
     request.services.failure_log.note("HTTP generate_stream", reply.status, error, failed)
     return reply
 

@@ -10,6 +10,8 @@ import sys
 from importlib.machinery import BuiltinImporter, ModuleSpec
 
 from .hiding import hide_server
+from .logger import log_unhandled
+from .printing import tag_prints
 
 # Imported by the processes that a model spawns in place of the program of their parent.
 _OF_SPAWNED = f"{__package__}.spawned"
@@ -23,6 +25,8 @@ def set_up() -> None:
         sys.orig_argv[:] = []
     _empty_main()
     hide_server()
+    tag_prints()
+    log_unhandled()
 
 
 def _empty_main() -> None:

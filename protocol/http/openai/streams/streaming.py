@@ -14,6 +14,7 @@ from protocol.http.handlers.failed_request import describe
 from protocol.http.handlers.generate import EVENT_STREAM
 from protocol.http.openai.streams.event_stream import EventStream, StreamForm
 from protocol.http.reply import Headers
+from protocol.log.tags import of_call
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,9 @@ async def stream_events(
 def _told(request: HttpRequest, error: Exception, form: StreamForm) -> bytes:
     if not isinstance(error, ServerError):
         model = "" if request.inference is None else request.inference.model_name
-        logger.error("a stream of model '%s' failed", model, exc_info=error)
+        extra = {"tags": of_call(request.origin, model=model)}
+        logger.error("a stream of model '%s' failed", model, exc_info=error, extra=extra)
         error = Internal(f"internal error: {text_of(error)}")
-    failed = partial(describe, request, request.path_parameters, request.arrival_ns)
+    failed = partial(describe, request, request.path_parameters, request.arrival_ns, request.origin)
     request.services.failure_log.note(f"{form.name} stream", form.status(error), error, failed)
     return form.error(error)

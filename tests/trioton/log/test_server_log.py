@@ -13,7 +13,8 @@ import pytest
 
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.server_settings import LogSettings
-from trioton.log import VERBATIM, ServerLog, TritonFormatter, logging_to, verbose_level
+from trioton.log.formats import VERBATIM, TritonFormatter
+from trioton.log.server_log import ServerLog, logging_to, verbose_level
 from trioton.settings import Settings
 
 # 2024-02-03 04:05:06.007008 UTC
@@ -139,7 +140,7 @@ def test_a_log_file_takes_everything(tmp_path: Path, capsys: pytest.CaptureFixtu
     lines = file.read_text().splitlines()
     assert lines[0] == "before"
     assert [line[0] for line in lines[1:]] == ["I", "W", "E"]
-    assert f" {os.getpid()} test_log.py:" in lines[1]
+    assert f" {os.getpid()} test_server_log.py:" in lines[1]
     assert capsys.readouterr() == ("", "")
 
 
@@ -174,7 +175,7 @@ def test_settings_change_at_run_time(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"log_format": "json"}, InvalidArgument, "invalid argument for --log_format, got: json"),
+        ({"log_format": "xml"}, InvalidArgument, "invalid argument for --log_format, got: xml"),
         ({"log_verbose_level": -1}, InvalidArgument, "log_verbose_level must be from 0 to 4294967295, got: -1"),
         ({"log_verbose_level": 2**32}, InvalidArgument, "log_verbose_level must be from 0 to 4294967295, got: "),
         ({"log_file": "/etc/x"}, Unsupported, "log file location can not be updated through network protocol"),

@@ -1,69 +1,36 @@
-"""Logging in Triton's two line formats, on the standard library's logging.
+"""The log of the process, on the standard library's logging: its levels, its format, and what clients change of it.
 
 Every module logs to the logger of its own name. Only a process that is a server (the command line) calls `logging_to`;
 a `trioton.server.Server` inside another program leaves that program's logging alone. What clients change over the
 protocols comes through a `ServerLog`. Source: Triton, "Logging": info goes to stdout, warnings and errors to stderr,
 with a log file everything goes there; times are UTC; messages are quoted and escaped as JSON strings, so that none can
-forge a line, but for tables.
+forge a line, but for tables. Lines are written by threads (`trioton.log.writer`).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.server_settings import LOG_FORMATS, LogSettings
+from trioton.log.formats import make_formatter
+from trioton.log.handler import WriterHandler
+from trioton.log.places import LogFile, LogStream, is_same_file
+from trioton.log.writer import LogWriter
 from trioton.settings import Settings
 
 # The packages whose loggers follow the log flags; what others log shows from level warning on.
 PACKAGES = ("actors", "backends", "protocol", "repository", "trioton")
 # What gRPC can carry.
 _LARGEST_VERBOSITY = 2**32 - 1
-# For `extra`: the message is shown as it is, below its line. For our own text only, such as tables.
-VERBATIM = {"verbatim": True}
 
 
 def verbose_level(verbosity: int) -> int:
     """The logging level of verbose messages: DEBUG for 1, and one less for each step."""
     return max(1, logging.DEBUG + 1 - verbosity)
-
-
-class TritonFormatter(logging.Formatter):
-    """`LMMDD hh:mm:ss.uuuuuu <pid> <file>:<line>] <message>`, or in ISO8601
-    `YYYY-MM-DDThh:mm:ssZ L <pid> <file>:<line>] <message>`; L is one of I, W, E."""
-
-    def __init__(self, layout: str, *, escape: bool = True) -> None:
-        super().__init__()
-        self._layout = layout
-        self._escape = escape
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = f"{self._head(record)} {record.process} {record.filename}:{record.lineno}] {self._message(record)}"
-        if record.exc_info:
-            # Indented, for the same reason as the escapes.
-            trace = self.formatException(record.exc_info)
-            line += "".join(f"\n    {part}" for part in trace.splitlines())
-        return line
-
-    def _head(self, record: logging.LogRecord) -> str:
-        level = "I" if record.levelno < logging.WARNING else "W" if record.levelno < logging.ERROR else "E"
-        time = datetime.fromtimestamp(record.created, UTC)
-        if self._layout == "ISO8601":
-            return f"{time:%Y-%m-%dT%H:%M:%SZ} {level}"
-        return f"{level}{time:%m%d %H:%M:%S.%f}"
-
-    def _message(self, record: logging.LogRecord) -> str:
-        message = record.getMessage()
-        if getattr(record, "verbatim", False):
-            return f"\n{message}"
-        # Lone surrogates (from file names) cannot be written.
-        message = message.encode("utf-8", "backslashreplace").decode()
-        return json.dumps(message, ensure_ascii=False) if self._escape else message
 
 
 class LevelFilter(logging.Filter):
@@ -102,8 +69,20 @@ class ServerLog:
             log_format=settings.log_format,
         )
         self._escape = settings.log_escape
+        self._service = settings.id
         self._filter = LevelFilter(self._settings)
         self._handlers: Sequence[logging.Handler] = ()
+        self.writers: tuple[LogWriter, ...] = ()
+
+    def reopen(self) -> None:
+        """Go on in the file that is there now under the log's name."""
+        for writer in self.writers:
+            writer.reopen()
+
+    @property
+    def lost(self) -> int:
+        """How many lines could not be written."""
+        return sum(writer.lost for writer in self.writers)
 
     @property
     def settings(self) -> LogSettings:
@@ -128,6 +107,7 @@ class ServerLog:
         ours = [logging.getLogger(name) for name in PACKAGES]
         levels = [logger.level for logger in ours]
         self._handlers = handlers
+        self.writers = tuple(each.writer for each in handlers if isinstance(each, WriterHandler))
         self._apply()
         for handler in handlers:
             handler.addFilter(self._filter)
@@ -145,7 +125,7 @@ class ServerLog:
     def _apply(self) -> None:
         if not self._handlers:
             return
-        formatter = TritonFormatter(self._settings.log_format, escape=self._escape)
+        formatter = make_formatter(self._settings.log_format, service=self._service, escape=self._escape)
         for handler in self._handlers:
             handler.setFormatter(formatter)
         verbosity = self._settings.log_verbose_level
@@ -167,11 +147,13 @@ def logging_to(settings: Settings) -> Iterator[ServerLog]:
 
 
 def _file_handlers(settings: Settings) -> list[logging.Handler]:
-    return [logging.FileHandler(settings.log_file, encoding="utf-8")]
+    return [WriterHandler(LogWriter(LogFile(settings.log_file), "server"))]
 
 
 def _console_handlers() -> list[logging.Handler]:
-    out, err = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
+    if is_same_file(sys.stdout, sys.stderr):  # by one thread, which keeps the order of lines
+        return [WriterHandler(LogWriter(LogStream(sys.stdout), "server"))]
+    out, err = (WriterHandler(LogWriter(LogStream(stream), "server")) for stream in (sys.stdout, sys.stderr))
     out.addFilter(lambda record: record.levelno < logging.WARNING)
     err.setLevel(logging.WARNING)
     return [out, err]

@@ -1,0 +1,197 @@
+"""Formats of log lines: Triton's two as text, and two as JSON: OpenTelemetry's log data model, and the Elastic Common
+Schema (ECS).
+
+A line's tags (`protocol.log.tags`) stand behind its text as `name=value`, and in JSON in the places that each schema
+has for them. Source: Triton, "Logging"; OpenTelemetry, "Logs Data Model" and "Semantic conventions"; ECS 8.11.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+import msgspec
+
+from protocol.log.tags import TAGS, Tags
+
+# For `extra`: the message is shown as it is, below its line. For our own text only, such as tables.
+VERBATIM = {"verbatim": True}
+
+ECS_VERSION = "8.11.0"
+_PLAIN = re.compile(r"[^\s\"=]+")
+_ENCODER = msgspec.json.Encoder()
+
+
+def make_formatter(log_format: str, *, service: str = "trioton", escape: bool = True) -> logging.Formatter:
+    """The formatter of a name out of `protocol.server_settings.LOG_FORMATS`. `service` is the server's name; `escape`
+    is for Triton's formats."""
+    if log_format == "json":
+        return OpenTelemetryFormatter(service)
+    if log_format == "ecs":
+        return EcsFormatter(service)
+    return TritonFormatter(log_format, escape=escape)
+
+
+def _text(record: logging.LogRecord) -> str:
+    """The message, without lone surrogates (from file names), which cannot be written."""
+    return _writable(record.getMessage())
+
+
+def _writable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _tags(record: logging.LogRecord) -> Tags:
+    tags: Tags = getattr(record, "tags", {})
+    return {name: _writable(tags[name]) for name in TAGS if tags.get(name)}
+
+
+class TritonFormatter(logging.Formatter):
+    """`LMMDD hh:mm:ss.uuuuuu <pid> <file>:<line>] <message>`, or in ISO8601
+    `YYYY-MM-DDThh:mm:ssZ L <pid> <file>:<line>] <message>`; L is one of I, W, E. Tags follow the message."""
+
+    def __init__(self, layout: str, *, escape: bool = True) -> None:
+        super().__init__()
+        self._layout = layout
+        self._escape = escape
+
+    def format(self, record: logging.LogRecord) -> str:
+        place = f"{record.filename}:{record.lineno}" if record.pathname else "print"  # of a model
+        line = f"{self._head(record)} {record.process} {place}] {self._message(record)}"
+        line += "".join(f" {name}={_quoted(value)}" for name, value in _tags(record).items())
+        if record.exc_info:
+            # Indented, for the same reason as the escapes.
+            trace = _writable(self.formatException(record.exc_info))
+            line += "".join(f"\n    {part}" for part in trace.splitlines())
+        return line
+
+    def _head(self, record: logging.LogRecord) -> str:
+        level = "I" if record.levelno < logging.WARNING else "W" if record.levelno < logging.ERROR else "E"
+        time = datetime.fromtimestamp(record.created, UTC)
+        if self._layout == "ISO8601":
+            return f"{time:%Y-%m-%dT%H:%M:%SZ} {level}"
+        return f"{level}{time:%m%d %H:%M:%S.%f}"
+
+    def _message(self, record: logging.LogRecord) -> str:
+        if getattr(record, "verbatim", False):
+            return f"\n{record.getMessage()}"
+        message = _text(record)
+        return json.dumps(message, ensure_ascii=False) if self._escape else message
+
+
+def _quoted(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) and value.isprintable() else json.dumps(value, ensure_ascii=False)
+
+
+class JsonFormatter(logging.Formatter):
+    """Base of those that write one JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _ENCODER.encode(self.members(record)).decode()
+
+    def members(self, record: logging.LogRecord) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def body(self, record: logging.LogRecord) -> str:
+        body: str | None = getattr(record, "body", None)
+        return _text(record) if body is None else _writable(body)
+
+    def error(self, record: logging.LogRecord) -> tuple[str, str, str] | None:
+        """Type, message and stack trace of the exception that the line tells of."""
+        if not record.exc_info or record.exc_info[0] is None:
+            return None
+        kind, error, _ = record.exc_info
+        return kind.__name__, _writable(str(error)), _writable(self.formatException(record.exc_info))
+
+
+class OpenTelemetryFormatter(JsonFormatter):
+    """A log record of OpenTelemetry's data model, its fields under their names there."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._resource = {"service.name": service, "service.version": metadata.version("trioton")}
+
+    def members(self, record: logging.LogRecord) -> Mapping[str, Any]:
+        tags = dict(_tags(record))
+        text, number = _severity(record.levelno)
+        members: dict[str, Any] = {
+            "Timestamp": str(_nanoseconds(record)),
+            "SeverityText": text,
+            "SeverityNumber": number,
+            "Body": self.body(record),
+        }
+        if trace_id := tags.pop("trace_id", ""):
+            members["TraceId"] = trace_id
+        if span_id := tags.pop("span_id", ""):
+            members["SpanId"] = span_id
+        members["Resource"] = {**self._resource, "process.pid": record.process}
+        members["InstrumentationScope"] = {"Name": record.name}
+        attributes: dict[str, Any] = {**tags}
+        if record.pathname:
+            attributes |= {"code.file.path": _writable(record.pathname), "code.line.number": record.lineno}
+        if (error := self.error(record)) is not None:
+            names = ("exception.type", "exception.message", "exception.stacktrace")
+            attributes |= dict(zip(names, error, strict=True))
+        members["Attributes"] = attributes
+        return members
+
+
+class EcsFormatter(JsonFormatter):
+    """A document of the Elastic Common Schema, its first fields as `ecs-logging` demands them."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = {"name": service, "version": metadata.version("trioton")}
+
+    def members(self, record: logging.LogRecord) -> Mapping[str, Any]:
+        tags = dict(_tags(record))
+        time = datetime.fromtimestamp(record.created, UTC)
+        origin: dict[str, Any] = {}
+        if record.pathname:
+            origin["file"] = {"name": _writable(record.filename), "line": record.lineno}
+        if record.funcName:
+            origin["function"] = record.funcName
+        members: dict[str, Any] = {
+            "@timestamp": f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03d}Z",
+            "log.level": record.levelname.lower(),
+            "message": self.body(record),
+            "ecs.version": ECS_VERSION,
+            "log": {"logger": record.name, "origin": origin},
+            "process": {"pid": record.process},
+            "service": self._service,
+        }
+        for name, place in (("trace_id", "trace"), ("span_id", "span")):
+            if value := tags.pop(name, ""):
+                members[place] = {"id": value}
+        if request_id := tags.pop("request_id", ""):
+            members["http"] = {"request": {"id": request_id}}
+        if key := tags.pop("key", ""):
+            members["user"] = {"name": key}
+        if tags:
+            members["labels"] = tags
+        if (error := self.error(record)) is not None:
+            members["error"] = dict(zip(("type", "message", "stack_trace"), error, strict=True))
+        return members
+
+
+def _severity(level: int) -> tuple[str, int]:
+    """Text and number (OpenTelemetry, "Severity Fields")."""
+    for least, text, number in (
+        (logging.CRITICAL, "FATAL", 21),
+        (logging.ERROR, "ERROR", 17),
+        (logging.WARNING, "WARN", 13),
+        (logging.INFO, "INFO", 9),
+        (logging.DEBUG, "DEBUG", 5),
+    ):
+        if level >= least:
+            return text, number
+    return "TRACE", 1
+
+
+def _nanoseconds(record: logging.LogRecord) -> int:
+    return int(record.created * 1e6) * 1000
