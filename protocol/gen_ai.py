@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PROVIDER: Final = "trioton"
 CHAT, TEXT_COMPLETION, EMBEDDINGS = "chat", "text_completion", "embeddings"
+# Not among those of the conventions, which allow others.
+SCORE, RERANK = "score", "rerank"
 
 Attribute: TypeAlias = str | int | float | Sequence[str]
 
@@ -29,11 +31,12 @@ _REQUESTED = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty"
 
 
 class Generated(msgspec.Struct, frozen=True):
-    """What a call has come to; None for counts that nobody knows."""
+    """What a call has come to; None for counts that nobody knows. `dimensions` are those of vectors."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     finish_reasons: tuple[str, ...] = ()
+    dimensions: int | None = None
 
 
 class EndedCall(msgspec.Struct, frozen=True):
@@ -137,6 +140,8 @@ class GenAiCall:
             found["gen_ai.usage.input_tokens"] = generated.input_tokens
         if generated.output_tokens is not None:
             found["gen_ai.usage.output_tokens"] = generated.output_tokens
+        if generated.dimensions is not None:
+            found["gen_ai.embeddings.dimension.count"] = generated.dimensions
         return found
 
 

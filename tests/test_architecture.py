@@ -135,7 +135,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "chats": "call choice codec errors inferences prompts targets",
         "responses": "call chats codec errors generation prompts streams",
         "handlers": (
-            "call chats choice codec errors generation inferences prompts single_answers streams targets vectors"
+            "call chats choice codec errors generation inferences observation prompts single_answers streams targets "
+            "vectors"
         ),
     },
     "backends.engines": {

@@ -6,6 +6,9 @@ from protocol.errors import Cancelled
 from protocol.http.openai.codec.tensors import TextPart
 from protocol.text.stop_strings import StopStrings
 
+# Why a text has ended that calls tools; what the model itself says is `stop`.
+TOOL_CALLS = "tool_calls"
+
 
 class ChoiceText:
     """Attributes:
@@ -13,6 +16,7 @@ class ChoiceText:
     output_tokens: so far.
     cached_tokens: of the prompt, where the model says so.
     finish_reason: empty until the text has ended.
+    ends_with_calls: the text has ended because it calls tools.
     is_stopped: a stop string has ended it, and the model need not go on.
     """
 
@@ -21,6 +25,7 @@ class ChoiceText:
         "_max_tokens",
         "_stops",
         "cached_tokens",
+        "ends_with_calls",
         "finish_reason",
         "input_tokens",
         "is_stopped",
@@ -37,6 +42,7 @@ class ChoiceText:
         self.cached_tokens = 0
         self.finish_reason = ""
         self.is_stopped = False
+        self.ends_with_calls = False
 
     @property
     def is_plain(self) -> bool:

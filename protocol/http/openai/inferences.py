@@ -10,7 +10,7 @@ import trio
 
 from protocol.gen_ai import Generated
 from protocol.http.openai.call import TOKENIZE_IN_THREAD_ABOVE, Call, queue_priority
-from protocol.http.openai.choice import ChoiceText
+from protocol.http.openai.choice import TOOL_CALLS, ChoiceText
 from protocol.http.openai.codec.chunks import Usage
 from protocol.http.openai.codec.requests import SamplingFields
 from protocol.http.openai.codec.sampling import stop_strings, wanted_logprobs
@@ -61,7 +61,7 @@ class Inferences:
         return Generated(
             sum(choice.input_tokens for choice in first_of_prompts) or None,
             sum(choice.output_tokens for choice in self.choices) or None,
-            tuple(choice.finish_reason for choice in self.choices),
+            tuple(TOOL_CALLS if choice.ends_with_calls else choice.finish_reason for choice in self.choices),
         )
 
 

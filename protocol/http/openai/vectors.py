@@ -26,10 +26,11 @@ async def embed(
     dimensions: int | None = None,
     priority: int = 0,
     adds_special_tokens: bool = True,
+    operation: str = EMBEDDINGS,
     observed: Mapping[str, Attribute] | None = None,
 ) -> tuple[list[Vector], int]:
     """The vectors in order, and the tokens of all inputs: 0 where neither the model nor a tokenizer counts them.
-    `observed` is what the request asks for in OpenTelemetry's terms.
+    `operation` and `observed` are what the request asks for in OpenTelemetry's terms.
 
     Raises:
         FieldError: the model takes no token ids, or gives other dimensions.
@@ -42,7 +43,7 @@ async def embed(
     requests = [embedding_request(text, metadata, each, dimensions, call.id) for each in inputs]
     for inference in requests:
         inference.priority = priority
-    seen = observe(call, EMBEDDINGS, requests, observed or {})
+    seen = observe(call, operation, requests, observed or {})
     call.begin(requests)
     with observed_run(requests):
         found = await single_answers(core, requests, lambda _, response: decode_vector(text, response))
@@ -51,7 +52,7 @@ async def embed(
         tokens = sum(size for _, size in found) or await _counted(text, inputs, adds_special_tokens)
         call.settle_tokens(tokens)
         if seen is not None:
-            seen.succeed(Generated(tokens))
+            seen.succeed(Generated(tokens or None, dimensions=vectors[0].size if vectors else None))
     return vectors, tokens
 
 

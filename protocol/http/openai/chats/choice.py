@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from protocol.http.openai.choice import ChoiceText
+from protocol.http.openai.choice import TOOL_CALLS, ChoiceText
 from protocol.http.openai.codec.logprobs import Entries, TokenBytes, chat_logprobs
 from protocol.http.openai.codec.tensors import TextPart
 from protocol.text.deltas import ContentDelta, Delta, ToolCallStart
@@ -57,8 +57,7 @@ class ChatChoice:
 
     @property
     def finish_reason(self) -> str:
-        reason = self.text.finish_reason
-        return "tool_calls" if self.has_calls and reason == "stop" and self.answers.ends_with_calls else reason
+        return TOOL_CALLS if self.text.ends_with_calls else self.text.finish_reason
 
     async def take(self, part: TextPart) -> bool:
         if self.has_ended:
@@ -79,6 +78,8 @@ class ChatChoice:
             self.has_ended = True
             if self.parser is not None:
                 deltas += self._counted(self.parser.finish())
+            is_call = self.has_calls and self.answers.ends_with_calls
+            self.text.ends_with_calls = is_call and self.text.finish_reason == "stop"
         await self.show(deltas)
 
     async def _read(self, text: str) -> list[Delta]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from protocol.gen_ai import RERANK, SCORE, Generated
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call, open_call, queue_priority, read_body
 from protocol.http.openai.codec.pairs import PairEncoder, decode_scores, refuse_cuts
@@ -11,6 +12,7 @@ from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import RerankRequest, ScoreRequest, ScoringFields
 from protocol.http.openai.codec.scores import TextPairs, cosines, rerank_answer, rerank_pairs, score_answer, score_pairs
 from protocol.http.openai.errors import FieldError
+from protocol.http.openai.observation import observe, observed_run
 from protocol.http.openai.single_answers import single_answers
 from protocol.http.openai.vectors import embed, embeds
 from protocol.http.reply import Reply
@@ -24,7 +26,7 @@ async def score(request: HttpRequest) -> Reply:
     """Cancelled when the client leaves, and every inference with it."""
     body = await read_body(request, _SCORE)
     call = open_call(request, body.model, body.request_id, "score")
-    scores, tokens = await _scored(call, body, score_pairs(body))
+    scores, tokens = await _scored(call, body, score_pairs(body), SCORE)
     return call.reply(score_answer(call.id, call.created, call.target.name, scores, tokens))
 
 
@@ -33,23 +35,25 @@ async def rerank(request: HttpRequest) -> Reply:
     body = await read_body(request, _RERANK)
     call = open_call(request, body.model, body.request_id, "rerank")
     pairs = rerank_pairs(body)
-    scores, tokens = await _scored(call, body, pairs)
+    scores, tokens = await _scored(call, body, pairs, RERANK)
     return call.reply(rerank_answer(call.id, call.target.name, body, pairs, scores, tokens))
 
 
-async def _scored(call: Call, body: ScoringFields, given: TextPairs) -> tuple[list[float], int]:
+async def _scored(call: Call, body: ScoringFields, given: TextPairs, operation: str) -> tuple[list[float], int]:
     """The score of each pair, and the tokens that it took, 0 where nobody counts them."""
     target = call.target
     if target.adapter:
         raise FieldError(f"adapter '{target.name}' of model '{target.text.name}' scores no texts", "model")
     if target.text.pairs is not None:
-        return await _by_pairs(call, body, given, target.text.pairs)
+        return await _by_pairs(call, body, given, target.text.pairs, operation)
     if embeds(target.text):
-        return await _by_vectors(call, body, given)
+        return await _by_vectors(call, body, given, operation)
     raise FieldError(f"model '{target.text.name}' scores no texts", "model")
 
 
-async def _by_pairs(call: Call, body: ScoringFields, given: TextPairs, pairs: PairTensors) -> tuple[list[float], int]:
+async def _by_pairs(
+    call: Call, body: ScoringFields, given: TextPairs, pairs: PairTensors, operation: str
+) -> tuple[list[float], int]:
     core, text = call.request.core, call.target.text
     encoder = PairEncoder(text, pairs, core.model_metadata(call.target.model), call.id)
     encoded = await trio.to_thread.run_sync(encoder.encode, body, given)
@@ -57,13 +61,17 @@ async def _by_pairs(call: Call, body: ScoringFields, given: TextPairs, pairs: Pa
     requests = [batch.request for batch in batches]
     for inference in requests:
         inference.priority = queue_priority(body.priority)
+    seen = observe(call, operation, requests, {})
     call.begin(requests)
     activates = body.use_activation is not False
-    found = await single_answers(
-        core,
-        requests,
-        lambda place, response: decode_scores(pairs, response, len(batches[place].places), activates=activates),
-    )
+    with observed_run(requests):
+        found = await single_answers(
+            core,
+            requests,
+            lambda place, response: decode_scores(pairs, response, len(batches[place].places), activates=activates),
+        )
+        if seen is not None:
+            seen.succeed(Generated(encoded.tokens or None))
     call.settle_tokens(encoded.tokens)
     scores = [0.0] * len(given.second)
     for batch, values in zip(batches, found, strict=True):
@@ -72,12 +80,12 @@ async def _by_pairs(call: Call, body: ScoringFields, given: TextPairs, pairs: Pa
     return scores, encoded.tokens
 
 
-async def _by_vectors(call: Call, body: ScoringFields, given: TextPairs) -> tuple[list[float], int]:
+async def _by_vectors(call: Call, body: ScoringFields, given: TextPairs, operation: str) -> tuple[list[float], int]:
     """Each text is embedded once."""
     name = call.target.text.name
     refuse_cuts(body, f"model '{name}' embeds texts, which are not cut")
     texts = list(dict.fromkeys((*given.first, *given.second)))
-    vectors, tokens = await embed(call, texts, priority=queue_priority(body.priority))
+    vectors, tokens = await embed(call, texts, priority=queue_priority(body.priority), operation=operation)
     by_text = dict(zip(texts, vectors, strict=True))
     first, second = ([by_text[each] for each in side] for side in (given.first, given.second))
     return await trio.to_thread.run_sync(cosines, first, second, name), tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -15,8 +16,9 @@ from protocol.http.settings import HttpSettings
 from protocol.text.model import TextModel
 from tests.protocol.http.asgi import Answer, Exchange, call
 from tests.protocol.http.fake_services import FakeTraceControl, make_services
-from tests.protocol.http.openai.handlers.scripted_core import FOREVER, ScriptedCore
+from tests.protocol.http.openai.handlers.scripted_core import FOREVER, TEMPLATE, ScriptedCore
 from tests.protocol.http.openai.handlers.test_embeddings import NAMES, Embedder
+from tests.protocol.http.openai.handlers.test_scores import make_core
 from tests.protocol.http.openai.words import word_tokenizer
 from tests.protocol.test_gen_ai import Recorded
 
@@ -106,7 +108,58 @@ async def test_embeddings() -> None:
     found = observed.attributes()
     assert (found["gen_ai.operation.name"], found["gen_ai.usage.input_tokens"]) == ("embeddings", 3)
     assert found["gen_ai.request.encoding_formats"] == ("float",)
+    assert found["gen_ai.embeddings.dimension.count"] == len(answer.json["data"][0]["embedding"])
     assert observed.ended().first_token_seconds is None
+
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages"])
+async def test_a_chat_that_ends_in_calls_of_tools(path: str, stream: bool) -> None:
+    text = TextModel("m", 1, chat_template=TEMPLATE, tool_parser="hermes")
+    observed = Observed(ScriptedCore(texts=(text,), script=('<tool_call>{"name": "f", "arguments": {}}</tool_call>',)))
+    asked: dict[str, Any] = {"model": "m", "stream": stream}
+    messages = [{"role": "user", "content": "x"}]
+    match path:
+        case "/v1/chat/completions":
+            asked |= {"messages": messages, "tools": [TOOL]}
+        case "/v1/responses":
+            asked |= {"input": "x", "tools": [{"type": "function", "name": "f"}]}
+        case _:
+            asked |= {"messages": messages, "tools": [{"name": "f", "input_schema": {}}], "max_tokens": 9}
+    assert (await call(observed.app, "POST", path, json.dumps(asked).encode())).status == 200
+    assert observed.attributes()["gen_ai.response.finish_reasons"] == ("tool_calls",)
+
+
+async def test_scores_of_a_cross_encoder() -> None:
+    for path, members in (
+        ("/score", {"text_1": "hello", "text_2": ["world", "world world"]}),
+        ("/rerank", {"query": "hello", "documents": ["world", "world world"]}),
+    ):
+        core = make_core()
+        observed = Observed(core)
+        asked = json.dumps({"model": "m", "request_id": "r", **members}).encode()
+        assert (await call(observed.app, "POST", path, asked)).status == 200
+        operation = path.removeprefix("/")
+        assert observed.attributes() == {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": "trioton",
+            "gen_ai.request.model": "m",
+            "gen_ai.response.model": "m",
+            "gen_ai.response.id": f"{operation}-r",
+            "gen_ai.usage.input_tokens": 5,
+        }
+        assert (observed.ended().operation, observed.ended().error_type) == (operation, "")
+
+
+async def test_scores_by_vectors_are_one_call() -> None:
+    observed = Observed(Embedder(texts=(TextModel("m", 1, names=NAMES, tokenizer=word_tokenizer()),)))
+    asked = {"model": "m", "query": "hello", "documents": ["world", "hello"]}
+    assert (await call(observed.app, "POST", "/rerank", json.dumps(asked).encode())).status == 200
+    assert observed.ended().operation == "rerank"
+    assert observed.attributes()["gen_ai.usage.input_tokens"] == 2
 
 
 async def test_an_error_before_and_within_the_answer() -> None:
