@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from copy import copy
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +26,10 @@ class _TokenizerFile(msgspec.Struct):
     decoder: dict[str, Any] | None = None
 
 
+# The library takes up to 500 bytes for each token: so texts are not endless, and long ones take turns.
+MAX_TEXT_CHARACTERS = 1 << 22
+_ALONE_ABOVE = 1 << 18
+
 # `decode` holds the interpreter's lock, and `decode_batch` does not.
 _DECODED_AT_ONCE = 1024
 
@@ -42,6 +47,7 @@ class Tokenizer:
         self.special = SpecialTokens() if special is None else special
         self.vocabulary_size: int = wrapped.get_vocab_size(with_added_tokens=True)
         self._wrapped = wrapped
+        self._turn = Lock()
         self._pieces = token_pieces(decoder, self._token_of)
         added = wrapped.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -91,7 +97,18 @@ class Tokenizer:
         """The token ids. Special tokens that the text spells out become those tokens, as chat templates need it.
 
         A chat template writes the special tokens itself: its prompts are encoded without adding them.
+
+        Raises:
+            InvalidArgument: the text is too long, or not one for this tokenizer.
         """
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise InvalidArgument(f"expected a text of at most {MAX_TEXT_CHARACTERS} characters, got {len(text)}")
+        if len(text) > _ALONE_ABOVE:
+            with self._turn:
+                return self._encoded(text, add_special_tokens)
+        return self._encoded(text, add_special_tokens)
+
+    def _encoded(self, text: str, add_special_tokens: bool) -> list[int]:
         try:
             # `encode` holds the interpreter's lock, for seconds with a text of some megabytes; this one does not.
             [made] = self._wrapped.encode_batch_fast([text], add_special_tokens=add_special_tokens)

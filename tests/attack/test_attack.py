@@ -10,10 +10,11 @@ from contextlib import closing
 
 import pytest
 
-from tests.attack import codecs, fuzz, load, soak
+from tests.attack import codecs, fuzz, load, soak, texts
 from tests.attack.faults import FAULTS
 from tests.attack.sockets import Broken, attacks, check_http1, check_http2
 from tests.attack.sums import make_sums
+from tests.attack.text_inputs import BODIES
 
 INPUTS = int(os.environ.get("TRIOTON_FUZZ_EXAMPLES", "200"))
 
@@ -39,6 +40,29 @@ def test_a_server_survives_connections_that_send_what_they_like() -> None:
     assert not result.failures, result.failures[0]
     assert result.is_clean, result.log
     assert set(result.inputs) == set(attacks())
+
+
+@pytest.mark.e2e
+def test_the_openai_interface_survives_bodies_and_bombs() -> None:
+    result = texts.attack(INPUTS // 10, seed=7)
+    assert not result.failures, result.failures[0]
+    assert result.is_clean, result.log
+    assert {path for path, _ in result.statuses} >= set(BODIES)
+
+
+@pytest.mark.parametrize(
+    ("status", "data"),
+    [
+        (500, b'{"error": {"message": "no"}}'),
+        (400, b'{"detail": "no"}'),
+        (200, b'data: {"choices": []}\n\n'),
+        (200, b'data: {"error": {"message": "no", "code": "internal_error"}}\n\n'),
+    ],
+    ids=["500", "form", "end", "defect"],
+)
+def test_an_answer_that_must_not_be_is_a_failure(status: int, data: bytes) -> None:
+    with pytest.raises(texts.Broken):
+        texts.check("/v1/completions", status, "text/event-stream" if data[:4] == b"data" else "", data)
 
 
 def test_a_500_is_a_failure() -> None:

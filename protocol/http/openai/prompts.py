@@ -119,10 +119,10 @@ def measured(
     if max_tokens is None:
         max_tokens = default
     tokenizer, context = text.tokenizer, text.context_length
-    if tokenizer is None or context is None or (max_tokens is not None and not fits_context):
+    ids, adds = prompt.token_ids, prompt.adds_special_tokens
+    is_asked_for = max_tokens is not None and not fits_context
+    if tokenizer is None or context is None or (ids is None and is_asked_for):
         return replace(prompt, max_tokens=max_tokens)
-    adds = prompt.adds_special_tokens
-    ids = prompt.token_ids
     if ids is None:
         ids = tokenizer.encode(prompt.text, add_special_tokens=adds)
     if len(ids) + room > context:
@@ -132,6 +132,8 @@ def measured(
             "prompt" if adds or prompt.token_ids is not None else "messages",
             CONTEXT_EXCEEDED,
         )
+    if is_asked_for:
+        return replace(prompt, max_tokens=max_tokens)
     most = context - len(ids)
     return replace(prompt, max_tokens=most if max_tokens is None else min(most, max_tokens), token_ids=ids)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.text.special_tokens import SpecialTokens
-from protocol.text.tokenizer import Tokenizer
+from protocol.text.tokenizer import MAX_TEXT_CHARACTERS, Tokenizer
 from tests.protocol.text.tokenizers_of_tests import MAKERS, OTHER, tokenizer_json
 
 
@@ -66,6 +66,12 @@ def test_special_tokens_are_added_where_the_file_says_so() -> None:
     wrapped.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", wrapped.token_to_id("<s>"))])
     known = Tokenizer.from_json(wrapped.to_str())
     assert known.encode("a") == [known.token_id("<s>"), *known.encode("a", add_special_tokens=False)]
+
+
+def test_a_text_that_would_fill_the_memory_is_refused() -> None:
+    known = Tokenizer.from_json(tokenizer_json("byte level"))
+    with pytest.raises(InvalidArgument, match="expected a text of at most 4194304 characters, got 4194305"):
+        known.encode("a" * (MAX_TEXT_CHARACTERS + 1))
 
 
 def test_truncation_and_padding_of_the_file_are_not_for_prompts() -> None:

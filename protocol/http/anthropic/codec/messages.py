@@ -43,6 +43,9 @@ def chat_messages(system: str | Sequence[_Block] | None, messages: Sequence[_Blo
         else:
             for each in _user(content, f"{where}.content"):
                 _add(made, each)
+    for message in made:
+        if "reasoning_content" in message:
+            message["reasoning_content"] = "".join(message["reasoning_content"])
     if made[-1]["role"] == "assistant":
         _check_last(made[-1], f"messages[{len(messages) - 1}].content")
     return made
@@ -61,11 +64,9 @@ def _add(made: list[dict[str, Any]], message: dict[str, Any]) -> None:
     if last is None or message["role"] == "tool" or message["role"] != last["role"]:
         made.append(message)
         return
-    last["content"] = [*last["content"], *message["content"]]
-    if "reasoning_content" in message:
-        last["reasoning_content"] = last.get("reasoning_content", "") + message["reasoning_content"]
-    if "tool_calls" in message:
-        last["tool_calls"] = [*last.get("tool_calls", ()), *message["tool_calls"]]
+    for name in ("content", "reasoning_content", "tool_calls"):
+        if name in message:
+            last.setdefault(name, []).extend(message[name])
 
 
 def _blocks(content: Any, known: Sequence[str], where: str) -> Sequence[_Block]:
@@ -166,7 +167,7 @@ def _assistant(content: Any, where: str) -> dict[str, Any]:
                 calls.append(_call(block, here))
     made: dict[str, Any] = {"role": "assistant", "content": parts}
     if thoughts:
-        made["reasoning_content"] = "".join(thoughts)
+        made["reasoning_content"] = thoughts  # joined at the end
     if calls:
         made["tool_calls"] = calls
     return made

@@ -67,11 +67,13 @@ class MessageFields(msgspec.Struct, kw_only=True):
     compaction: Any = None
     thread: Any = None
     fallbacks: Any = None
+    fallback_credit_token: Any = None
+    billing_policy: Any = None
 
 
 class MessagesRequest(MessageFields, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1)]
-    stop_sequences: list[Annotated[str, Meta(min_length=1)]] | None = None
+    stop_sequences: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=1024)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Fraction | None = None
@@ -98,6 +100,8 @@ _REFUSED: Refusals = {
     "compaction": ((), "messages are not edited or summarised"),
     "thread": ((), "messages are not kept"),
     "fallbacks": (([],), "the model that is named answers"),
+    "fallback_credit_token": ((), "the model that is named answers"),
+    "billing_policy": ((), "nothing is billed"),
 }
 COUNT_REFUSED: Refusals = _REFUSED
 MESSAGES_REFUSED: Refusals = {

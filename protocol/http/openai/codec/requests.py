@@ -16,6 +16,10 @@ Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 MAX_CHOICES = 128
+# What becomes a list or an object of so many holds the loop.
+Texts: TypeAlias = Annotated[list[str], Meta(max_length=1024)]
+TokenIds: TypeAlias = Annotated[list[int], Meta(max_length=1024)]
+Biases: TypeAlias = Annotated[dict[str, float], Meta(max_length=1024)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -41,13 +45,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     length_penalty: float | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Texts | None = None
+    stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[int] | None = None
-    logit_bias: dict[str, float] | None = None
+    bad_words: Texts | None = None
+    allowed_token_ids: Annotated[list[int], Meta(max_length=1 << 16)] | None = None
+    logit_bias: Biases | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     structured_outputs: dict[str, Any] | None = None

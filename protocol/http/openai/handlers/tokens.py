@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import trio
@@ -27,15 +26,17 @@ async def tokenize(request: HttpRequest) -> Reply:
     body = await read_body(request, _TOKENIZE)
     target = find_target(request.core, body.model, request.settings.openai.lora_separator)
     text, sees = target.text, sees_pictures(request.core, target)
-    return json_reply(await trio.to_thread.run_sync(partial(_tokenized, body, text, _tokenizer(text), sees=sees)))
+    tokenizer = _tokenizer(text)
+    return await trio.to_thread.run_sync(lambda: json_reply(_tokenized(body, text, tokenizer, sees=sees)))
 
 
 async def detokenize(request: HttpRequest) -> Reply:
     body = await read_body(request, _DETOKENIZE)
     text = find_target(request.core, body.model, request.settings.openai.lora_separator).text
     tokenizer = _tokenizer(text)
-    prompt = await trio.to_thread.run_sync(lambda: tokenizer.decode(body.tokens, skip_special_tokens=False))
-    return json_reply({"prompt": prompt})
+    return await trio.to_thread.run_sync(
+        lambda: json_reply({"prompt": tokenizer.decode(body.tokens, skip_special_tokens=False)})
+    )
 
 
 def _tokenizer(text: TextModel) -> Tokenizer:

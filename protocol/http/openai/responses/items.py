@@ -74,10 +74,9 @@ def chat_messages(instructions: str | None, items: Sequence[Item], known: int = 
             case "function_call":
                 _assistant(made).setdefault("tool_calls", []).append(_call(item, where))
             case "function_call_output":
-                shown = [*shown, *_add_result(made, item, where)]
+                shown += _add_result(made, item, where)
             case "reasoning":
-                message = _assistant(made)
-                message["reasoning_content"] = message.get("reasoning_content", "") + _thoughts(item, where)
+                _assistant(made).setdefault("reasoning_content", []).append(_thoughts(item, where))
             case _:
                 raise FieldError(
                     f"'{where}.type': expected one of {', '.join(_KNOWN)}, got {kind!r:.80}",
@@ -86,6 +85,9 @@ def chat_messages(instructions: str | None, items: Sequence[Item], known: int = 
                 )
     if shown:
         made.append({"role": "user", "content": shown})
+    for message in made:
+        if "reasoning_content" in message:
+            message["reasoning_content"] = "".join(message["reasoning_content"])
     return made
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from protocol.http.openai.codec.requests import Fraction, Penalty, Refusals, StreamOptions
+from protocol.http.openai.codec.requests import Fraction, Penalty, Refusals, StreamOptions, Texts
 
 
 class TextConfig(msgspec.Struct, kw_only=True):
@@ -65,7 +65,7 @@ class ResponsesRequest(ResponseFields, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     request_id: str | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Texts | None = None
     top_k: int | None = None
     # Taken without a meaning.
     background_options: Any = None

@@ -232,3 +232,10 @@ def test_fields_are_those_of_the_official_client(kind: type) -> None:
     if kind is MessagesRequest:
         official = message_create_params.MessageCreateParamsStreaming
     assert set(official.__annotations__) <= set(kind.__struct_fields__)  # type: ignore[attr-defined]
+
+
+def test_fields_of_the_official_clients_beta_are_known() -> None:
+    from anthropic.types.beta import message_create_params
+
+    official = message_create_params.MessageCreateParamsStreaming.__annotations__
+    assert set(official) - {"betas"} <= set(MessagesRequest.__struct_fields__), "betas is a header"

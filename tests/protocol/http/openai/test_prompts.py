@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,6 +179,10 @@ def test_how_long_an_answer_may_be(tokenizer: Tokenizer) -> None:
         ) as no:
             most(" ".join(["hello"] * words))
         assert no.value.code == "context_length_exceeded"
+    ids = Prompt("", adds_special_tokens=False, token_ids=[1] * 5)
+    with pytest.raises(FieldError, match="maximum context length is 5 tokens"):
+        measured(text, ids, max_tokens=1, default=None)
+    assert measured(text, replace(ids, token_ids=[1] * 4), max_tokens=16, default=None).max_tokens == 16
 
 
 def test_an_unknown_context_is_the_models_matter(tokenizer: Tokenizer) -> None:

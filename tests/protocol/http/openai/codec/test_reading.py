@@ -149,3 +149,12 @@ def test_every_field_of_the_official_client_is_known() -> None:
     pairs = ((Chat, ChatRequest), (Completion, CompletionRequest), (Embedding, EmbeddingRequest))
     for made, kind in pairs:
         assert set(made.__annotations__) - set(kind.__struct_fields__) == set()
+
+
+@pytest.mark.parametrize("name", ["stop", "stop_token_ids", "bad_words", "logit_bias"])
+def test_lists_that_would_hold_the_loop_are_refused(name: str) -> None:
+    given: Any = [1] * 1025 if name == "stop_token_ids" else ["a"] * 1025
+    if name == "logit_bias":
+        given = {str(place): 1 for place in range(1025)}
+    with pytest.raises(FieldError, match=f"'{name}': Expected `(array|object)` of length <= 1024"):
+        BodyReader(CompletionRequest).read(json.dumps({"prompt": "a", name: given}).encode())
