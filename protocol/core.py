@@ -7,7 +7,7 @@ way, or given up by its handle, is dropped wherever it is.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -220,8 +220,10 @@ class InferenceCore(Protocol):
     def model_config(self, name: str, version: int = LATEST_VERSION) -> dict[str, Any]:
         """The completed configuration in its JSON form (snake_case names, enums as names, integers as numbers)."""
 
-    def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
-        """Statistics of one model's version(s), or of all ready models where `name` is empty."""
+    def each_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Iterator[ModelStatistics]:
+        """Statistics of one model's version(s), or of all ready models where `name` is empty, by name. Each is made
+        when it is asked for, so that there may be a wait in between. What is wrong is raised with the first."""
+        ...
 
     async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
         """Lists the repositories afresh, so models that were never loaded are listed too."""

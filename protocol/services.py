@@ -15,6 +15,7 @@ from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
 from protocol.media.fetcher import MediaFetcher
+from protocol.metrics_text import MetricsText
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
 from protocol.shared_memory.table import SharedMemoryTable
@@ -23,7 +24,7 @@ from protocol.shared_memory.table import SharedMemoryTable
 @dataclass(frozen=True, slots=True)
 class EdgeServices:
     """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures of a model
-    by name, for load balancers, and `render_metrics` the page of metrics; `gen_ai` is there if calls of generative
+    by name, for load balancers, and `metrics` the text of the metrics; `gen_ai` is there if calls of generative
     models are to be observed; `addresses` are those bound so far, by "grpc", "http", "openai" and "metrics";
     `responses` are those that the OpenAI interface keeps, and `media` fetches what clients name by URLs, if that is
     allowed."""
@@ -37,7 +38,7 @@ class EdgeServices:
     log: LogControl
     trace: TraceControl
     load_report: Callable[[str], Mapping[str, float]] | None = None
-    render_metrics: Callable[[], bytes] | None = None
+    metrics: MetricsText | None = None
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)

@@ -72,13 +72,17 @@ ROOMS: dict[str, dict[str, str]] = {
         "http2": "limits messages reactor sync",
         "responses": "errors failures sync",
         "media": "errors",
-        "services": "access core failures gen_ai limits log media responses server_settings shared_memory",
+        "metrics_text": "sync zipped",
+        "services": (
+            "access core failures gen_ai limits log media metrics_text responses server_settings shared_memory"
+        ),
         "grpc": (
             "access core datatypes errors failures http2 limits log messages origin proto quotas reactor "
             "server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access core datatypes errors failures gen_ai http2 limits log media messages origin quotas reactor "
+            "access core datatypes errors failures gen_ai http2 limits log media messages metrics_text origin quotas "
+            "reactor "
             "responses server_settings services shapes shared_memory sync text zipped"
         ),
     },
@@ -93,7 +97,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "exchange": "body codec reply settings",
         "charges": "errors exchange reply",
         "handlers": "codec errors exchange reply",
-        "openai": "errors exchange handlers reply",
+        "metrics_page": "codec reply",
+        "openai": "errors exchange handlers metrics_page reply",
         "anthropic": "errors exchange openai reply",
         "openapi": "anthropic codec exchange openai reply",
         "routes": "anthropic errors exchange handlers openai openapi settings",
@@ -103,7 +108,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "http1": "body date direct_infer errors exchange head reply settings",
         "connection": "date direct_infer exchange http1 http2 settings",
         "connections": "connection date direct_infer errors exchange http1 http2 settings",
-        "metrics": "connections errors exchange reply settings",
+        "metrics": "connections errors exchange metrics_page reply settings",
         "server": "app connections direct_infer routes settings",
     },
     "protocol.grpc": {

@@ -9,7 +9,7 @@ from functools import cache
 from protocol.grpc.services.handlers import SERVICES
 from protocol.http.routes import ROUTES
 from tests.pages import ROOT, Page, all_pages
-from tests.trioton.test_metrics_page import described
+from tests.trioton.metrics.test_documentation import described
 from trioton.cli import COMMANDS
 
 PAGES = all_pages()
@@ -35,6 +35,7 @@ FOREIGN_FOLDERS = {
 }
 FOREIGN_FLAGS = {
     "--edge-processes": "what could be built, in performance.md",
+    "--enable-feature": "of Prometheus",
     "--enable-optimizations": "of CPython's configure",
     "--value-info": "of convert-caffe2-to-onnx",
     **dict.fromkeys(

@@ -31,6 +31,7 @@ from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
 from protocol.media.fetcher import MediaFetcher
+from protocol.metrics_text import MetricsText
 from protocol.reactor.tls import TlsFiles, server_context
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
@@ -58,7 +59,7 @@ class Shared:
     trace: TraceControl
     keys: KeysFile | None
     leaving: trio.Event
-    render_metrics: Callable[[], bytes]
+    metrics: MetricsText
     load_report: Callable[[str], Mapping[str, float]]
     addresses: Mapping[str, Address]
     failures: CallbackFailures
@@ -128,12 +129,12 @@ def _openai(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCo
 
 def _metrics(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
     host, port = address
-    metrics = MetricsSettings(host, port, settings.http_edge().connections, tls)
+    listener = MetricsSettings(host, port, settings.http_edge().connections, tls)
     access = AccessControl(keys=shared.keys)
     return partial(
         serve_metrics,
-        shared.render_metrics,
-        metrics,
+        shared.metrics,
+        listener,
         access=access,
         limits=shared.limits,
         leaving=shared.leaving,
@@ -154,7 +155,7 @@ def _services(
         log=shared.log,
         trace=shared.trace,
         load_report=shared.load_report,
-        render_metrics=shared.render_metrics,
+        metrics=shared.metrics,
         addresses=shared.addresses,
         failures=shared.failures,
         failure_log=shared.failure_log,

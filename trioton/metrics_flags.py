@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from actors.metrics.latencies import HistogramDetail
 from trioton.flags import BOOLEAN, INTEGER, STRING, boolean, flag, integer, port, repeatable
 
 METRICS = "Metrics"
@@ -14,6 +15,7 @@ GROUPS = {"counter_latencies": True, "histogram_latencies": True, "summary_laten
 DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 _QUANTILES = "summary_quantiles"
+_HISTOGRAMS = "histogram_latencies"
 # What the C library reads as the beginning of a number.
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
@@ -126,10 +128,17 @@ class MetricsFlags:
         metric_setting,
         group=METRICS,
         metavar="<setting>=<value>",
-        help="counter_latencies, histogram_latencies (both on) and summary_latencies (off): whether these groups of "
-        "metrics are shown. summary_quantiles=<quantile>:<error>,… : those of the summaries, 0.5, 0.9, 0.95, 0.99 and "
-        "0.999 where absent. May be given several times.",
+        help="counter_latencies (on), histogram_latencies (where absent: of a model's requests one with few buckets; "
+        "true: six with many) and summary_latencies (off): whether these groups of metrics are shown. "
+        "summary_quantiles=<quantile>:<error>,… : those of the summaries, 0.5, 0.9, 0.95, 0.99 and 0.999 where absent. "
+        "May be given several times.",
     )
+
+    def histogram_detail(self) -> HistogramDetail:
+        """All histograms of models where they are asked for, none where they are switched off."""
+        if not any(given.name == _HISTOGRAMS for given in self.metrics_config):
+            return HistogramDetail.FEW
+        return HistogramDetail.ALL if self.shows_metrics(_HISTOGRAMS) else HistogramDetail.NONE
 
     def shows_metrics(self, group: str) -> bool:
         """Whether a group of metrics is shown."""

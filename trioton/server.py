@@ -33,6 +33,7 @@ from actors.cache.response_cache import ResponseCache
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from actors.lifecycle.table import EVICTED
 from actors.metrics.custom import CustomMetrics
+from actors.metrics.exemplars import Exemplars
 from actors.metrics.gen_ai import GenAiMetrics
 from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
@@ -59,6 +60,7 @@ from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
 from protocol.media.fetcher import MediaFetcher
+from protocol.metrics_text import MetricsText
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.tls import CertificateError
 from protocol.responses.background import Responses
@@ -67,7 +69,6 @@ from protocol.shared_memory.table import SharedMemoryTable
 from repository.layout import Repository
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import StoreUrl
-from trioton.custom_exposition import is_own_name
 from trioton.edges import Edge, Shared, edges, tls_contexts
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags import UsageError
@@ -76,7 +77,9 @@ from trioton.in_process import Models
 from trioton.load_report import load_report
 from trioton.log.formats import VERBATIM
 from trioton.log.server_log import ServerLog, logging_to
-from trioton.metrics import Metrics
+from trioton.metrics.custom import is_own_name
+from trioton.metrics.metrics import Metrics
+from trioton.metrics.traced import note_trace
 from trioton.reload import Reloader
 from trioton.server_flags import BackendSetting, backend_settings
 from trioton.settings import Address, Settings
@@ -170,7 +173,8 @@ class Server:
             failures=self._failures,
             gen_ai=self._gen_ai,
         )
-        self.tracer = Tracer(settings.tracing(), self.core.is_model_ready)
+        exemplars = Exemplars()
+        self.tracer = Tracer(settings.tracing(), self.core.is_model_ready, partial(note_trace, exemplars))
         self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}
         self._limits = LimitCounter()
@@ -188,7 +192,9 @@ class Server:
             gpus=self._gpus,
             residence=self.core.residence,
             devices=devices,
+            exemplars=exemplars,
         )
+        self._metrics_text = MetricsText(self._metrics.render)
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
         self._responses = Responses(settings.openai_store_bytes, settings.openai_store_secs, self._failures)
         self._ending = Ending(
@@ -363,7 +369,7 @@ class Server:
             trace=self.tracer,
             keys=keys,
             leaving=self._leaving,
-            render_metrics=self._metrics.render,
+            metrics=self._metrics_text,
             load_report=partial(load_report, self.core.custom_metrics),
             addresses=self.addresses,
             failures=self._failures,
@@ -467,7 +473,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         min_compute_capability=settings.min_supported_compute_capability,
         restart_wait_seconds=settings.restart_wait_secs,
         scheduler_hold=settings.debug_delays.scheduler,
-        latency_histograms=settings.shows_metrics("histogram_latencies"),
+        latency_histograms=settings.histogram_detail(),
         summary_quantiles=settings.summary_quantiles(),
         rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,
         text_defaults=settings.text_defaults(),

@@ -6,7 +6,7 @@ server takes requests, and asks others what models say of themselves (`descripti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +145,9 @@ class ServerCore:
         """How many sequences have begun and not ended, by model and version; models without any are left out."""
         return {} if self._manager is None else self._manager.open_sequences()
 
-    def snapshots(self) -> Sequence[VersionSnapshot]:
-        """A snapshot of every loaded version, for the metrics."""
-        return [] if self._manager is None else self._manager.snapshots()
+    def snapshots(self) -> Iterable[VersionSnapshot]:
+        """A snapshot of every loaded version, for the metrics; each is made when it is asked for."""
+        return () if self._manager is None else self._manager.snapshots()
 
     def residence(self) -> ResidenceSnapshot | None:
         """How the memory budget is used, for the metrics; None where there is none."""
@@ -192,7 +192,10 @@ class ServerCore:
         return to_json_form(self._find(name, version).config)
 
     def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
-        return [model_statistics(model) for model in self._running().find_all(name, version)]
+        return list(self.each_statistics(name, version))
+
+    def each_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Iterator[ModelStatistics]:
+        return map(model_statistics, self._running().find_each(name, version))
 
     async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
         return await self._running().index(ready=ready)

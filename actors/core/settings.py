@@ -16,6 +16,7 @@ from actors.instance.rate_limit_policy import RateLimitResource
 from actors.instance.rate_limiter import RateLimiter
 from actors.lifecycle.loader import ModelLoader
 from actors.lifecycle.manager import ControlMode, ModelManager
+from actors.metrics.latencies import HistogramDetail
 from actors.scheduling.batching.held import NO_HOLD, SchedulerHold
 from backends.devices.devices import Devices
 from backends.registry import BackendRegistry
@@ -57,7 +58,7 @@ class CoreSettings:
     restart_wait_seconds: float = 0.0
     # How many requests new schedulers wait for, in tests.
     scheduler_hold: SchedulerHold = NO_HOLD
-    latency_histograms: bool = True
+    latency_histograms: HistogramDetail = HistogramDetail.FEW
     summary_quantiles: tuple[float, ...] = ()
     # Of models that say nothing of their texts themselves.
     text_defaults: TextDefaults = NO_TEXT_DEFAULTS
@@ -83,7 +84,7 @@ def model_manager(
         compute_capabilities=compute_capabilities,
         auto_complete_config=settings.auto_complete_config,
         config_name=settings.model_config_name,
-        has_histograms=settings.latency_histograms,
+        histograms=settings.latency_histograms,
         summary_quantiles=settings.summary_quantiles,
         backend_config=settings.backend_config,
         engine=settings.engine,

@@ -19,6 +19,7 @@ from actors.ensemble.composition import Composition
 from actors.ensemble.limits import EnsembleLimits
 from actors.ensemble.request import EnsembleRequest
 from actors.mail.messages import stopped_accepting
+from actors.metrics.latencies import HistogramDetail
 from actors.metrics.statistics import FailureReason
 from actors.model.submission import Submission
 from actors.model.version import RunningVersion
@@ -39,7 +40,7 @@ class Ensemble(RunningVersion):
         composition: Composition,
         version: int,
         *,
-        has_histograms: bool = True,
+        histograms: HistogramDetail = HistogramDetail.FEW,
         summary_quantiles: Sequence[float] = (),
         cache: VersionCache | None = None,
         failures: CallbackFailures | None = None,
@@ -49,7 +50,7 @@ class Ensemble(RunningVersion):
             composition.config,
             version,
             composition.labels,
-            has_histograms=has_histograms,
+            histograms=histograms,
             summary_quantiles=summary_quantiles,
             cache=cache,
             failures=failures,

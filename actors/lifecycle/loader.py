@@ -25,6 +25,7 @@ from actors.lifecycle.dependencies import Needs, needs_of_config, with_step_iden
 from actors.lifecycle.download import at_hand
 from actors.lifecycle.gpu_limits import check_gpu_limits
 from actors.lifecycle.memory_usage import stated_bytes
+from actors.metrics.latencies import HistogramDetail
 from actors.model.model import Model
 from actors.model.servable import Servable
 from actors.model.traffic_split import FindServable, TrafficSplit
@@ -69,7 +70,7 @@ class ModelLoader:
     auto_complete_config: bool = True
     # Which of a model's `configs/` to take, see `repository.loader`.
     config_name: str = ""
-    has_histograms: bool = True
+    histograms: HistogramDetail = HistogramDetail.FEW
     summary_quantiles: Sequence[float] = ()
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache: ResponseCache | None = None
@@ -195,7 +196,7 @@ class ModelLoader:
         return Ensemble(
             composition,
             version,
-            has_histograms=self.has_histograms,
+            histograms=self.histograms,
             summary_quantiles=self.summary_quantiles,
             cache=cache,
             failures=None if self.services is None else self.services.failures,
@@ -286,7 +287,7 @@ class ModelLoader:
             backend,
             specs,
             labels,
-            has_histograms=self.has_histograms,
+            histograms=self.histograms,
             summary_quantiles=self.summary_quantiles,
             warmup=warmup,
             initial_states=initial_states,

@@ -34,7 +34,8 @@ from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.messages import LATEST_VERSION, InferenceRequest
-from repository.layout import DUPLICATE_MODEL
+from protocol.sync.sliced import Sliced, run_sliced
+from repository.layout import DUPLICATE_MODEL, FoundModels
 from repository.override_files import remove_abandoned
 from repository.repositories import Repositories
 
@@ -197,7 +198,10 @@ class ModelManager:
         return any(model.continues_sequence(request) for model in models)
 
     def find_all(self, name: str = "", version: int = LATEST_VERSION) -> list[Servable]:
-        return self.table.find_all(name, version)
+        return list(self.find_each(name, version))
+
+    def find_each(self, name: str = "", version: int = LATEST_VERSION) -> Iterator[Servable]:
+        return self.table.find_each(name, version)
 
     def ready_versions(self, name: str) -> tuple[int, ...]:
         entry = self.table.find_entry(name)
@@ -212,23 +216,28 @@ class ModelManager:
         awake = [model.check_ready for _, model in self.table.ready() if not model.sleep_level]
         return await all_ready(awake) and self.is_ready()
 
-    def snapshots(self) -> list[VersionSnapshot]:
+    def snapshots(self) -> Iterator[VersionSnapshot]:
         return version_snapshots(self.table)
 
     async def index(self, *, ready: bool) -> list[ModelIndex]:
         """The known versions, and by name the models of the repositories that were never loaded; without these for a
         repository that cannot be listed now."""
         found = await trio.to_thread.run_sync(self._repositories.find_models, abandon_on_cancel=True)
+        return await run_sliced(self._index(found, ready=ready))
+
+    def _index(self, found: FoundModels, *, ready: bool) -> Sliced[list[ModelIndex]]:
         index: list[ModelIndex] = []
         for identifier in sorted({*found.models, *found.duplicates, *self.table.entries}):
             namespace, name = self.table.split(identifier)
             if identifier in self.table.entries:
-                index += self.table.entries[identifier].index(namespace, name)
+                entries = self.table.entries[identifier].index(namespace, name)
             elif identifier in found.duplicates:
-                index.append(ModelIndex(name, "", ModelState.UNAVAILABLE.value, DUPLICATE_MODEL))
+                entries = [ModelIndex(name, "", ModelState.UNAVAILABLE.value, DUPLICATE_MODEL)]
             else:
-                index.append(ModelIndex(name, namespace=namespace))
-        return [entry for entry in index if not ready or entry.state == ModelState.READY.value]
+                entries = [ModelIndex(name, namespace=namespace)]
+            index += [entry for entry in entries if not ready or entry.state == ModelState.READY.value]
+            yield
+        return index
 
     async def load(self, name: str, parameters: LoadParameters) -> None:
         """Returns when the model serves; raises if it does not. Cancelled, the load goes on."""

@@ -5,14 +5,16 @@ Flow: model table → [version snapshots] → metrics. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from actors.lifecycle.table import ModelTable
 from actors.metrics.statistics import VersionSnapshot
 
 
-def version_snapshots(table: ModelTable) -> list[VersionSnapshot]:
-    """By name and version."""
-    return [
-        VersionSnapshot(
+def version_snapshots(table: ModelTable) -> Iterator[VersionSnapshot]:
+    """By name and version, each as it is when it is asked for."""
+    for entry, model in table.ready():
+        yield VersionSnapshot(
             model=model.name,
             namespace=table.split(entry.name)[0],
             version=model.version_label(is_only=len(entry.models) == 1),
@@ -28,5 +30,3 @@ def version_snapshots(table: ModelTable) -> list[VersionSnapshot]:
             gpu=model.gpu,
             routed=model.routed(),
         )
-        for entry, model in table.ready()
-    ]

@@ -89,6 +89,11 @@ class ModelEntry:
         return [model for model in found if model is not None]
 
     @property
+    def serving(self) -> list[Servable]:
+        """The models that serve, or would after a load on demand, by version."""
+        return self.models or [model for _, model in sorted(self.evicted.items())]
+
+    @property
     def ready_versions(self) -> tuple[int, ...]:
         return tuple(sorted(v.version for v in self.versions.values() if v.state is ModelState.READY))
 
@@ -240,26 +245,28 @@ class ModelTable:
             raise Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
         return found.model
 
-    def find_all(self, name: str, version: int = LATEST_VERSION) -> list[Servable]:
-        """The ready models that a statistics call asks for: one version, all of a model, or (no name) everything.
+    def find_each(self, name: str, version: int = LATEST_VERSION) -> Iterator[Servable]:
+        """The ready models that a statistics call asks for: one version, all of a model, or (no name) everything. There
+        may be a wait between two.
 
         Raises:
             InvalidArgument: what is asked for does not exist.
         """
         if not name:
-            return [model for _, model in self.ready()]
+            return (model for _, model in self.ready())
         entry = self.find_entry(name)
-        found = [model for owner, model in self.ready() if owner is entry]
+        found = [] if entry is None else entry.serving
         if not found:
             raise InvalidArgument(f"requested model '{shown_name(name)}' is not available")
         if version != LATEST_VERSION:
             found = [model for model in found if model.version == version]
             if not found:
                 raise InvalidArgument(f"requested model version is not available for model '{name}'")
-        return found
+        return iter(found)
 
     def ready(self) -> Iterator[tuple[ModelEntry, Servable]]:
-        """Every model that serves, or would after a load on demand, by name and version."""
+        """Every model that serves, or would after a load on demand, by name and version. There may be a wait between
+        two: what comes meanwhile is not among them, what goes is not either."""
         for _, entry in sorted(self.entries.items()):
-            for model in entry.models or [model for _, model in sorted(entry.evicted.items())]:
+            for model in entry.serving:
                 yield entry, model

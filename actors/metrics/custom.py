@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TypeAlias
@@ -42,7 +42,7 @@ class FamilyValues:
     name: str
     description: str
     kind: MetricKind
-    values: Sequence[MetricValue]
+    values: Iterable[MetricValue]
 
 
 @dataclass(eq=False, slots=True)
@@ -112,9 +112,9 @@ class CustomMetrics:
         return [] if family is None else [series.frozen() for series in family.series.values()]
 
     def values(self) -> Iterator[FamilyValues]:
-        """All current values."""
+        """All current values, one by one; what changes meanwhile may be shown as it was or as it is."""
         for _, family in sorted(self._families.items()):
-            shown = [series.frozen() for series in family.series.values()]
+            shown = (series.frozen() for series in list(family.series.values()))
             yield FamilyValues(family.name, family.description, family.kind, shown)
 
     def _refuse_taken(self, name: str, kind: MetricKind, *, is_own: bool) -> None:

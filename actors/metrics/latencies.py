@@ -6,14 +6,21 @@ which Triton has in milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.metrics.histogram import DURATION_BOUNDS_US, FIRST_RESPONSE_BOUNDS_MS, Histogram, HistogramSnapshot
+from actors.metrics.histogram import (
+    DURATION_BOUNDS_US,
+    FEW_DURATION_BOUNDS_US,
+    FIRST_RESPONSE_BOUNDS_MS,
+    Histogram,
+    HistogramSnapshot,
+)
 from actors.metrics.sliding_window import SlidingWindow, SummarySnapshot
 from backends.interface import BatchTiming
 from repository.model_config import ModelConfig
@@ -26,27 +33,48 @@ KEPT = 1024
 Durations: TypeAlias = Sequence[float]
 
 
-def _durations() -> Histogram:
-    return Histogram(DURATION_BOUNDS_US)
+# The histograms by their names here and as metrics, with their bounds.
+HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
+    "request": ("nv_inference_request_duration_histogram_us", DURATION_BOUNDS_US),
+    "queue": ("nv_inference_queue_duration_histogram_us", DURATION_BOUNDS_US),
+    "compute_input": ("nv_inference_compute_input_duration_histogram_us", DURATION_BOUNDS_US),
+    "compute_infer": ("nv_inference_compute_infer_duration_histogram_us", DURATION_BOUNDS_US),
+    "compute_output": ("nv_inference_compute_output_duration_histogram_us", DURATION_BOUNDS_US),
+    "first_response": ("nv_inference_first_response_histogram_ms", FIRST_RESPONSE_BOUNDS_MS),
+}
+
+
+class HistogramDetail(enum.Enum):
+    """Which histograms a model has. FEW: the whole duration with few bounds, and those that `model_metrics` in its
+    configuration gives bounds."""
+
+    NONE = "none"
+    FEW = "few"
+    ALL = "all"
 
 
 @dataclass(slots=True)
 class LatencyHistograms:
-    """Histograms of successful requests; they are named as the metrics.
+    """Histograms of successful requests, None for those that are not asked for.
 
     An observation is a number appended to a list: finding its bucket costs several times as much, unless done for
     hundreds at once. Containers kept as long would burden the garbage collector; numbers do not.
     """
 
-    request: Histogram = field(default_factory=_durations)
-    queue: Histogram = field(default_factory=_durations)
-    compute_input: Histogram = field(default_factory=_durations)
-    compute_infer: Histogram = field(default_factory=_durations)
-    compute_output: Histogram = field(default_factory=_durations)
-    first_response: Histogram = field(default_factory=lambda: Histogram(FIRST_RESPONSE_BOUNDS_MS))
+    request: Histogram | None = None
+    queue: Histogram | None = None
+    compute_input: Histogram | None = None
+    compute_infer: Histogram | None = None
+    compute_output: Histogram | None = None
+    first_response: Histogram | None = None
     _replies: list[float] = field(default_factory=list, init=False)
     # Of each batch: input, infer and output nanoseconds, and how many requests count them as theirs.
     _executions: list[float] = field(default_factory=list, init=False)
+    _counts_executions: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        computing = (self.compute_input, self.compute_infer, self.compute_output)
+        self._counts_executions = any(histogram is not None for histogram in computing)
 
     def count_replies(self, durations: Durations) -> None:
         self._replies.extend(durations)
@@ -55,42 +83,51 @@ class LatencyHistograms:
 
     def count_execution(self, timing: BatchTiming, requests: int) -> None:
         """Count the durations of a batch, once for each of so many requests."""
+        if not self._counts_executions:
+            return
         self._executions.extend((timing.compute_input_ns, timing.compute_infer_ns, timing.compute_output_ns, requests))
         if len(self._executions) >= KEPT:
             self._sort_executions()
 
     def count_queued(self, seconds: float) -> None:
-        self.queue.observe(seconds * 1e6)
+        if self.queue is not None:
+            self.queue.observe(seconds * 1e6)
 
     def count_stream(self, seconds: float, first_response: float | None) -> None:
         """Count a request with any number of responses: the seconds to the first, if there was one, and in all."""
-        self.request.observe(seconds * 1e6)
-        if first_response is not None:
+        if self.request is not None:
+            self.request.observe(seconds * 1e6)
+        if first_response is not None and self.first_response is not None:
             self.first_response.observe(first_response * 1e3)
 
     def frozen(self) -> dict[str, HistogramSnapshot]:
         self._sort_replies()
         self._sort_executions()
-        return {name: getattr(self, name).frozen() for name in HISTOGRAMS}
+        found: dict[str, Histogram | None] = {name: getattr(self, name) for name in HISTOGRAMS}
+        return {name: histogram.frozen() for name, histogram in found.items() if histogram is not None}
 
     def _sort_replies(self) -> None:
         if not self._replies:
             return
         queued, taken = _taken_from(self._replies).reshape(-1, 2).T
-        self.queue.observe_all(queued * 1e6)
-        self.request.observe_all(taken * 1e6)
-        self.first_response.observe_all(taken * 1e3)
+        _observe(self.queue, queued * 1e6)
+        _observe(self.request, taken * 1e6)
+        _observe(self.first_response, taken * 1e3)
 
     def _sort_executions(self) -> None:
         if not self._executions:
             return
         computed_input, computed, computed_output, requests = _taken_from(self._executions).reshape(-1, 4).T
-        self.compute_input.observe_all(computed_input / 1e3, requests)
-        self.compute_infer.observe_all(computed / 1e3, requests)
-        self.compute_output.observe_all(computed_output / 1e3, requests)
+        _observe(self.compute_input, computed_input / 1e3, requests)
+        _observe(self.compute_infer, computed / 1e3, requests)
+        _observe(self.compute_output, computed_output / 1e3, requests)
 
 
-HISTOGRAMS = ("request", "queue", "compute_input", "compute_infer", "compute_output", "first_response")
+def _observe(
+    histogram: Histogram | None, values: NDArray[np.float64], counts: NDArray[np.float64] | None = None
+) -> None:
+    if histogram is not None:
+        histogram.observe_all(values, counts)
 
 
 class LatencySummaries:
@@ -134,12 +171,21 @@ def _taken_from(numbers: list[float]) -> NDArray[np.float64]:
     return taken
 
 
-def latency_histograms(config: ModelConfig) -> LatencyHistograms:
-    """The histograms of a model, with the buckets that its `model_metrics` give."""
-    bounds = {
+def all_histograms() -> LatencyHistograms:
+    return LatencyHistograms(**{name: Histogram(bounds) for name, (_, bounds) in HISTOGRAMS.items()})
+
+
+def latency_histograms(config: ModelConfig, detail: HistogramDetail = HistogramDetail.ALL) -> LatencyHistograms | None:
+    """The histograms of a model, with the bounds that its `model_metrics` give, if it is to have any."""
+    if detail is HistogramDetail.NONE:
+        return None
+    given = {
         control.metric_identifier.family: control.histogram_options.buckets
         for control in (config.model_metrics.metric_control if config.model_metrics is not None else ())
         if control.metric_identifier is not None and control.histogram_options is not None
     }
-    first_response = bounds.get("nv_inference_first_response_histogram_ms", FIRST_RESPONSE_BOUNDS_MS)
-    return LatencyHistograms(first_response=Histogram(first_response))
+    bounds = {name: bounds for name, (_, bounds) in HISTOGRAMS.items()}
+    if detail is HistogramDetail.FEW:
+        bounds = {"request": FEW_DURATION_BOUNDS_US}
+    bounds |= {name: given[family] for name, (family, _) in HISTOGRAMS.items() if family in given}
+    return LatencyHistograms(**{name: Histogram(of_one) for name, of_one in bounds.items()})

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from actors.mail.messages import BatchDone, StreamEnded
 from actors.mail.reply_slot import Reply
 from actors.metrics.histogram import HistogramSnapshot
-from actors.metrics.latencies import LatencyHistograms, LatencySummaries
+from actors.metrics.latencies import LatencyHistograms, LatencySummaries, all_histograms
 from actors.metrics.response_statistics import ResponseStatistics
 from actors.metrics.sliding_window import SummarySnapshot
 from actors.metrics.sums import NANOSECONDS, Sum
@@ -103,7 +103,7 @@ class VersionStatistics:
     execution_count: int = 0
     last_inference_ms: int = 0
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
-    histograms: LatencyHistograms | None = field(default_factory=LatencyHistograms)
+    histograms: LatencyHistograms | None = field(default_factory=all_histograms)
     summaries: LatencySummaries | None = None
     has_cache: bool = False
     # Batches by why they went; empty where nothing is batched.

@@ -21,6 +21,7 @@ from actors.mail.messages import Drain, QueuedRequest, SchedulerAddress, Stopped
 from actors.mail.reply_slot import Reply
 from actors.mail.turns import Turn, TurnOrder
 from actors.mail.waiting_responses import WaitingResponses
+from actors.metrics.latencies import HistogramDetail
 from actors.model.adapters import ModelAdapters
 from actors.model.deadline import queue_takes_timeout
 from actors.model.instance_pool import ModelInstances, load_error
@@ -55,7 +56,7 @@ class Model(RunningVersion):
         specs: Sequence[InstanceSpec],
         labels: Mapping[str, Sequence[str]] | None = None,
         *,
-        has_histograms: bool = True,
+        histograms: HistogramDetail = HistogramDetail.FEW,
         summary_quantiles: Sequence[float] = (),
         warmup: Sequence[WarmupSample] = (),
         cache: VersionCache | None = None,
@@ -70,7 +71,7 @@ class Model(RunningVersion):
             config,
             version,
             labels if labels is not None else {},
-            has_histograms=has_histograms,
+            histograms=histograms,
             summary_quantiles=summary_quantiles,
             cache=cache,
             failures=failures,

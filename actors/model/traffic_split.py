@@ -17,6 +17,7 @@ import trio
 from msgspec.structs import replace
 
 from actors.instance.readiness import all_ready
+from actors.metrics.latencies import HistogramDetail
 from actors.model.servable import Servable
 from actors.model.split_policy import SplitPolicy
 from actors.model.submission import Submission, cancelled, refused
@@ -49,7 +50,7 @@ class TrafficSplit(ModelVersion):
         split = read_split(config)
         models = [_found(config.name, find, part) for part in split.parts]
         completed = completed_split(config, split, [model.config for model in models])
-        super().__init__(completed, SPLIT_VERSION, models[0].labels, has_histograms=False)
+        super().__init__(completed, SPLIT_VERSION, models[0].labels, histograms=HistogramDetail.NONE)
         self._split = split
         self._find = find
         self._policy = SplitPolicy(split)

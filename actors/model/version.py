@@ -13,7 +13,7 @@ import trio
 
 from actors.cache.response_cache import VersionCache
 from actors.mail.messages import StoppedAccepting, stopped_accepting
-from actors.metrics.latencies import LatencySummaries, latency_histograms
+from actors.metrics.latencies import HistogramDetail, LatencySummaries, latency_histograms
 from actors.metrics.statistics import VersionStatistics
 from actors.model.deadline import within_timeout
 from actors.model.deferred import DeferredRequests
@@ -39,7 +39,7 @@ class ModelVersion(abc.ABC):
         version: int,
         labels: Mapping[str, Sequence[str]],
         *,
-        has_histograms: bool = True,
+        histograms: HistogramDetail = HistogramDetail.FEW,
         summary_quantiles: Sequence[float] = (),
         text: TextModel | None = None,
     ) -> None:
@@ -50,7 +50,7 @@ class ModelVersion(abc.ABC):
         self.is_decoupled = config.is_decoupled
         self.takes_shared_tensors = False
         self.statistics = VersionStatistics(
-            histograms=latency_histograms(config) if has_histograms else None,
+            histograms=latency_histograms(config, histograms),
             summaries=LatencySummaries(summary_quantiles) if summary_quantiles else None,
         )
         self.is_evicted = False
@@ -204,15 +204,13 @@ class RunningVersion(ModelVersion):
         version: int,
         labels: Mapping[str, Sequence[str]],
         *,
-        has_histograms: bool,
+        histograms: HistogramDetail,
         summary_quantiles: Sequence[float],
         cache: VersionCache | None,
         failures: CallbackFailures | None,
         text: TextModel | None,
     ) -> None:
-        super().__init__(
-            config, version, labels, has_histograms=has_histograms, summary_quantiles=summary_quantiles, text=text
-        )
+        super().__init__(config, version, labels, histograms=histograms, summary_quantiles=summary_quantiles, text=text)
         self._cache = cache
         self.statistics.has_cache = cache is not None
         self._failures = failures or CallbackFailures()

@@ -42,8 +42,8 @@ class RecordedTensor:
 
 class RequestTrace:
     """Implements `protocol.server_settings.Trace`. `parent_context` are the headers `traceparent` and `tracestate`;
-    `parent_id` is the trace that this one is a child of, 0 for none. `span_context` has its spans' ids, if they were
-    asked for."""
+    `parent_id` is the trace that this one is a child of, 0 for none. `span_context` has its spans' ids, once they were
+    asked for or it has ended, if there are to be spans."""
 
     __slots__ = (
         "_budget",
@@ -143,13 +143,18 @@ class RequestTrace:
     def context(self) -> str | None:
         if not self._is_open or not self.sampling.makes_spans:
             return None
+        return self._decided_context().text
+
+    def _decided_context(self) -> SpanContext:
         if self.span_context is None:
             self.span_context = new_span_context(*self.parent_context)
-        return self.span_context.text
+        return self.span_context
 
     def end(self) -> None:
         if self._is_open:
             self._is_open = False
+            if self.sampling.makes_spans:
+                self._decided_context()
             self._finish(self)
 
     def release(self) -> None:

@@ -38,15 +38,22 @@ class Tracer:
     """Implements `protocol.server_settings.TraceControl`. Before and after `run` it traces nothing.
 
     `is_model_ready` is asked about models by name; it raises the client's error for one that does not exist.
+    `has_ended` is told of every trace that ends while it runs.
     """
 
-    def __init__(self, settings: TracerSettings, is_model_ready: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        settings: TracerSettings,
+        is_model_ready: Callable[[str], bool],
+        has_ended: Callable[[RequestTrace], None] = lambda trace: None,
+    ) -> None:
         start = settings.start
         if start.mode == "opentelemetry":
             start = replace(start, mode_options=settings.export.texts())
         self.lost_count = 0
         self._settings = replace(settings, start=start)
         self._is_model_ready = is_model_ready
+        self._has_ended = has_ended
         self._global = TraceSampling(start)
         # Models with settings of their own, and which of them are (fields of TraceSettings); the others follow.
         self._models: dict[str, TraceSampling] = {}
@@ -154,6 +161,7 @@ class Tracer:
         if self._finished is None:
             trace.release()
             return
+        self._has_ended(trace)
         try:
             self._finished.send_nowait(trace)
         except trio.WouldBlock:

@@ -1,4 +1,4 @@
-"""The metrics endpoint: `GET /metrics` in Prometheus' text format, on a port of its own.
+"""The metrics endpoint: `GET /metrics` in Prometheus' text format or in OpenMetrics, on a port of its own.
 
 Source: reference section "Metrics endpoint". One difference: a path that does not exist is answered 404, where Triton
 answers 200 with an empty body, which a scraper with a mistyped path would take for a server without metrics.
@@ -7,7 +7,6 @@ answers 200 with an empty body, which a scraper with a mistyped path would take 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -19,9 +18,11 @@ from protocol.failures import CallbackFailures
 from protocol.http.connections import serve_app
 from protocol.http.errors import MethodNotAllowed, error_reply
 from protocol.http.exchange import Exchange, header_text
-from protocol.http.reply import TEXT_CONTENT, Reply
+from protocol.http.metrics_page import metrics_reply
+from protocol.http.reply import Reply
 from protocol.http.settings import MetricsSettings
 from protocol.limits.counter import LimitCounter
+from protocol.metrics_text import MetricsText
 
 __all__ = ["MetricsSettings", "serve_metrics"]
 
@@ -31,7 +32,7 @@ _LINGER = 1.0  # seconds for a client that sends a body where none belongs
 
 
 async def serve_metrics(
-    render: Callable[[], bytes],
+    metrics: MetricsText,
     settings: MetricsSettings,
     stop: trio.Event,
     *,
@@ -41,7 +42,7 @@ async def serve_metrics(
     failures: CallbackFailures | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve what `render` returns, called anew for each request that `access` lets pass, until `stop` is set.
+    """Serve `metrics` to each request that `access` lets pass, until `stop` is set.
 
     `leaving` is as in `serve_app`. What the limits of connections refuse is counted in `limits`, with the protocol
     "metrics"; what fails by a defect in `failures`.
@@ -53,7 +54,7 @@ async def serve_metrics(
     """
 
     async def app(exchange: Exchange) -> None:
-        reply = _answer(exchange, render, access)
+        reply = await _answer(exchange, metrics, access)
         if exchange.may_have_body:
             await exchange.reply_early(reply, linger=_LINGER)
         else:
@@ -74,7 +75,7 @@ async def serve_metrics(
     )
 
 
-def _answer(exchange: Exchange, render: Callable[[], bytes], access: AccessControl | None) -> Reply:
+async def _answer(exchange: Exchange, metrics: MetricsText, access: AccessControl | None) -> Reply:
     if exchange.raw_path not in (b"/metrics", b"/metrics/"):
         return error_reply(NotFound("Not Found"))
     try:
@@ -82,10 +83,9 @@ def _answer(exchange: Exchange, render: Callable[[], bytes], access: AccessContr
             access.check(Category.METRICS, lambda name: header_text(exchange.headers, name))
         if exchange.method not in ("GET", "HEAD"):
             raise MethodNotAllowed(("GET", "HEAD"))
-        text = render()
+        return await metrics_reply(metrics, exchange.headers)
     except ServerError as exc:
         return error_reply(exc)
     except Exception as exc:
         logger.exception("rendering the metrics failed")
         return error_reply(Internal(f"rendering the metrics failed: {exc}"))
-    return Reply(headers=TEXT_CONTENT, body=text)

@@ -19,6 +19,7 @@ import numpy as np
 import trio
 from msgspec.structs import replace
 
+from actors.metrics.latencies import HistogramDetail
 from actors.model.model import Model
 from backends.interface import InstanceSpec, ModelSource
 from protocol.messages import InferenceRequest, Tensor
@@ -55,7 +56,7 @@ class Cost:
 
 async def measure(rounds: int = ROUNDS, requests: int = REQUESTS) -> list[Cost]:
     async with trio.open_nursery() as nursery:
-        models = _model(has_histograms=True), _model(has_histograms=False)
+        models = _model(HistogramDetail.FEW), _model(HistogramDetail.NONE)
         for model in models:
             await nursery.start(model.run)
             await _seconds(model, 1, WARM_UP)
@@ -65,11 +66,11 @@ async def measure(rounds: int = ROUNDS, requests: int = REQUESTS) -> list[Cost]:
     return costs
 
 
-def _model(*, has_histograms: bool) -> Model:
+def _model(histograms: HistogramDetail) -> Model:
     config = replace(STEP_MODEL, max_batch_size=64, dynamic_batching=ModelDynamicBatching())
     source = ModelSource("step", 1, Path("/nowhere"), config)
     spec = InstanceSpec(source, "step_0", InstanceKind.CPU)
-    return Model(config, 1, AtOnce, [spec], has_histograms=has_histograms)
+    return Model(config, 1, AtOnce, [spec], histograms=histograms)
 
 
 async def _cost(with_them: Model, without: Model, concurrency: int, rounds: int, requests: int) -> Cost:

@@ -741,7 +741,7 @@ SITES = (
     Site("actors.tracing.record:RequestTrace.end", "", 1, "watched"),
     Site("actors.tracing.files:TraceFiles.write", "", 0, "watched"),
     Site("actors.tracing.export:TraceExport.write", "", 0, "reloading"),
-    Site("trioton.metrics:Metrics.render", "", 0, "plain", _scrape),
+    Site("trioton.metrics.metrics:Metrics.render", "", 0, "plain", _scrape),
     Site("actors.cache.response_cache:VersionCache.infer"),
     Site("actors.cache.response_cache:ResponseCache.insert"),
     Site("actors.cache.local:LocalCache.insert", "", 0),

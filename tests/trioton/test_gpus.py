@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import trio
-from prometheus_client import CollectorRegistry
 
 from backends.devices.devices import Devices
 from tests.backends.devices.host_runtime import Pins
-from trioton.exposition import render_text
+from tests.trioton.metrics.texts import text_of_series
 from trioton.gpus import GpuReading, Gpus
-from trioton.machine_metrics import GpuCollector, PinnedMemoryCollector
+from trioton.metrics.machine import gpu_series, pinned_memory_series
 
 
 class NVMLError(Exception):
@@ -83,9 +82,7 @@ async def test_what_a_gpu_does_not_tell_is_left_out(nursery: trio.Nursery) -> No
     driver = Driver(2, *refused)
     gpus = Gpus(interval=1.0, library=lambda: driver)
     await nursery.start(gpus.run)
-    registry = CollectorRegistry()
-    registry.register(GpuCollector(gpus))
-    text = render_text(registry)
+    text = text_of_series(gpu_series(gpus))
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
         'nv_gpu_utilization{gpu_uuid="GPU-0"} 0.25',
         'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.25',
@@ -123,9 +120,7 @@ def test_pinned_memory(has_gpus: bool, total: int, used: int) -> None:
     devices.has_gpus = has_gpus
     held = devices.pinned.take(5000)
     assert held is not None
-    registry = CollectorRegistry()
-    registry.register(PinnedMemoryCollector(devices))
-    text = render_text(registry)
+    text = text_of_series(pinned_memory_series(devices))
     for word, value in (("total", total), ("used", used)):
         name = f"nv_pinned_memory_pool_{word}_bytes"
         assert f"# TYPE {name} gauge\n{name} {value}" in text

@@ -15,8 +15,8 @@ from backends.engines.worker.trioton_engine.engine import EngineInfo, Stats
 from tests.backends.engines.models import write_model
 from tests.e2e.repository import add_types
 from tests.trioton.test_server import settings
-from trioton.custom_exposition import is_own_name
 from trioton.load_report import FAMILY, load_report
+from trioton.metrics.custom import is_own_name
 from trioton.server import open_server
 
 Blocks = dict[str, float]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.metrics.latencies import HistogramDetail
 from trioton.metrics_flags import DEFAULT_QUANTILES, metric_setting
 from trioton.settings import Settings
 
@@ -18,6 +19,7 @@ def test_the_groups_by_default() -> None:
     chosen = settings()
     assert chosen.shows_metrics("counter_latencies")
     assert chosen.shows_metrics("histogram_latencies")
+    assert chosen.histogram_detail() is HistogramDetail.FEW
     assert not chosen.shows_metrics("summary_latencies")
     assert chosen.summary_quantiles() == ()
     assert (chosen.allow_cpu_metrics, chosen.allow_gpu_metrics) == (True, True)
@@ -27,6 +29,8 @@ def test_the_last_one_counts() -> None:
     chosen = settings("histogram_latencies=false", "counter_latencies=false", "counter_latencies=true")
     assert chosen.shows_metrics("counter_latencies")
     assert not chosen.shows_metrics("histogram_latencies")
+    assert chosen.histogram_detail() is HistogramDetail.NONE
+    assert settings("histogram_latencies=true").histogram_detail() is HistogramDetail.ALL
 
 
 def test_summaries_have_tritons_quantiles_or_others() -> None:

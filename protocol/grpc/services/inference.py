@@ -1,13 +1,16 @@
 """Inference service: every method of `GRPCInferenceService`, mapped to the core.
 
-The messages are betterproto2's, but for those of the infer path (bytes, see `codec.infer`) and the two that carry bulk
-(Google protobuf). Source: KServe v2 over gRPC, and Triton's extensions of it.
+The messages are betterproto2's, but for those of the infer path (bytes, see `codec.infer`), the answers that grow with
+the number of models (bytes, written in slices), and the two that carry bulk (Google protobuf). Source: KServe v2 over
+gRPC, and Triton's extensions of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import betterproto2
 from google.protobuf.json_format import ParseDict
 from grpclib.const import Cardinality, Handler
 
@@ -17,6 +20,7 @@ from protocol.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import decode_version
 from protocol.grpc.codec.request_templates import RequestTemplates
+from protocol.grpc.codec.wire import field_start
 from protocol.grpc.generated import inference as pb
 from protocol.grpc.inference.infer import model_infer
 from protocol.grpc.inference.stream_infer import StreamInfer
@@ -26,6 +30,7 @@ from protocol.grpc.settings import GrpcSettings
 from protocol.proto import message_class
 from protocol.reactor.replies import Replies
 from protocol.services import EdgeServices
+from protocol.sync.sliced import Sliced, run_sliced
 
 _SERVICE = "/inference.GRPCInferenceService/"
 
@@ -49,6 +54,8 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
         own = {
             "ModelInfer": Handler(self._model_infer, unary, memoryview, bytes),
             "ModelStreamInfer": Handler(self._model_stream_infer, stream, memoryview, bytes),
+            "ModelStatistics": Handler(self._model_statistics, unary, pb.ModelStatisticsRequest, bytes),
+            "RepositoryIndex": Handler(self._repository_index, unary, pb.RepositoryIndexRequest, bytes),
             "ModelConfig": Handler(self._model_config, unary, pb.ModelConfigRequest, message_class(config)),
             "RepositoryModelLoad": Handler(
                 self._repository_model_load, unary, message_class(load), pb.RepositoryModelLoadResponse
@@ -110,18 +117,18 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
         ParseDict(config, response.config)
         await stream.send_message(response)
 
-    async def model_statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        statistics = self._core.model_statistics(message.name, decode_version(message.version))
-        return pb.ModelStatisticsResponse([_model_statistics(one) for one in statistics])
+    async def _model_statistics(self, stream: Stream) -> None:
+        request: pb.ModelStatisticsRequest = await stream.recv_message()
+        statistics = self._core.each_statistics(request.name, decode_version(request.version))
+        await stream.send_message(await run_sliced(_repeated(map(_model_statistics, statistics))))
 
     # The model repository.
 
-    async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
-        _refuse_repository_name(message.repository_name)
-        index = await self._core.repository_index(ready=message.ready)
-        return pb.RepositoryIndexResponse(
-            [pb.RepositoryIndexResponseModelIndex(one.name, one.version, one.state, one.reason) for one in index]
-        )
+    async def _repository_index(self, stream: Stream) -> None:
+        request: pb.RepositoryIndexRequest = await stream.recv_message()
+        _refuse_repository_name(request.repository_name)
+        index = await self._core.repository_index(ready=request.ready)
+        await stream.send_message(await run_sliced(_repeated(map(_model_index, index))))
 
     async def _repository_model_load(self, stream: Stream) -> None:
         request: Any = await stream.recv_message()
@@ -140,6 +147,20 @@ class InferenceService(SharedMemoryCalls, SettingsCalls):
             unload_dependents = parameter.bool_param
         await self._core.unload_model(message.model_name, unload_dependents=unload_dependents)
         return pb.RepositoryModelUnloadResponse()
+
+
+def _repeated(messages: Iterable[betterproto2.Message]) -> Sliced[bytes]:
+    """A response whose only field, of number 1, is repeated: one message is serialized after the other."""
+    parts: list[bytes] = []
+    for message in messages:
+        serialized = bytes(message)
+        parts += (field_start(1, len(serialized)), serialized)
+        yield
+    return b"".join(parts)
+
+
+def _model_index(one: vocabulary.ModelIndex) -> pb.RepositoryIndexResponseModelIndex:
+    return pb.RepositoryIndexResponseModelIndex(one.name, one.version, one.state, one.reason)
 
 
 def _refuse_repository_name(name: str) -> None:

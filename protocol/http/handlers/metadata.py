@@ -5,10 +5,15 @@ Source: reference sections "Health", "Metadata and configuration", "Statistics".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from protocol.core import ModelStatistics
 from protocol.errors import InvalidArgument, ServerError
+from protocol.http.codec.json_pieces import json_list_reply
 from protocol.http.errors import error_reply, with_members
 from protocol.http.exchange import HttpRequest
 from protocol.http.reply import Reply, json_reply
+from protocol.sync.sliced import run_sliced
 
 
 async def server_live(request: HttpRequest) -> Reply:
@@ -57,9 +62,13 @@ async def model_config(request: HttpRequest) -> Reply:
 
 
 async def all_statistics(request: HttpRequest) -> Reply:
-    return json_reply({"model_stats": request.core.model_statistics()})
+    return await _statistics(request, request.core.each_statistics())
 
 
 async def model_statistics(request: HttpRequest) -> Reply:
-    entries = request.core.model_statistics(request.model_name, request.model_version)
-    return json_reply({"model_stats": entries})
+    return await _statistics(request, request.core.each_statistics(request.model_name, request.model_version))
+
+
+async def _statistics(request: HttpRequest, entries: Iterator[ModelStatistics]) -> Reply:
+    coding = request.headers.get(b"accept-encoding")
+    return await run_sliced(json_list_reply(entries, coding, before=b'{"model_stats":[', after=b"]}"))

@@ -13,9 +13,11 @@ import msgspec
 
 from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import InvalidArgument, Unsupported
+from protocol.http.codec.json_pieces import json_list_reply
 from protocol.http.codec.json_text import JsonReader
 from protocol.http.exchange import HttpRequest
 from protocol.http.reply import Reply, json_reply
+from protocol.sync.sliced import run_sliced
 
 _FILE_PREFIX = "file:"
 
@@ -46,7 +48,8 @@ async def repository_index(request: HttpRequest) -> Reply:
     ready = _INDEX_READER.read(request.body).ready if request.body else False
     if not isinstance(ready, bool):
         raise InvalidArgument("Invalid value for 'ready': expected a boolean")
-    return json_reply([_index_entry(entry) for entry in await request.core.repository_index(ready=ready)])
+    index = map(_index_entry, await request.core.repository_index(ready=ready))
+    return await run_sliced(json_list_reply(index, request.headers.get(b"accept-encoding")))
 
 
 async def load_model(request: HttpRequest) -> Reply:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from protocol.http.openapi.model_operations import ModelOperation, model_operati
 from protocol.http.openapi.models import JsonObject, ModelDescription, model_tag
 from protocol.http.openapi.operations import EVENT_STREAM, Operation, operation_of
 from protocol.http.openapi.schemas import component_schemas, event_of, reference
+from protocol.sync.sliced import Sliced
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -94,30 +95,35 @@ class DescribedRoute(Protocol):
 def build_document(
     routes: Sequence[DescribedRoute],
     server: ServerMetadata,
-    models: Sequence[ModelDescription],
+    models: Iterable[ModelDescription],
     *,
     asset_names: Sequence[str] = (),
     needs_key: bool = False,
-) -> JsonObject:
+) -> Sliced[JsonObject]:
     """The document of a server with these routes and loaded models, ready for JSON.
 
-    `asset_names` are the values of the path parameter `asset_name`; `needs_key` says that some calls take a bearer key.
+    It yields between two operations. `asset_names` are the values of the path parameter `asset_name`;
+    `needs_key` says that some calls take a bearer key.
     """
     paths: dict[str, JsonObject] = {}
     table = {(route.method, route.path): route for route in routes}
-    names = _parameters_of_names(models, asset_names)
+    names = _parameters_of_names(asset_names)
+    tags: list[JsonObject] = []
     for model in models:
+        tags.append(model_tag(model))
         for own in model_operations(model):
             if route := table.get(("POST", own.path)):
                 paths.setdefault(own.path_of(model), {})["post"] = _model_operation(route, model, own)
+            yield
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, names)
+        yield
     categories = {route.category for route in routes}
     document: JsonObject = {
         "openapi": "3.1.0",
         "info": {"title": server.name, "version": server.version, "description": _DESCRIPTION},
         "tags": [
-            *map(model_tag, models),
+            *tags,
             *({"name": name, "description": text} for key, (name, text) in _TAGS.items() if key in categories),
         ],
         "paths": paths,
@@ -131,7 +137,7 @@ def build_document(
     return document
 
 
-def _parameters_of_names(models: Sequence[ModelDescription], asset_names: Sequence[str]) -> Mapping[str, JsonObject]:
+def _parameters_of_names(asset_names: Sequence[str]) -> Mapping[str, JsonObject]:
     return {
         **_PATH_PARAMETERS,
         "asset_name": {"description": "A file's name.", "schema": {"type": "string", "enum": [*asset_names]}},

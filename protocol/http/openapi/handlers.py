@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from importlib import resources
 
 import msgspec
@@ -17,11 +16,14 @@ import trio
 
 from protocol.core import InferenceCore
 from protocol.errors import NotFound, ServerError
-from protocol.http.codec.compression import IDENTITY, MIN_COMPRESSED_SIZE, choose_encoding, compress
+from protocol.http.codec.compression import choose_encoding
+from protocol.http.codec.json_pieces import compressed, json_pieces
 from protocol.http.exchange import Handler, HttpRequest
 from protocol.http.openapi.document import DescribedRoute, build_document
-from protocol.http.openapi.models import ModelDescription
-from protocol.http.reply import Headers, Reply
+from protocol.http.openapi.models import JsonObject, ModelDescription
+from protocol.http.openapi.schemas import component_schemas
+from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.sync.sliced import Sliced, run_sliced
 
 _HTML = "text/html; charset=utf-8"
 _SCRIPT = "text/javascript; charset=utf-8"
@@ -54,8 +56,8 @@ _HEADERS: Headers = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-cache"),
-    (b"vary", b"accept-encoding"),
 )
+_VARY: Headers = ((b"vary", b"accept-encoding"),)
 
 
 async def page(request: HttpRequest) -> Reply:
@@ -77,25 +79,55 @@ def document_of(routes: Callable[[HttpRequest], Sequence[DescribedRoute]]) -> Ha
 
     async def document(request: HttpRequest) -> Reply:
         core = request.core
-        make = partial(
-            build_document,
+        work = build_document(
             routes(request),
             core.server_metadata(),
-            list(describe_models(core)),
+            describe_models(core),
             asset_names=tuple(ASSETS),
             needs_key=not request.services.access.is_open,
         )
-        # In a thread: some hundred models are megabytes of text.
-        body = await trio.to_thread.run_sync(lambda: msgspec.json.encode(make()))
-        coding = choose_encoding(request.headers.get(b"accept-encoding"))
-        headers: Headers = ((b"content-type", b"application/json"),)
-        tag = _entity_tag(body)
-        if coding != IDENTITY and len(body) >= MIN_COMPRESSED_SIZE:
-            body = await trio.to_thread.run_sync(compress, body, coding)
-            headers = (*headers, (b"content-encoding", coding.encode()))
-        return _reply(request, headers, body, tag)
+        await trio.to_thread.run_sync(component_schemas)  # which are kept from then on
+        # In slices: some hundred models are megabytes of text.
+        body, headers, tag = await run_sliced(_written(work, request.headers.get(b"accept-encoding")))
+        return _reply(request, (*JSON_CONTENT, *headers), body, tag)
 
     return document
+
+
+def _written(work: Sliced[JsonObject], accept_encoding: bytes | None) -> Sliced[tuple[bytes, Headers, bytes]]:
+    """The text of a document, its headers and its entity tag."""
+    document = yield from work
+    parts: list[bytes] = []
+    start = b"{"
+    for member in list(document):
+        value = document.pop(member)  # to free all of it at once would take longer than a slice
+        parts.append(b'%s"%s":' % (start, member.encode()))
+        start = b","
+        for part in _pieces(value):
+            parts.append(part)
+            yield
+    parts.append(b"}")
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+        yield
+    body, headers = yield from compressed(parts, accept_encoding)
+    return body, headers, _entity_tag(digest.hexdigest())
+
+
+def _pieces(value: object) -> Iterator[bytes]:
+    """A value as JSON, an object or a list member by member, each of which is let go."""
+    if isinstance(value, list):
+        value.reverse()
+        yield from json_pieces(value.pop() for _ in range(len(value)))
+    elif isinstance(value, dict):
+        start = b"{"
+        for key in list(value):
+            yield start + msgspec.json.encode(key) + b":" + msgspec.json.encode(value.pop(key))
+            start = b","
+        yield b"{}" if start == b"{" else b"}"
+    else:
+        yield msgspec.json.encode(value)
 
 
 def describe_models(core: InferenceCore) -> Iterator[ModelDescription]:
@@ -104,7 +136,11 @@ def describe_models(core: InferenceCore) -> Iterator[ModelDescription]:
     Raises:
         Unavailable: the server is stopping.
     """
-    for name in sorted({entry.name for entry in core.model_statistics()}):
+    seen: set[str] = set()
+    for name in (entry.name for entry in core.each_statistics()):
+        if name in seen:
+            continue
+        seen.add(name)
         try:
             metadata, config = core.model_metadata(name), core.model_config(name)
             yield ModelDescription.of(metadata, config, is_decoupled=core.is_decoupled(name))
@@ -122,7 +158,7 @@ async def _answer(request: HttpRequest, file: str, content_type: str) -> Reply:
             headers = (*headers, (b"content-encoding", b"gzip"))
         else:
             body = await trio.to_thread.run_sync(gzip.decompress, stored)
-    return _reply(request, headers, body, _entity_tag(stored))
+    return _reply(request, (*headers, *_VARY), body, _entity_tag(hashlib.sha256(stored).hexdigest()))
 
 
 def _read(file: str) -> bytes:
@@ -136,6 +172,6 @@ def _reply(request: HttpRequest, headers: Headers, body: bytes, tag: bytes) -> R
     return Reply(304 if is_known else 200, (*headers, *_HEADERS, (b"etag", tag)), body)
 
 
-def _entity_tag(content: bytes) -> bytes:
+def _entity_tag(digest: str) -> bytes:
     """Weak, as the content is the same in every coding."""
-    return b'W/"%s"' % hashlib.sha256(content).hexdigest()[:32].encode()
+    return b'W/"%s"' % digest[:32].encode()

@@ -22,8 +22,8 @@ DURATION = "gen_ai_server_request_duration_seconds"
 def test_the_names_labels_and_bounds_are_those_of_the_conventions() -> None:
     custom = CustomMetrics()
     GenAiMetrics(custom).record(CALL)
-    found = {family.name: family for family in custom.values()}
-    assert {name: family.values[0].bounds for name, family in found.items()} == {
+    found = {family.name: list(family.values) for family in custom.values()}
+    assert {name: values[0].bounds for name, values in found.items()} == {
         DURATION: pytest.approx(
             (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
         ),
@@ -34,8 +34,8 @@ def test_the_names_labels_and_bounds_are_those_of_the_conventions() -> None:
             *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5),
         ),
     }
-    assert [family.values[0].value for family in found.values()] == [1.5, 0.03, 0.25]
-    assert all(family.values[0].labels == LABELS for family in found.values())
+    assert [values[0].value for values in found.values()] == [1.5, 0.03, 0.25]
+    assert all(values[0].labels == LABELS for values in found.values())
 
 
 def test_a_failure_has_its_error_and_a_duration_only() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.metrics.histogram import HistogramSnapshot
-from actors.metrics.latencies import KEPT, LatencyHistograms, LatencySummaries
+from actors.metrics.latencies import KEPT, LatencySummaries, all_histograms
 from backends.interface import BatchTiming
 
 TIMING = BatchTiming(60_000, 300_000, 600_000)
@@ -19,7 +19,7 @@ def buckets(snapshot: HistogramSnapshot) -> dict[float, int]:
 
 @pytest.mark.parametrize("requests", [1, KEPT // 2, 3 * KEPT + 1])
 def test_every_reply_is_shown_however_many_are_kept(requests: int) -> None:
-    histograms = LatencyHistograms()
+    histograms = all_histograms()
     for _ in range(requests):
         histograms.count_replies((50e-6, 0.2))
     shown = histograms.frozen()
@@ -32,7 +32,7 @@ def test_every_reply_is_shown_however_many_are_kept(requests: int) -> None:
 
 @pytest.mark.parametrize("batches", [1, KEPT])
 def test_a_batch_counts_for_each_of_its_requests(batches: int) -> None:
-    histograms = LatencyHistograms()
+    histograms = all_histograms()
     for _ in range(batches):
         histograms.count_execution(TIMING, 3)
     shown = histograms.frozen()
@@ -43,7 +43,7 @@ def test_a_batch_counts_for_each_of_its_requests(batches: int) -> None:
 
 
 def test_a_stream_has_a_first_response_or_none() -> None:
-    histograms = LatencyHistograms()
+    histograms = all_histograms()
     histograms.count_stream(100.0, None)
     histograms.count_stream(2.0, 1.0)
     histograms.count_queued(0.001)

@@ -69,8 +69,8 @@ class Served:
 
     def load(self) -> dict[str, float]:
         """The gauges and counters of the engine, without their prefix."""
-        families = self.core.custom_metrics.values()
-        return {family.name.removeprefix("vllm:"): family.values[0].value for family in families if family.values}
+        families = {family.name: list(family.values) for family in self.core.custom_metrics.values()}
+        return {name.removeprefix("vllm:"): values[0].value for name, values in families.items() if values}
 
     async def wait_running(self, count: int = 1) -> None:
         await until(lambda: self.load().get("num_requests_running") == count)

@@ -38,7 +38,7 @@ async def served_with(folder: Path, *, in_process: bool, count: int = 1, **param
 def sleep_state(served: Served) -> int:
     """The level that the gauge of the first engine shows."""
     [family] = [each for each in served.core.custom_metrics.values() if each.name == "vllm:engine_sleep_state"]
-    [state] = [each.labels for each in family.values[:3] if each.value]
+    [state] = [each.labels for each in list(family.values)[:3] if each.value]
     return ("awake", "weights_offloaded", "discard_all").index(dict(state)["sleep_state"])
 
 

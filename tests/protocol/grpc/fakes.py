@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -110,23 +110,21 @@ class FakeCore:
         self.is_model_ready(name, version)
         return CONFIG
 
-    def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
+    def each_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Iterator[ModelStatistics]:
         if name not in ("", "echo"):
             raise InvalidArgument(f"requested model '{name}' is not available")
         duration = StatisticDuration(3, 4_000_000_000)
-        return [
-            ModelStatistics(
-                "echo",
-                "1",
-                last_inference=1_700_000_000_000,
-                inference_count=3,
-                execution_count=2,
-                inference_stats=InferStatistics(success=duration, queue=duration),
-                response_stats={"1": InferResponseStatistics(empty_response=duration, cancel=StatisticDuration(1, 2))},
-                batch_stats=(InferBatchStatistics(2, duration, duration, duration),),
-                memory_usage=(MemoryUsage("GPU", 1, 2**33),),
-            )
-        ]
+        yield ModelStatistics(
+            "echo",
+            "1",
+            last_inference=1_700_000_000_000,
+            inference_count=3,
+            execution_count=2,
+            inference_stats=InferStatistics(success=duration, queue=duration),
+            response_stats={"1": InferResponseStatistics(empty_response=duration, cancel=StatisticDuration(1, 2))},
+            batch_stats=(InferBatchStatistics(2, duration, duration, duration),),
+            memory_usage=(MemoryUsage("GPU", 1, 2**33),),
+        )
 
     async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
         entries = [ModelIndex("echo", "1", "READY"), ModelIndex("broken", "1", "UNAVAILABLE", "Internal: no file")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -90,10 +90,10 @@ class FakeCore:
         self._check(name, version)
         return {"name": name, "max_batch_size": self.max_batch_size, "backend": "python"}
 
-    def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
+    def each_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Iterator[ModelStatistics]:
         if name:
             self._check(name, version)
-        return [ModelStatistics(name or "echo", "1", **self.counted)]
+        yield ModelStatistics(name or "echo", "1", **self.counted)
 
     async def repository_index(self, *, ready: bool = False) -> Sequence[ModelIndex]:
         self.calls.append(("index", ready))

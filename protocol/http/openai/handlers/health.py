@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from protocol.errors import InvalidArgument, Unavailable, Unsupported
 from protocol.http.exchange import HttpRequest
-from protocol.http.reply import TEXT_CONTENT, Reply, json_reply
+from protocol.http.metrics_page import metrics_reply
+from protocol.http.reply import Reply, json_reply
 
 
 async def health(request: HttpRequest) -> Reply:
@@ -39,7 +40,7 @@ async def metrics(request: HttpRequest) -> Reply:
     Raises:
         Unsupported: the server shows none.
     """
-    render = request.services.render_metrics
-    if render is None:
+    text = request.services.metrics
+    if text is None:
         raise Unsupported("the server has no metrics")
-    return Reply(headers=TEXT_CONTENT, body=render())
+    return await metrics_reply(text, request.headers)

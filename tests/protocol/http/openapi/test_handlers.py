@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 
 import pytest
@@ -144,8 +144,8 @@ class Models(FakeCore):
         super().__init__()
         self.names = names
 
-    def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
-        return [ModelStatistics(name, version) for name in self.names for version in ("1", "2")]
+    def each_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Iterator[ModelStatistics]:
+        return (ModelStatistics(name, version) for name in self.names for version in ("1", "2"))
 
     def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata:
         if name == "gone":
@@ -170,7 +170,7 @@ async def test_the_document_knows_the_files() -> None:
 
 async def test_a_stopping_server_says_so() -> None:
     class Stopping(FakeCore):
-        def model_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Sequence[ModelStatistics]:
+        def each_statistics(self, name: str = "", version: int = LATEST_VERSION) -> Iterator[ModelStatistics]:
             raise Unavailable("Server exiting")
 
     answer = await get(DOCUMENT, Stopping())

@@ -10,9 +10,10 @@ import pytest
 from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
 from protocol.core import ModelStatistics
-from tests.trioton.test_histograms import labels, samples
+from tests.trioton.metrics.test_histograms import labels, samples
 from trioton.gpus import Gpus
-from trioton.metrics import SUMMARIES, Metrics
+from trioton.metrics.metrics import Metrics
+from trioton.metrics.model_families import SUMMARIES
 
 
 def snapshot(statistics: VersionStatistics, *, has_cache: bool = False) -> VersionSnapshot:
@@ -54,7 +55,7 @@ def test_which_summaries_depends_on_the_cache(has_cache: bool) -> None:
 def test_no_summaries_by_default() -> None:
     assert VersionStatistics().summaries is None
     names = {name for name, _ in samples(Metrics(lambda: [plain()], interval=1.0))}
-    assert not names & {name for _, name, _ in SUMMARIES}
+    assert not names & {family.name for family in SUMMARIES.values()}
 
 
 def plain() -> VersionSnapshot:

@@ -8,13 +8,14 @@ from actors.metrics.histogram import Histogram
 from actors.metrics.statistics import VersionSnapshot
 from protocol.core import ModelStatistics
 from protocol.limits.counter import LimitCounter
-from trioton.metrics import Metrics
+from tests.trioton.metrics.texts import text_of
+from trioton.metrics.metrics import Metrics
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(metrics.render().decode())
+        for family in text_string_to_metric_families(text_of(metrics))
         for sample in family.samples
     }
 

@@ -6,16 +6,15 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import replace
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.statistics import VersionSnapshot
 from protocol.core import InferStatistics, ModelStatistics, StatisticDuration
-from trioton.custom_exposition import is_own_name
-from trioton.exposition import render_text
-from trioton.metrics import Metrics
+from tests.trioton.metrics.texts import text_of
+from trioton.metrics.custom import is_own_name
+from trioton.metrics.metrics import Metrics
 
 STATISTICS = ModelStatistics(
     name="m",
@@ -67,7 +66,7 @@ def without_suffix(name: str) -> str:
 
 def test_every_metric_of_a_model() -> None:
     """Name, type, labels and value of each; microseconds are whole."""
-    text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    text = text_of(Metrics(lambda: [SNAPSHOT], interval=1))
     for name, (kind, value) in EXPECTED.items():
         assert f"# TYPE {name} {kind}\n" in text
         assert f"\n{name}{{" in text
@@ -76,7 +75,7 @@ def test_every_metric_of_a_model() -> None:
 
 
 def test_failures_by_reason() -> None:
-    text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    text = text_of(Metrics(lambda: [SNAPSHOT], interval=1))
     assert "# TYPE nv_inference_request_failure counter\n" in text
     found = {s.labels["reason"]: s for s in samples(text) if without_suffix(s.name) == "nv_inference_request_failure"}
     assert {reason: sample.value for reason, sample in found.items()} == SNAPSHOT.failures
@@ -86,16 +85,16 @@ def test_failures_by_reason() -> None:
 def test_batches_by_why_they_went() -> None:
     """Of models that batch; where none does the family is not there."""
     flushed = dataclasses.replace(SNAPSHOT, flushes={"full": 3, "timeout": 0})
-    text = Metrics(lambda: [flushed, SNAPSHOT], interval=1).render().decode()
+    text = text_of(Metrics(lambda: [flushed, SNAPSHOT], interval=1))
     assert "# TYPE trioton_batch_flush_total counter\n" in text
     found = [(s.labels, s.value) for s in samples(text) if s.name == "trioton_batch_flush_total"]
     assert found == [({**LABELS, "reason": "full"}, 3), ({**LABELS, "reason": "timeout"}, 0)]
-    assert "trioton_batch_flush_total" not in Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    assert "trioton_batch_flush_total" not in text_of(Metrics(lambda: [SNAPSHOT], interval=1))
 
 
 def test_no_names_but_triton_s() -> None:
     """No `_total`, no `_created`, and the help texts are there. Our own names say that they are."""
-    text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    text = text_of(Metrics(lambda: [SNAPSHOT], interval=1))
     names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
     assert names >= {*EXPECTED, "nv_inference_request_failure"}
     of_triton = {name for name in names if not name.startswith("trioton_")}
@@ -104,7 +103,7 @@ def test_no_names_but_triton_s() -> None:
 
 
 def test_without_models_the_families_are_still_described() -> None:
-    text = Metrics(list, interval=1).render().decode()
+    text = text_of(Metrics(list, interval=1))
     assert "# TYPE nv_inference_count counter\n" in text
     assert "\nnv_inference_count" not in text
 
@@ -113,36 +112,17 @@ def test_values_are_read_when_they_are_asked_for() -> None:
     """And two servers do not share them."""
     loaded: list[VersionSnapshot] = []
     one, other = Metrics(lambda: loaded, interval=1), Metrics(list, interval=1)
-    assert b'model="m"' not in one.render()
+    assert 'model="m"' not in text_of(one)
     loaded.append(SNAPSHOT)
-    assert b'model="m"' in one.render()
-    assert b'model="m"' not in other.render()
-
-
-def test_other_kinds_of_metrics_are_written_too() -> None:
-    """Everything that a registry can hold reads back as it was; only the names of counters are left alone."""
-    registry = CollectorRegistry()
-    Gauge("a_gauge", "Up and\ndown", registry=registry).set(float("-inf"))
-    Gauge("another", "Not a number", registry=registry).set(float("nan"))
-    histogram = Histogram("a_histogram", "H", ["l"], buckets=[1, 2], registry=registry)
-    histogram.labels("x").observe(1.5)
-    Counter("a_counter", "C", registry=registry).inc(3)
-    text = render_text(registry)
-    assert "# HELP a_gauge Up and\\ndown\n" in text
-    assert "_created" not in text
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert families["a_gauge"].samples[0].value == float("-inf")
-    assert "another NaN\n" in text
-    buckets = {s.labels["le"]: s.value for s in families["a_histogram"].samples if s.name.endswith("_bucket")}
-    assert buckets == {"1.0": 0, "2.0": 1, "+Inf": 1}
-    assert "\na_counter_total 3.0\n" in text
+    assert 'model="m"' in text_of(one)
+    assert 'model="m"' not in text_of(other)
 
 
 def test_cache_metrics_are_there_for_models_with_a_cache_only() -> None:
     """Counts, and durations in whole microseconds."""
     counted = InferStatistics(cache_hit=StatisticDuration(3, 9_999), cache_miss=StatisticDuration(2, 4_000))
     cached = replace(SNAPSHOT, model="c", statistics=replace(STATISTICS, inference_stats=counted), has_cache=True)
-    text = Metrics(lambda: [SNAPSHOT, cached], interval=1).render().decode()
+    text = text_of(Metrics(lambda: [SNAPSHOT, cached], interval=1))
     found = {
         without_suffix(s.name): (s.labels["model"], s.value) for s in samples(text) if s.name.startswith("nv_cache_")
     }
@@ -152,7 +132,7 @@ def test_cache_metrics_are_there_for_models_with_a_cache_only() -> None:
         "nv_cache_hit_duration_per_model": ("c", 9),
         "nv_cache_miss_duration_per_model": ("c", 4),
     }
-    assert "nv_cache_" not in Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    assert "nv_cache_" not in text_of(Metrics(lambda: [SNAPSHOT], interval=1))
 
 
 def test_what_models_count_for_themselves() -> None:
@@ -164,7 +144,7 @@ def test_what_models_count_for_themselves() -> None:
     for value in (1, 5, 50):
         histogram.observe(value)
     custom.family("nothing_yet", "", "gauge")
-    text = Metrics(list, interval=1, custom=custom.values).render().decode()
+    text = text_of(Metrics(list, interval=1, custom=custom.values))
     assert '# HELP pages_read pages\n# TYPE pages_read counter\npages_read{model="ocr"} 3.0\n' in text
     found = {(s.name, s.labels.get("le")): s.value for s in samples(text) if s.name.startswith("lines")}
     assert found == {
@@ -184,7 +164,7 @@ def test_what_models_count_is_shown_as_it_is_now() -> None:
     family = custom.family("sizes", "", "histogram")
 
     def shown() -> list[str]:
-        return [line for line in metrics.render().decode().splitlines() if line.startswith("sizes")]
+        return [line for line in text_of(metrics).splitlines() if line.startswith("sizes")]
 
     labels = {"model": 'a "b"\\\n'}
     escaped = r'model="a \"b\"\\\n"'
@@ -204,5 +184,5 @@ def test_what_models_count_is_shown_as_it_is_now() -> None:
 
 
 def test_every_name_of_the_servers_own_is_kept_from_models() -> None:
-    text = Metrics(lambda: [SNAPSHOT], interval=1).render().decode()
+    text = text_of(Metrics(lambda: [SNAPSHOT], interval=1))
     assert all(is_own_name(sample.name) for sample in samples(text))

@@ -1,0 +1,85 @@
+"""Sliced work: a long computation in the loop, done a little at a time, so that everything else runs in between.
+
+A generator yields wherever it may be interrupted, at most some tens of microseconds apart, and returns its result. In a
+thread the same work would hold up the loop for longer, which has to wait for the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+Sliced: TypeAlias = Generator[None, None, T]
+
+# A request may meet the end of a slice on its way in, and again on its way back.
+SLICE_SECONDS = 0.0005
+
+
+async def run_sliced(work: Sliced[T], *, seconds: float = SLICE_SECONDS) -> T:
+    """The result. Between two slices, each of so many seconds, the loop turns once. Cancelled, the work can be gone on
+    with."""
+    end = time.perf_counter() + seconds
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        if time.perf_counter() >= end:
+            await trio.lowlevel.checkpoint()
+            end = time.perf_counter() + seconds
+
+
+@dataclass(eq=False, slots=True)
+class _Run(Generic[T]):
+    work: Sliced[T]
+    callers: int = 0
+    turn: trio.Lock = field(default_factory=trio.Lock)
+    results: list[T] = field(default_factory=list)
+    error: Exception | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.results) or self.error is not None
+
+
+class SharedWork(Generic[T]):
+    """Work that is done once for all who ask for it while it is under way. `begin` makes it.
+
+    The first caller does it. If that one is cancelled, the next goes on where it was; with the last caller the work is
+    dropped.
+    """
+
+    def __init__(self, begin: Callable[[], Sliced[T]]) -> None:
+        self._begin = begin
+        self._run: _Run[T] | None = None
+
+    async def result(self) -> T:
+        """Raises what the work raises, to all who wait for it."""
+        run = self._run
+        if run is None:
+            run = self._run = _Run(self._begin())
+        run.callers += 1
+        try:
+            async with run.turn:
+                if not run.has_ended:
+                    await self._go_on(run)
+        finally:
+            run.callers -= 1
+            if self._run is run and (run.has_ended or not run.callers):
+                self._run = None
+        if run.error is not None:
+            raise run.error
+        return run.results[0]
+
+    async def _go_on(self, run: _Run[T]) -> None:
+        try:
+            run.results.append(await run_sliced(run.work))
+        except Exception as error:
+            run.error = error

@@ -1,0 +1,1 @@
+"""The metrics of a server: what is collected at a scrape, and how it is written."""

@@ -1,0 +1,90 @@
+"""The metrics of model versions, from snapshots of what they have counted."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+
+from actors.metrics.exemplars import Exemplars
+from actors.metrics.statistics import FailureReason, VersionSnapshot
+from trioton.gpus import Gpus
+from trioton.metrics.families import Labels, Sample, Series, histogram_samples
+from trioton.metrics.model_families import (
+    CACHE_METRICS,
+    FAILURES,
+    FLUSHES,
+    HISTOGRAMS,
+    MODEL_METRICS,
+    NOT_CACHED,
+    ONLY_CACHED,
+    ROUTED,
+    SUMMARIES,
+)
+
+_NOT_IN_A_LABEL = re.compile(r"[^a-zA-Z0-9_]")
+
+
+def model_series(
+    snapshots: Iterable[VersionSnapshot], *, has_counters: bool = True, gpus: Gpus | None = None, exemplars: Exemplars
+) -> Iterator[Series]:
+    """Those of every version. `has_counters` false leaves out Triton's group of counters."""
+    metrics = [row for row in MODEL_METRICS if has_counters or row.family.kind != "counter"]
+    for row in metrics:
+        yield Series(row.family, (), ())
+    if has_counters:
+        yield Series(FAILURES, (), ())
+    for snapshot in snapshots:
+        labels = _labels(snapshot, gpus)
+        for row in metrics:
+            yield Series(row.family, labels, (Sample(row.value(snapshot)),))
+        if has_counters:
+            counts = [
+                Sample(snapshot.failures.get(reason.value, 0), labels=(("reason", reason.value),))
+                for reason in FailureReason
+            ]
+            yield Series(FAILURES, labels, counts)
+        yield from _distributions(snapshot, labels, exemplars)
+        yield from _of_some(snapshot, labels)
+
+
+def _of_some(snapshot: VersionSnapshot, labels: Labels) -> Iterator[Series]:
+    """What only some models have."""
+    if snapshot.flushes:
+        counts = [Sample(count, labels=(("reason", reason),)) for reason, count in snapshot.flushes.items()]
+        yield Series(FLUSHES, labels, counts)
+    if snapshot.routed:
+        routed = [
+            Sample(count, labels=(("target", target), ("target_version", version), ("role", role)))
+            for target, version, role, count in snapshot.routed
+        ]
+        yield Series(ROUTED, labels, routed)
+    if snapshot.has_cache:
+        for row in CACHE_METRICS:
+            yield Series(row.family, labels, (Sample(row.value(snapshot)),))
+
+
+def _distributions(snapshot: VersionSnapshot, labels: Labels, exemplars: Exemplars) -> Iterator[Series]:
+    for key, histogram in snapshot.histograms.items():
+        traced = exemplars.of(snapshot.model, snapshot.version, histogram.bounds) if key == "request" else ()
+        samples = histogram_samples(histogram.bounds, histogram.cumulative, histogram.total, traced)
+        yield Series(HISTOGRAMS[key], labels, samples)
+    for key, summary in snapshot.summaries.items():
+        if key in (NOT_CACHED if snapshot.has_cache else ONLY_CACHED):
+            continue
+        quantiles = [
+            Sample(math.nan if value is None else value, labels=(("quantile", repr(quantile)),))
+            for quantile, value in summary.quantiles
+        ]
+        yield Series(
+            SUMMARIES[key], labels, (*quantiles, Sample(summary.total, "_sum"), Sample(summary.count, "_count"))
+        )
+
+
+def _labels(snapshot: VersionSnapshot, gpus: Gpus | None) -> Labels:
+    labels = {f"_{_NOT_IN_A_LABEL.sub('_', tag)}": value for tag, value in snapshot.metric_tags.items()}
+    labels |= {"model": snapshot.model, "version": str(snapshot.version)}
+    if snapshot.namespace:
+        labels["namespace"] = snapshot.namespace
+    uuid = None if gpus is None or snapshot.gpu is None else gpus.uuid(snapshot.gpu)
+    return tuple(labels.items()) if uuid is None else (*labels.items(), ("gpu_uuid", uuid))
