@@ -39,9 +39,11 @@ class ServerProcess:
         launcher: Sequence[str] = (),
         command: Sequence[str] = (),
         module: str = "trioton",
+        start_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """`environment` is added to that of this process; `launcher` is a command that ends in running another.
-        `module` is run as `trioton` is."""
+        `module` is run as `trioton` is; `start_seconds` is how long it may take until it listens."""
+        self._start_seconds = start_seconds
         if model is not None:
             words = ["run", str(model)]
         else:
@@ -86,9 +88,12 @@ class ServerProcess:
     @cached_property
     def addresses(self) -> dict[str, str]:
         """Where the three services listen, as host:port; waits until they do."""
-        return {word: self.wait_for_line(rf'Started {name} at ([^\s"]+)').group(1) for word, name in SERVICES.items()}
+        return {
+            word: self.wait_for_line(rf'Started {name} at ([^\s"]+)', self._start_seconds).group(1)
+            for word, name in SERVICES.items()
+        }
 
-    def wait_for_line(self, pattern: str) -> re.Match[str]:
+    def wait_for_line(self, pattern: str, seconds: float = TIMEOUT_SECONDS) -> re.Match[str]:
         """The first match in the log; waits for it."""
         compiled = re.compile(pattern)
 
@@ -96,7 +101,7 @@ class ServerProcess:
             return next((match for line in self._lines if (match := compiled.search(line))), None)
 
         with self._changed:
-            self._changed.wait_for(lambda: found() or self._has_ended, TIMEOUT_SECONDS)
+            self._changed.wait_for(lambda: found() or self._has_ended, seconds)
             match = found()
         assert match is not None, f"no line matches {pattern!r} in the log:\n{self.log}"
         return match

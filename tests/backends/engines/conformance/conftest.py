@@ -62,6 +62,6 @@ def served(
     repository = tmp_path_factory.mktemp(engine.name)
     engine.write(repository / MODEL, run_folder)
     write_model(repository / BESIDE, "scripted")
-    with ServerProcess("--restart-wait-secs=240", repository=repository) as server:
+    with ServerProcess("--restart-wait-secs=240", repository=repository, start_seconds=240) as server:
         server.addresses  # noqa: B018 (waits until it serves)
         yield Served(engine, server)

@@ -19,6 +19,8 @@ from typing import Any
 from tests.backends.engines.models import TINY, tiny_tokenizer, write_adapter, write_model
 
 ADAPTERS = ("a", "b")
+# Longer than the tiny Llama's own, so that a generation can be met in its middle.
+CONTEXT = 16_384
 # In the environment of the workers under test.
 MARK = b"TRIOTON_TESTED=engine"
 BUILD = TINY.parent / "build.py"
@@ -60,6 +62,7 @@ class EngineCase:
         if self.name == "vllm":
             for file in weights(run_folder).iterdir():
                 shutil.copy(file, folder / "1" / file.name)
+        lengthen(folder / "1")
         return folder
 
     def expected(self, entry: Mapping[str, Any]) -> list[int]:
@@ -73,6 +76,13 @@ class EngineCase:
         """The text of these tokens."""
         detokenizer = tiny_tokenizer().detokenizer(skip_special_tokens=True)
         return "".join(map(detokenizer.push, self.expected(entry))) + detokenizer.finish()
+
+
+def lengthen(version: Path) -> None:
+    """Give the model in a version's folder the context `CONTEXT`."""
+    for name, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        found = json.loads((version / name).read_text())
+        (version / name).write_text(json.dumps({**found, key: CONTEXT}))
 
 
 def weights(run_folder: Path) -> Path:

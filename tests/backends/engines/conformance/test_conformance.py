@@ -34,6 +34,8 @@ PROMPTS: list[str] = [each["prompt"] for each in GREEDY]
 # vLLM takes half a minute to start, and more where the machine is busy.
 RESTART_SECONDS = 240.0
 LONG: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True}
+# So long that no engine is done before something has become of it.
+ENDLESS: dict[str, Any] = {**LONG, "max_tokens": 8000}
 
 
 def joined(parts: list[dict[str, Any]]) -> str:
@@ -191,7 +193,7 @@ def is_left_by_all(served: Served) -> bool:
 
 def test_a_client_that_disconnects_frees_the_cache(served: Served) -> None:
     host, port = served.server.addresses["http"].split(":")
-    data = json.dumps({**body(PROMPT, **LONG), "stream": True}).encode()
+    data = json.dumps({**body(PROMPT, **ENDLESS), "stream": True}).encode()
     with socket.create_connection((host, int(port))) as client:
         head = f"POST /v2/models/{MODEL}/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
         client.sendall(head.encode() + data)
@@ -214,12 +216,12 @@ def test_a_grpc_call_that_is_cancelled_frees_the_cache(served: Served) -> None:
     found: queue.Queue[Any] = queue.Queue()
     with grpcclient.InferenceServerClient(served.server.addresses["grpc"]) as client:
         client.start_stream(callback=lambda result, error: found.put(error or result))
-        client.async_stream_infer(MODEL, inputs(**LONG))
+        client.async_stream_infer(MODEL, inputs(**ENDLESS))
         assert not isinstance(found.get(timeout=60), Exception)
         client.stop_stream(cancel_requests=True)
         results = list(found.queue)
     assert isinstance(results[-1], InferenceServerException)
-    assert len(results) < LONG["max_tokens"]
+    assert len(results) < ENDLESS["max_tokens"]
     assert is_left_by_all(served)
 
 
@@ -240,7 +242,7 @@ def test_a_deadline_passes_while_it_runs_and_in_the_engines_queue(served: Served
 
 
 def test_a_request_that_is_cancelled_by_its_id_frees_the_cache(served: Served) -> None:
-    asked = {**body(PROMPT, **LONG), "id": "mine", "stream": True}
+    asked = {**body(PROMPT, **ENDLESS), "id": "mine", "stream": True}
     with (
         httpx.Client(timeout=60) as other,
         httpx.stream("POST", url(served.server, MODEL, "generate_stream"), json=asked, timeout=60) as response,
@@ -279,7 +281,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_stream(served: Served) -> No
     with ThreadPoolExecutor(1) as threads:
         others = threads.submit(ask_beside)
         try:
-            asked = {**body(PROMPT, **LONG), "stream": True}
+            asked = {**body(PROMPT, **ENDLESS), "stream": True}
             with httpx.stream("POST", url(server, MODEL, "generate_stream"), json=asked, timeout=60) as response:
                 stream = events(response)
                 assert "text_output" in next(stream)
@@ -287,6 +289,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_stream(served: Served) -> No
                 *_, last = stream
             assert f"model instance '{MODEL}_0' died: its worker process was killed by SIGKILL" in last["error"]
             again = httpx.post(url(server, MODEL, "generate"), json=body(PROMPT), timeout=RESTART_SECONDS)
+            assert again.status_code == 200, f"{again.text}\n{server.log}"
             assert again.json()["text_output"] == served.engine.text(GREEDY[0])
         finally:
             beside.set()
