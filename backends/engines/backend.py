@@ -110,17 +110,18 @@ class EngineBackend(Backend):
         self._tensors = tensor_set(source.config)
         in_thread = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
         settings = await self.prepared(await in_thread(EngineSettings.of, source))
-        tokenizer, text_length = await in_thread(read_text_parts, source, settings)
+        text = await in_thread(read_text_parts, source, settings)
+        settings = replace(settings, tokenizer=str(text.folder))
         generations = Generations(source.name, settings.limits, self._failures)
         adapters = EngineAdapters(self._where, settings.adapters, self.spec.adapters, generations)
         worker = await self._start(settings, adapters, generations)
-        lengths = [settings.context_length, worker.info.context_length, text_length]
+        lengths = [settings.context_length, worker.info.context_length, text.context_length]
         self._context_length = min((length for length in lengths if length), default=0)
         self._metrics = EngineMetrics.of(
             self.spec, context_length=self._context_length, info=worker.info, adapters=worker.adapters
         )
         generations.attach(worker, self._metrics)
-        self._worker, self._generations, self._tokenizer = worker, generations, tokenizer
+        self._worker, self._generations, self._tokenizer = worker, generations, text.tokenizer
         self._settings, self._adapters = settings, adapters
 
     async def _start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from backends.engines.settings import EngineSettings
@@ -11,8 +12,17 @@ from protocol.text.tokenizer import Tokenizer
 from repository.text_files import TOKENIZER, read_text_files, tokenizer_folder
 
 
-def read_text_parts(source: ModelSource, settings: EngineSettings) -> tuple[Tokenizer, int]:
-    """The tokenizer, and the length of the context in tokens, 0 where the folder does not say. Raises ServerError."""
+@dataclass(frozen=True, slots=True)
+class TextParts:
+    """`folder` has the tokenizer; `context_length` is in tokens, 0 where the folder does not say."""
+
+    tokenizer: Tokenizer
+    context_length: int
+    folder: Path
+
+
+def read_text_parts(source: ModelSource, settings: EngineSettings) -> TextParts:
+    """Raises ServerError."""
     folder = _folder(source, settings)
     try:
         files = read_text_files(folder)
@@ -20,7 +30,7 @@ def read_text_parts(source: ModelSource, settings: EngineSettings) -> tuple[Toke
         raise type(error)(f"model '{source.name}': {error.message}") from None
     if files.tokenizer is None:
         raise InvalidArgument(f"model '{source.name}': an engine needs a tokenizer, but '{folder}' has no {TOKENIZER}")
-    return files.tokenizer, files.context_length or 0
+    return TextParts(files.tokenizer, files.context_length or 0, folder)
 
 
 def _folder(source: ModelSource, settings: EngineSettings) -> Path:

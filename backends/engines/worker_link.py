@@ -206,6 +206,7 @@ def _load_head(spec: InstanceSpec, engine: str, settings: EngineSettings) -> dic
         "model": {
             "name": source.name,
             "directory": str(settings.directory),
+            "tokenizer": settings.tokenizer,
             "options": dict(settings.options),
             "adapters": list(settings.adapters.items()),
             "context_length": settings.context_length,

@@ -34,10 +34,21 @@ RESTART_SECONDS = 240.0
 def server(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("vllm")
     version = VLLM.write(repository / "tiny", run_folder) / "1"
+    tokenizer = repository / "tiny" / "tokenizer"
+    tokenizer.mkdir()
+    for file in version.glob("tokenizer*"):
+        file.rename(tokenizer / file.name)
     (version / "multi_lora.json").write_text(json.dumps({"a": "adapters/a", "broken": "nowhere"}))
-    arguments = {"enable_lora": True, "max_logprobs": 4, "generation_config": "vllm", "scheduling_policy": "priority"}
+    arguments = {
+        "tokenizer": "../tokenizer",
+        "enable_lora": True,
+        "max_logprobs": 4,
+        "generation_config": "vllm",
+        "scheduling_policy": "priority",
+    }
     (version / "model.json").write_text(json.dumps(arguments))
-    with ServerProcess("--restart-wait-secs=240", "--openai-sleep-mode=true", repository=repository) as started:
+    flags = ("--restart-wait-secs=240", "--openai-sleep-mode=true")
+    with ServerProcess(*flags, repository=repository, start_seconds=RESTART_SECONDS) as started:
         started.addresses  # noqa: B018 (waits until it serves)
         yield started
 
@@ -106,7 +117,7 @@ def test_a_clients_mistake_is_told_and_costs_nobody_else(
 
 def test_the_end_of_vllms_engine_process_is_the_end_of_the_worker(server: ServerProcess) -> None:
     before = server.workers()
-    body = {"text_input": PROMPT, "stream": True, "parameters": {"max_tokens": 400, "ignore_eos": True}}
+    body = {"text_input": PROMPT, "stream": True, "parameters": {"max_tokens": 8000, "ignore_eos": True}}
     with httpx.stream("POST", url(server, "tiny", "generate_stream"), json=body, timeout=60) as response:
         stream = events(response)
         next(stream)

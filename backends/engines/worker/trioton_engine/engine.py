@@ -51,6 +51,7 @@ class EngineModel:
             where it does not say.
         device: where the model is to run, "CPU", or "GPU" with the number of one behind a point; empty where the
             engine is to choose.
+        tokenizer: the folder of the tokenizer; empty for `directory`.
     """
 
     name: str
@@ -59,6 +60,7 @@ class EngineModel:
     adapters: Sequence[Adapter] = ()
     context_length: int = 0
     device: str = ""
+    tokenizer: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ def engine_arguments(model: EngineModel) -> AsyncEngineArgs:
     """Raises ValueError for an option that vLLM does not have, or a text that it cannot read."""
     known = {each.name for each in dataclasses.fields(AsyncEngineArgs)}
     asked: dict[str, Any] = {"model": model.directory, "enable_lora": bool(model.adapters)}
+    if model.tokenizer:
+        asked["tokenizer"] = model.tokenizer
     if model.context_length:
         asked["max_model_len"] = model.context_length
     texts: dict[str, str] = {}
