@@ -6,6 +6,8 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ import pytest
 
 from tests.backends.engines.conformance.engines import ENGINES, EngineCase
 from tests.backends.engines.models import GREEDY
-from tests.e2e.engine_calls import events, generate, url
+from tests.e2e.engine_calls import events, generate, load, url
 from tests.e2e.server_process import ServerProcess, eventually, is_running
 
-VLLM: EngineCase = next(each for each in ENGINES if each.name == "vllm")
+_CASE: EngineCase = next(each for each in ENGINES if each.name == "vllm")
+# It runs few at once, so that more of them wait.
+VLLM = replace(_CASE, parameters={**_CASE.parameters, "max_num_seqs": 2})
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.e2e,
@@ -94,6 +98,18 @@ def test_prefixes_are_forgotten(server: ServerProcess) -> None:
 
 def test_priorities_reach_the_engine(server: ServerProcess) -> None:
     assert ask(server, priority=-5)["text_output"] == GREEDY[0]["text"]
+
+
+def test_the_time_in_vllms_queue_is_no_time_of_computing(server: ServerProcess) -> None:
+    """Two wait until the other two have ended; of its own queue the server has none."""
+    before = load(server, "tiny")
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: ask(server, max_tokens=300, ignore_eos=True), range(4)))
+    after = load(server, "tiny")
+    queued, prefill = (
+        after[name] - before[name] for name in ("request_queue_time_seconds_sum", "request_prefill_time_seconds_sum")
+    )
+    assert queued > prefill
 
 
 @pytest.mark.parametrize(

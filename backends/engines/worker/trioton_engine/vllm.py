@@ -3,8 +3,9 @@
 Its folder is a Hugging Face model. Options are vLLM's engine arguments (`vllm_arguments`), of any of its features.
 
 vLLM wants an asyncio loop: it runs within `step`, until the engine has sent something or the server has, so all stays
-in one thread. Each generation is a task that reads one of vLLM's streams; all of them that a step of the engine has
-moved on are ready in the same turn of the loop, and so in one frame.
+in one thread. A generation has no task: vLLM puts its outputs, one after the other, where its stream would take them
+from, and what a step of the engine has brought all generations is there in the same turn of the loop, and so in one
+frame.
 
 What is to be known of the library: its engine is a process of its own, whose end is the end of this one, and the other
 way round (`main`); an aborted request is free when the engine has made another, empty step, and only the engine's
@@ -16,59 +17,46 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from vllm import SamplingParams
+from vllm import envs
 from vllm.exceptions import VLLMClientError
-from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.inputs import tokens_input
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from .engine import (
-    Adapter,
-    Engine,
-    EngineInfo,
-    EngineModel,
-    Event,
-    Generation,
-    Refused,
-    Sampling,
-    Stats,
-    Structure,
-    TokenLogprob,
-)
+from .engine import Adapter, Engine, EngineInfo, EngineModel, Event, Generation, Refused, Stats
 from .vllm_adapters import KnownAdapter, VllmAdapters, spare_place
 from .vllm_arguments import engine_arguments
 from .vllm_load import VllmLoad
+from .vllm_outputs import event_of
+from .vllm_sampling import DEFAULTS, FEATURES, sampling_params
 
 T = TypeVar("T")
 
-_FEATURES = frozenset(
-    {
-        *("min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "ignore_eos", "logprobs"),
-        *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "bad_words"),
-        *(f"structure.{kind}" for kind in ("json", "json_object", "regex", "grammar", "choice", "structural_tag")),
-    }
-)
-# Fields of `Sampling` that vLLM's parameters have under the same name.
-_SAME = (
-    *("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty"),
-    *("frequency_penalty", "repetition_penalty", "ignore_eos", "logprobs"),
-)
-_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-_FINISHES = {"stop": "stop", "length": "length", "abort": "abort", "repetition": "stop"}
-_LEAST_LOGPROB = -9999.0
 _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",  # nothing is reported to anybody
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # see `main`
     "VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "4096",  # all of a step at once: nobody else waits for this process
 }
+
+
+class _Request:
+    """A generation that vLLM has, or is to have when `begun` is done."""
+
+    __slots__ = ("adapter", "begun", "generation", "is_first")
+
+    def __init__(self, generation: Generation, adapter: KnownAdapter | None) -> None:
+        self.generation = generation
+        self.adapter = adapter
+        self.begun: asyncio.Task[None]
+        self.is_first = True  # of its outputs
 
 
 class VllmEngine(Engine):
@@ -77,8 +65,8 @@ class VllmEngine(Engine):
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._llm: Any = None
-        self._running: dict[int, asyncio.Task[None]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()  # aborted
+        self._running: dict[int, _Request] = {}
+        self._leaving: set[asyncio.Task[None]] = set()  # of those that were aborted
         self._events: list[Event] = []
         self._death: BaseException | None = None
         self._wake = -1
@@ -97,13 +85,15 @@ class VllmEngine(Engine):
         threading.Thread(target=self._end_with, args=(watched,), daemon=True).start()
         if arguments.enable_lora:
             self._adapters = VllmAdapters(llm, most_adapters, model.adapters)
-        self._load = VllmLoad()
+        self._call(llm.get_supported_tasks())  # the first generation would ask for them
+        envs.enable_envs_cache()  # vLLM looks its variables up for each token
+        [self._load] = (each for each in llm.logger_manager.stat_loggers if isinstance(each, VllmLoad))
         found = llm.model_config.get_diff_sampling_param()
-        self._defaults = {name: found[name] for name in _DEFAULTS if name in found}
+        self._defaults = {name: found[name] for name in DEFAULTS if name in found}
         most = llm.model_config.max_logprobs
         features = {"adapter": arguments.enable_lora, "sleep": arguments.enable_sleep_mode}
         return EngineInfo(
-            _FEATURES | {feature for feature, is_there in features.items() if is_there},
+            FEATURES | {feature for feature, is_there in features.items() if is_there},
             context_length=llm.model_config.max_model_len,
             most_logprobs=llm.model_config.get_vocab_size() if most < 0 else most,
             sequences=llm.vllm_config.scheduler_config.max_num_seqs,
@@ -134,63 +124,88 @@ class VllmEngine(Engine):
             parameters = sampling_params(generation.sampling, self._defaults)
         except (ValueError, VLLMClientError) as error:
             raise Refused(str(error)) from None
-        task = self._loop.create_task(self._generate(generation, parameters, adapter))
-        task.add_done_callback(functools.partial(self._ended, generation.sequence, adapter))
-        self._running[generation.sequence] = task
+        request = _Request(generation, adapter)
+        request.begun = self._loop.create_task(self._begin(request, parameters))
+        self._running[generation.sequence] = request
         if adapter is not None:
             adapter.users.add(generation.sequence)
 
-    async def _generate(self, generation: Generation, parameters: SamplingParams, adapter: KnownAdapter | None) -> None:
-        sequence = generation.sequence
+    async def _begin(self, request: _Request, parameters: Any) -> None:
+        generation, adapter = request.generation, request.adapter
         try:
             lora = await self._adapters.load(adapter) if self._adapters and adapter else None
-            async for output in self._llm.generate(
-                {"prompt_token_ids": list(generation.token_ids)},
+            queue = await self._llm.add_request(
+                str(generation.sequence),
+                tokens_input(list(generation.token_ids)),
                 parameters,
-                str(sequence),
                 lora_request=lora,
                 priority=generation.priority if self._has_priorities else 0,
-            ):
-                self._put(_event(generation, output))
-        except asyncio.CancelledError:
-            await self._free()
-            raise
-        except EngineDeadError:
-            raise
-        except (ValueError, VLLMClientError, Refused) as error:
-            self._put(Event(sequence, finish="error", error=str(error), is_refused=True))
+            )
+            queue.put = take = functools.partial(self._take, request)
+            early = queue.get_nowait()
+            if early is not None:
+                take(early)
         except Exception as error:
-            self._put(Event(sequence, finish="error", error=f"{type(error).__name__}: {error}"))
+            self._take(request, error)
 
-    async def _free(self) -> None:
-        """Wait until the engine has freed what was aborted and has said so, where no other generation has it go on. It
-        takes what it is told in turn, and makes a step before it takes more: so the second answer comes behind that
-        step's figures."""
-        if not self._running:
-            for _ in range(2):
-                await self._llm.is_sleeping()
+    def _take(self, request: _Request, output: Any) -> None:
+        """One of vLLM's outputs, or what it raises for this generation. Raises nothing: vLLM would fail all of them."""
+        generation = request.generation
+        if generation.sequence not in self._running:  # aborted
+            return
+        is_first, request.is_first = request.is_first, False
+        try:
+            if isinstance(output, Exception):
+                raise output
+            event = event_of(generation, output, is_first=is_first)
+        except EngineDeadError as error:
+            self._die(error)
+            return
+        except (ValueError, VLLMClientError, Refused) as error:
+            event = Event(generation.sequence, finish="error", error=str(error), is_refused=True)
+        except Exception as error:
+            event = Event(generation.sequence, finish="error", error=f"{type(error).__name__}: {error}")
+        self._put(request, event)
 
-    def _ended(self, sequence: int, adapter: KnownAdapter | None, task: asyncio.Task[None]) -> None:
-        self._leaving.discard(task)
-        if self._adapters and adapter:
-            self._adapters.release(adapter, sequence)
-        if task.cancelled():  # perhaps before it had begun
-            self._put(Event(sequence, finish="abort"))
-        elif (error := task.exception()) is not None:
-            self._death = error
-        self._loop.stop()
-
-    def _put(self, event: Event) -> None:
+    def _put(self, request: _Request, event: Event) -> None:
         if event.finish:
             self._running.pop(event.sequence, None)
+            self._release(request)
+        if not self._events:
+            self._loop.stop()
         self._events.append(event)
+
+    def _release(self, request: _Request) -> None:
+        if self._adapters and request.adapter:
+            self._adapters.release(request.adapter, request.generation.sequence)
+
+    def _die(self, error: BaseException) -> None:
+        self._death = error
         self._loop.stop()
 
     def abort(self, sequence: int) -> None:
-        task = self._running.pop(sequence, None)
-        if task is not None:
+        request = self._running.pop(sequence, None)
+        if request is not None:
+            task = self._loop.create_task(self._leave(request))
             self._leaving.add(task)
-            task.cancel()
+            task.add_done_callback(self._left)
+
+    async def _leave(self, request: _Request) -> None:
+        """Have vLLM free it. It takes what it is told in turn, and makes a step before it takes more: so the second
+        answer comes behind that step's figures. Where another generation has it go on, that is not waited for."""
+        request.begun.cancel()
+        await asyncio.wait((request.begun,))
+        sequence = request.generation.sequence
+        await self._llm.abort(str(sequence))
+        if not self._running:
+            for _ in range(2):
+                await self._llm.is_sleeping()
+        self._put(request, Event(sequence, finish="abort"))
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._leaving.discard(task)
+        if (error := task.exception()) is not None:
+            self._die(error)
 
     def step(self, wake: int) -> Sequence[Event]:
         if wake != self._wake:
@@ -204,7 +219,7 @@ class VllmEngine(Engine):
         return events
 
     def stats(self) -> Stats:
-        return self._load.read(is_idle=not self._running)
+        return self._load.read()
 
     def add_adapter(self, adapter: Adapter) -> None:
         if self._adapters is None:
@@ -253,7 +268,12 @@ class VllmEngine(Engine):
 
 async def _start(arguments: Any) -> Any:
     """To be called within the loop."""
-    return AsyncLLM.from_engine_args(arguments)
+    arguments.disable_log_stats = True  # but to `VllmLoad`
+    return AsyncLLM.from_engine_args(
+        arguments,
+        usage_context=UsageContext.OPENAI_API_SERVER,  # whose defaults are for serving
+        stat_loggers=[VllmLoad],
+    )
 
 
 def _choose_device(device: str) -> None:
@@ -262,54 +282,3 @@ def _choose_device(device: str) -> None:
     if kind == "GPU":
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[int(number)] if len(visible) > int(number) else number
-
-
-def sampling_params(sampling: Sampling, defaults: Mapping[str, Any]) -> SamplingParams:
-    """vLLM's parameters; `defaults` are those of the model's generation_config.json. Raises ValueError."""
-    asked = {name: getattr(sampling, name) for name in _SAME}
-    given: dict[str, Any] = {**defaults, **{name: value for name, value in asked.items() if value is not None}}
-    if sampling.stop_token_ids:
-        given["stop_token_ids"] = list(sampling.stop_token_ids)
-    if sampling.logit_bias:
-        given["logit_bias"] = dict(sampling.logit_bias)
-    if sampling.bad_words:
-        given["bad_words"] = list(sampling.bad_words)
-    if sampling.structure is not None:
-        given["structured_outputs"] = _structured(sampling.structure)
-    return SamplingParams(detokenize=False, output_kind=RequestOutputKind.DELTA, **given)
-
-
-def _structured(structure: Structure) -> StructuredOutputsParams:
-    if structure.kind == "json_object":
-        return StructuredOutputsParams(json_object=True)
-    value = json.loads(structure.value) if structure.kind == "choice" else structure.value
-    return StructuredOutputsParams(**{structure.kind: value})
-
-
-def _event(generation: Generation, output: Any) -> Event:
-    """What one of vLLM's outputs has brought."""
-    sequence, sampling = generation.sequence, generation.sampling
-    made = output.outputs[0]
-    tokens = list(made.token_ids)
-    reason = made.finish_reason
-    if reason is not None and reason not in _FINISHES:
-        kind = sampling.structure.kind if sampling.structure else ""
-        text = f"structured_outputs.{kind} cannot be compiled" if kind else f"vLLM has ended the generation: {reason}"
-        return Event(sequence, tokens, "error", error=text, is_refused=bool(kind))
-    stop = tokens[-1] if reason == "stop" and tokens else None
-    logprobs = [_logprob(*each, sampling.logprobs or 0) for each in zip(tokens, made.logprobs or (), strict=False)]
-    cached = -1 if output.num_cached_tokens is None else output.num_cached_tokens
-    return Event(sequence, tokens, _FINISHES.get(reason, ""), stop, logprobs, cached)
-
-
-def _logprob(token: int, entries: Mapping[int, Any], count: int) -> TokenLogprob:
-    """The chosen token's, and those of the likeliest, which are in no order."""
-    chosen = entries[token]
-    ranked = sorted((each.rank, other, each.logprob) for other, each in entries.items())
-    top = [(other, _finite(value)) for _, other, value in ranked[:count]]
-    return TokenLogprob(_finite(chosen.logprob), chosen.rank, top)
-
-
-def _finite(logprob: float) -> float:
-    """That of a token which a structure excludes is -inf, for which JSON has no number: as vLLM's own server has it."""
-    return logprob if logprob > _LEAST_LOGPROB else _LEAST_LOGPROB

@@ -1,55 +1,44 @@
-"""Load of vLLM's engine, from the Prometheus registry that it fills in this process; cheap enough for each step."""
+"""Load of vLLM's engine, as each of its steps tells it.
+
+In place of the logger with which vLLM fills a Prometheus registry, token by token, that nobody reads in this process.
+"""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from prometheus_client import REGISTRY
+from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from .engine import Stats
 
-# Families by their places in `Stats`.
-_SAMPLES = {
-    "vllm:num_requests_running": "running",
-    "vllm:num_requests_waiting": "waiting",
-    "vllm:kv_cache_usage_perc": "cache_usage",
-    "vllm:num_preemptions_total": "preemptions",
-    "vllm:prefix_cache_queries_total": "prefix_queries",
-    "vllm:prefix_cache_hits_total": "prefix_hits",
-}
-_CACHE = "vllm:cache_config_info"
-_SECONDS = 0.02
 
+class VllmLoad(PrometheusStatLogger):  # type: ignore[misc]  # of an unknown type
+    """To be given to vLLM as a class, which makes one of it; then that has none of its own kind."""
 
-class VllmLoad:
-    """To be made when the engine has been loaded. Read at most every 20 ms, but for the end of the last generation."""
+    def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None:
+        super().__init__(vllm_config, engine_indexes)
+        self._loads: dict[int, tuple[int, int, float]] = {}  # of its data-parallel ranks
+        self._counts = [0, 0, 0]
+        self._cache = vllm_config.cache_config
 
-    def __init__(self) -> None:
-        self._registry: Any = REGISTRY.restricted_registry([*_SAMPLES])
-        self._stats = Stats()
-        self._due = 0.0
-        for family in REGISTRY.restricted_registry([_CACHE]).collect():
-            for sample in family.samples:
-                blocks, size = (_number(sample.labels.get(name)) for name in ("num_gpu_blocks", "block_size"))
-                self._stats = Stats(cache_blocks=blocks, block_tokens=size if blocks else 0)
+    def record(
+        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
+    ) -> None:
+        if iteration_stats is not None:
+            self._counts[0] += iteration_stats.num_preempted_reqs
+        if scheduler_stats is not None:
+            waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            self._loads[engine_idx] = (scheduler_stats.num_running_reqs, waiting, scheduler_stats.kv_cache_usage)
+            prefixes = scheduler_stats.prefix_cache_stats
+            self._counts[1] += prefixes.queries
+            self._counts[2] += prefixes.hits
 
-    def read(self, *, is_idle: bool) -> Stats:
-        """`is_idle` says that nothing is generated any more."""
-        now = time.monotonic()
-        if now < self._due and not is_idle:
-            return self._stats
-        self._due = now + _SECONDS
-        found: dict[str, float] = dict.fromkeys(_SAMPLES.values(), 0)
-        for family in self._registry.collect():
-            for sample in family.samples:
-                if sample.name in _SAMPLES:
-                    found[_SAMPLES[sample.name]] += sample.value  # of all its data-parallel ranks
-        usage = min(found.pop("cache_usage"), 1.0)
-        counts = {name: int(value) for name, value in found.items()}
-        self._stats = self._stats._replace(cache_usage=usage, **counts)
-        return self._stats
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else 0
+    def read(self) -> Stats:
+        """What is known now: with several ranks their sums, and the fullest cache."""
+        running, waiting, usage = 0, 0, 0.0
+        for load in self._loads.values():
+            running += load[0]
+            waiting += load[1]
+            usage = max(usage, load[2])
+        blocks = self._cache.num_gpu_blocks or 0
+        return Stats(running, waiting, usage, blocks, self._cache.block_size if blocks else 0, *self._counts)
