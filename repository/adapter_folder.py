@@ -1,7 +1,8 @@
 """Adapter folder: judges the path that a client gives for an adapter (LoRA) of a model, before anybody reads there.
 
 A relative one begins at the version's folder and stays within the model's; an absolute one lies within a folder that
-the operator has allowed. Symbolic links count as what they lead to, those among the adapter's files too.
+the operator has allowed. Symbolic links count as what they lead to, those among the adapter's files too. Folders within
+it are not looked into: no engine here reads there, and what training leaves in them has no bounds.
 """
 
 from __future__ import annotations
