@@ -178,6 +178,7 @@ class Server:
         self.log = log or ServerLog(settings)
         self.addresses: dict[str, Address] = {}
         self._limits = LimitCounter()
+        self._keys: KeysFile | None = None  # from `run` on
         self._gpus = Gpus(settings.metrics_interval_ms / 1000) if settings.allow_gpu_metrics else None
         self._metrics = Metrics(
             self.core.snapshots,
@@ -186,6 +187,7 @@ class Server:
             failures=self._failures,
             lost_traces=lambda: self.tracer.lost_count,
             lost_lines=self._lost_lines,
+            keys=lambda: {} if self._keys is None else self._keys.ledger.usage(),
             has_counters=settings.shows_metrics("counter_latencies"),
             custom=custom.values,
             has_cpu=settings.allow_cpu_metrics,
@@ -344,6 +346,7 @@ class Server:
             _refuse_failed(_asked_for(await self.core.repository_index(), self.settings))
         if self._gpus is not None and self.settings.allow_metrics:
             await background.start(self._gpus.run)
+        self._keys = files.keys
         if files.keys is not None:
             background.start_soon(files.keys.watch, self._failures)
         background.start_soon(self._responses.run)

@@ -19,6 +19,7 @@ from protocol.errors import QuotaExceeded
 from protocol.quotas.fields import Fields, rate_limit_fields
 from protocol.quotas.meters import Bucket, Meter, Places
 from protocol.quotas.quota import Limit, Quota, Unit
+from protocol.quotas.usage import MOST_NAMED, OTHER, Usage
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -35,12 +36,14 @@ class Account:
 
     Attributes:
         weight: its share of models for which several keys wait; 0 where requests go as they come.
+        usage: what is counted of it, perhaps together with others.
     """
 
-    __slots__ = ("_clock", "_meters", "name", "quota", "weight")
+    __slots__ = ("_clock", "_meters", "name", "quota", "usage", "weight")
 
     def __init__(self, terms: Terms, clock: Callable[[], float]) -> None:
         self.name = terms.name
+        self.usage = Usage()
         self.quota = terms.quota
         self.weight = terms.weight
         self._clock = clock
@@ -68,9 +71,9 @@ class Account:
         charge = Charge(self)
         quota = self.quota
         if quota is not None:
-            charge.take(quota.early, size)
-            if model is not None:
-                charge.name_model(model)
+            limits = quota.early if model is None else (*quota.early, *quota.late_limits(model))
+            charge.take(limits, size)
+        charge.begin(size)
         return charge
 
     def may_be_refused(self, model: str, size: int) -> bool:
@@ -98,7 +101,7 @@ class Account:
 class Charge:
     """One request of a key, from its admission on."""
 
-    __slots__ = ("_has_ended", "_size", "_taken", "account", "count_tokens", "goes_on", "held", "is_counted")
+    __slots__ = ("_is_running", "_size", "_taken", "account", "count_tokens", "goes_on", "held", "is_counted")
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -108,7 +111,13 @@ class Charge:
         self.goes_on = False  # in the background, when it has ended for its client
         self._taken: list[tuple[Meter, float]] = []  # at admission
         self._size = 0
-        self._has_ended = False
+        self._is_running = True
+
+    def begin(self, size: int) -> None:
+        """It is admitted."""
+        usage = self.account.usage
+        usage.running += 1
+        usage.bytes += size
 
     def take(self, limits: Iterable[Limit], size: int) -> None:
         """Charge what is known when it comes. Raises QuotaExceeded."""
@@ -118,8 +127,7 @@ class Charge:
         self.held += [(limit, meter) for limit, meter, _ in found]
         waits = {limit: meter.wait(cost, now) for limit, meter, cost in found}
         if any(waits.values()):
-            self.refund()
-            raise self._refusal(waits)
+            raise self._refused(waits)
         for _, meter, cost in found:
             if cost:
                 meter.take(cost, now)
@@ -129,7 +137,11 @@ class Charge:
         """Its model is known, as it was not when it was admitted. Raises QuotaExceeded; then nothing is charged."""
         quota = self.account.quota
         if quota is not None and (limits := quota.late_limits(model)):
-            self.take(limits, self._size)
+            try:
+                self.take(limits, self._size)
+            except QuotaExceeded:
+                self._stop()
+                raise
 
     def take_more(self, unit: Unit, amount: float) -> None:
         """Charge what the request is found to cost before it has begun; to be settled. Raises QuotaExceeded."""
@@ -137,13 +149,20 @@ class Charge:
         found = [(limit, meter) for limit, meter in self.held if limit.unit is unit]
         waits = {limit: meter.wait(amount, now) for limit, meter in found}
         if any(waits.values()):
-            self.refund()
-            raise self._refusal(waits)
+            self._stop()
+            raise self._refused(waits)
         for _, meter in found:
             meter.take(amount, now)
 
     def settle(self, unit: Unit, amount: float, taken: float = 0.0) -> None:
         """It has cost this amount, of which so much was taken before."""
+        usage = self.account.usage
+        if unit is Unit.TOKENS:
+            usage.tokens += amount
+        elif unit is Unit.COMPUTE_SECONDS:
+            usage.compute_seconds += amount
+        elif unit is Unit.BYTES:
+            usage.bytes += max(0.0, amount - taken)  # which were counted as they were announced
         for limit, meter in self.held:
             if limit.unit is unit:
                 if amount > taken:
@@ -151,18 +170,18 @@ class Charge:
                 elif amount < taken:
                     meter.give(taken - amount)
 
-    def refund(self) -> None:
-        """It was not run: nothing of what was taken at admission is used."""
-        for meter, cost in self._taken:
-            meter.give(cost)
-        self._taken.clear()
-        self._has_ended = True
+    def _stop(self) -> None:
+        """It was admitted, and is not run after all."""
+        if self._is_running:
+            self._is_running = False
+            self.account.usage.running -= 1
 
     def end(self) -> None:
-        """It has ended, or is not to be run. Idempotent."""
-        if self._has_ended:
+        """It has ended, in whatever way. Idempotent."""
+        if not self._is_running:
             return
-        self._has_ended = True
+        self._stop()
+        self.account.usage.requests += not self.goes_on
         for limit, meter in self.held:
             if limit.unit is Unit.CONCURRENT_REQUESTS:
                 meter.give(1)
@@ -171,7 +190,8 @@ class Charge:
 
     def resume(self) -> None:
         """It runs now in the background, until another `end`."""
-        self._has_ended = self.goes_on = False
+        self._is_running, self.goes_on = True, False
+        self.account.usage.running += 1
         for limit, meter in self.held:
             if limit.unit is Unit.CONCURRENT_REQUESTS:
                 meter.take(1, self.account.now())
@@ -180,9 +200,14 @@ class Charge:
         """What is allowed under the limits that hold for it, and left of that, as header fields."""
         return rate_limit_fields(self.held, self.account.now()) if self.held else ()
 
-    def _refusal(self, waits: dict[Limit, float]) -> QuotaExceeded:
+    def _refused(self, waits: dict[Limit, float]) -> QuotaExceeded:
+        """Its refusal: nothing of what was taken at admission is used."""
+        for meter, cost in self._taken:
+            meter.give(cost)
+        self._taken.clear()
         account = self.account
         worst = max(waits, key=lambda limit: waits[limit])
+        account.usage.refusals[worst.unit] += 1
         quota = "" if account.quota is None else f" of quota '{account.quota.name}'"
         return QuotaExceeded(
             f"key '{account.name}' has reached the limit{quota}, {worst}; try again in {waits[worst]:.3g} s",
@@ -198,6 +223,7 @@ class Ledger:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._accounts: dict[str, Account] = {}
+        self._others = Usage()
 
     def adopt(self, terms: Iterable[Terms]) -> None:
         """What the file says now, of each key and of callers without one. Accounts of the same names go on."""
@@ -209,6 +235,16 @@ class Ledger:
             else:
                 account.adopt(each)
             self._accounts[each.name] = account
+        for place, account in enumerate(self._accounts.values()):
+            if place >= MOST_NAMED or account.name == OTHER:
+                account.usage = self._others
+            elif account.usage is self._others:
+                account.usage = Usage()
+
+    def usage(self) -> dict[str, Usage]:
+        """What was counted of each key, by name: of those that stand first in the file, and of all others together."""
+        found = {name: account.usage for name, account in self._accounts.items() if account.usage is not self._others}
+        return found if len(found) == len(self._accounts) else {**found, OTHER: self._others}
 
     def account(self, name: str) -> Account:
         """The account of a name of the file. Raises KeyError."""

@@ -8,6 +8,7 @@ import queue
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.client import Client
 from tests.e2e.server_process import TIMEOUT_SECONDS, ServerProcess, eventually
+from tests.e2e.test_batching import metric
 
 # With a file it says that it runs by making it, and goes on when that is removed; else it is done at once.
 MODEL = """
@@ -335,3 +337,29 @@ def test_keys_with_weights_take_turns(tmp_path: Path, batching: str) -> None:
     ran = order.read_text().split()
     assert ran[:5] == ["alice0", "alice1", "bob0", "bob1", "bob2"]
     assert ran[5:] == [f"alice{number}" for number in range(2, 7)]
+
+
+def test_what_each_key_has_used_is_among_the_metrics(repository: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(f"{keys_text('http', 'grpc')}[anonymous]\nallow = ['metrics']\n")
+    with ServerProcess(f"--auth-keys-file={file}", repository=repository) as server:
+        for protocol in ("http", "grpc"):
+            with Client(protocol, server.addresses[protocol]) as api:
+                for _ in range(3):
+                    infer(api, protocol, "three")
+                refusal(api, protocol, "three")
+
+        def value(name: str, **labels: str) -> float:
+            return metric(server, f"trioton_key_{name}", **labels)
+
+        def is_three(key: str) -> bool:
+            return value("requests_total", key=key) == 3
+
+        for key in ("http-three", "grpc-three"):
+            assert eventually(partial(is_three, key))
+            assert value("refusals_total", key=key, limit="requests") == 1
+            assert value("running_requests", key=key) == 0
+            assert value("bytes_total", key=key) > 100
+            assert value("compute_seconds_total", key=key) > 0
+            assert value("tokens_total", key=key) == 0
+        assert value("requests_total", key="http-compute") == 0

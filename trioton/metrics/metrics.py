@@ -14,12 +14,14 @@ from actors.metrics.statistics import VersionSnapshot
 from backends.devices.devices import Devices
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
+from protocol.quotas.usage import Usage
 from protocol.sync.sliced import Sliced
 from trioton.gpus import Gpus
 from trioton.machine import Machine
 from trioton.metrics.custom import custom_series
 from trioton.metrics.exposition import Exposition
 from trioton.metrics.families import Source
+from trioton.metrics.keys import key_series
 from trioton.metrics.machine import cpu_series, gpu_series, pinned_memory_series
 from trioton.metrics.models import model_series
 from trioton.metrics.residence import residence_series
@@ -36,6 +38,7 @@ class Metrics:
         failures: the defects that callbacks have raised.
         lost_traces: how many traces could not be written so far.
         lost_lines: how many lines of each log could not.
+        keys: what each key has used, by name.
         has_counters: `--metrics-config counter_latencies`.
         custom: the metrics of the models' own.
         has_cpu: whether the machine's processors and memory are shown.
@@ -54,6 +57,7 @@ class Metrics:
         failures: CallbackFailures | None = None,
         lost_traces: Callable[[], int] = lambda: 0,
         lost_lines: Callable[[], Mapping[str, int]] = dict,
+        keys: Callable[[], Mapping[str, Usage]] = dict,
         has_counters: bool = True,
         custom: Callable[[], Iterable[FamilyValues]] = tuple,
         has_cpu: bool = True,
@@ -70,6 +74,7 @@ class Metrics:
             lambda: defect_series(defects),
             lambda: lost_trace_series(lost_traces()),
             lambda: lost_line_series(lost_lines()),
+            lambda: key_series(keys),
             lambda: pinned_memory_series(pinned),
             lambda: residence_series(residence),
         ]

@@ -11,6 +11,7 @@ from protocol.errors import QuotaExceeded
 from protocol.quotas.accounts import Account, Ledger, Terms
 from protocol.quotas.meters import Rate
 from protocol.quotas.quota import Quota, Unit
+from protocol.quotas.usage import MOST_NAMED, OTHER
 
 
 @dataclass
@@ -220,3 +221,45 @@ def test_may_be_refused_and_admit_agree_and_places_never_leak(seed: int) -> None
         places = 1 if model == "large" else 3
         assert f"r={places};t=1" in state
         charge.end()
+
+
+def test_what_is_counted_of_a_key() -> None:
+    account = make(Clock(), {Unit.CONCURRENT_REQUESTS: 2}, {"large": {Unit.REQUESTS: per_second(1)}})
+    usage = account.usage
+    first = account.admit("large", 100)
+    late = account.admit(size=10)
+    assert (usage.running, usage.requests) == (2, 0)
+    with pytest.raises(QuotaExceeded):
+        account.admit("large")
+    with pytest.raises(QuotaExceeded):
+        late.name_model("large")
+    late.end()
+    assert (usage.running, usage.requests, usage.refusals) == (1, 0, {"concurrent_requests": 1, "requests": 1})
+    first.settle(Unit.BYTES, 120, 100)
+    first.settle(Unit.BYTES, 1, 100)
+    first.settle(Unit.TOKENS, 30, 50)
+    first.settle(Unit.COMPUTE_SECONDS, 0.5)
+    first.goes_on = True
+    first.end()
+    assert (usage.running, usage.requests) == (0, 0)
+    first.resume()
+    assert usage.running == 1
+    first.end()
+    first.end()
+    assert (usage.running, usage.requests) == (0, 1)
+    assert (usage.bytes, usage.tokens, usage.compute_seconds) == (130, 30, 0.5)
+
+
+def test_only_the_first_keys_of_the_file_have_numbers_of_their_own() -> None:
+    ledger = Ledger(Clock())
+    names = [f"key {number}" for number in range(MOST_NAMED + 20)]
+    ledger.adopt([Terms(name) for name in names])
+    for name in names:
+        ledger.account(name).admit("m").end()
+    found = ledger.usage()
+    assert list(found) == [*names[:MOST_NAMED], OTHER]
+    assert {name: usage.requests for name, usage in found.items() if usage.requests != 1} == {OTHER: 20}
+    ledger.adopt([Terms(names[-1]), Terms(names[0]), Terms(OTHER)])
+    ledger.account(OTHER).admit("m").end()
+    found = ledger.usage()
+    assert {name: usage.requests for name, usage in found.items()} == {names[-1]: 0, names[0]: 1, OTHER: 21}
