@@ -203,14 +203,6 @@ def _detokenize(chance: Chance) -> dict[str, Any]:
 def _score(chance: Chance) -> dict[str, Any]:
     parts: dict[str, Any] = {"content": [{"type": "text", "text": "a"}]}
     texts: tuple[Any, ...] = ("a", ["a", "b"], {"text": "a"}, parts, [], value(chance, 2), *TEXTS)
-        "a",
-        ["a", "b"],
-        {"text": "a"},
-        {"content": [{"type": "text", "text": "a"}]},
-        [],
-        value(chance, 2),
-        *TEXTS,
-    )
     first, second = chance.choice((("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")))
     fields = {"truncate_prompt_tokens": 5, "max_tokens_per_doc": 1, "use_activation": False, "priority": 1}
     asked = {first: chance.choice(texts), second: chance.choice(texts)}

@@ -15,6 +15,7 @@ from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
 from backends.engines.metrics import families
 from protocol.core import ModelStatistics
+from protocol.quotas.usage import Usage
 from tests.trioton.test_gpus import Driver
 from trioton.gpus import Gpus
 from trioton.metrics.metrics import Metrics
@@ -49,6 +50,8 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         flushes={"full": 1},
         routed=[("other", "1", "primary", 1)],
     )
+    used = Usage()
+    used.refusals["requests"] = 1
     gpus = Gpus(interval=1.0, library=Driver)
     await nursery.start(gpus.run)
     metrics = Metrics(
@@ -56,6 +59,7 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         interval=1.0,
         gpus=gpus,
         residence=lambda: BUDGET,
+        keys=lambda: {"alice": used},
     )
     shown = [series.family for source in metrics.sources for series in source()]
     of_engines = [each for each in vars(families).values() if isinstance(each, families.Family)]
