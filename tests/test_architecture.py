@@ -137,7 +137,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "usage": "choice codec prompts",
         "inferences": "call choice codec errors observation prompts usage",
         "vectors": "call codec errors observation single_answers",
-        "chats": "call choice codec errors inferences prompts targets",
+        "chats": "call choice codec errors generation inferences prompts targets",
         "responses": "call chats codec errors generation prompts streams",
         "handlers": (
             "call chats choice codec errors generation inferences observation prompts single_answers streams targets "

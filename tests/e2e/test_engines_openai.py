@@ -29,9 +29,20 @@ TEXT = "The scheduler gives größere batches 🙂 to instances."
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("engines")
     write_scripted(repository)
+    write_thinking(repository / "thinks")
     with ServerProcess(repository=repository) as started:
         started.addresses  # noqa: B018 (waits until it serves)
         yield started
+
+
+THOUGHTS = "<think>The scheduler gives batches to instances, and they give them back, one after the other"
+
+
+def write_thinking(folder: Path) -> None:
+    """A model that thinks for longer than anybody waits, whatever it is asked."""
+    tokens = tiny_tokenizer().encode(f"{THOUGHTS}{', and on' * 100}", add_special_tokens=False)
+    files = {"script.json": json.dumps([{"tokens": tokens}])}
+    write_model(folder, "scripted", files, rule="script", step_seconds=0.001, reasoning_parser="think")
 
 
 @pytest.fixture
@@ -184,3 +195,29 @@ def test_a_full_queue_says_when_to_try_again(tmp_path: Path) -> None:
             assert (headers["x-ratelimit-remaining-requests"], len(headers["x-request-id"])) == ("0", 32)
             refused = httpx.post(f"http://{address}/v2/models/endless/generate", json={"text_input": "on"})
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize("budget", [8, 20])
+def test_a_model_thinks_no_longer_than_its_budget(server: ServerProcess, budget: int) -> None:
+    """To the token; what it says after that is the answer, and the engine has ended what it had begun."""
+    tokenizer = tiny_tokenizer()
+    thought = tokenizer.decode(tokenizer.encode(THOUGHTS, add_special_tokens=False)[:budget])
+    with anthropic.Anthropic(base_url=f"http://{server.addresses['http']}", api_key="none", max_retries=0) as client:
+        asked: Any = {"model": "thinks", "max_tokens": 40, "messages": [{"role": "user", "content": "x"}]}
+        thinking: Any = {"type": "enabled", "budget_tokens": budget}
+        whole = client.messages.create(thinking=thinking, **asked)
+        with client.messages.stream(thinking=thinking, **asked) as stream:
+            streamed = stream.get_final_message()
+    answers: Any = (whole, streamed)
+    for answer in answers:
+        thoughts, text = answer.content
+        assert (thoughts.type, text.type) == ("thinking", "text")
+        assert thoughts.thinking == thought.removeprefix("<think>")
+        assert (answer.stop_reason, answer.usage.output_tokens) == ("max_tokens", 40)
+        assert THOUGHTS.startswith(text.text[: len(THOUGHTS)])
+    with of(server) as openai_client:
+        asked = {"model": "thinks", "messages": [{"role": "user", "content": "x"}], "max_tokens": 40}
+        made = openai_client.chat.completions.create(**asked, extra_body={"thinking_token_budget": budget})
+    message: Any = made.choices[0].message
+    assert message.reasoning_content == thought.removeprefix("<think>")
+    assert is_free(server, "thinks")

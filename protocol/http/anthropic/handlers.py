@@ -54,7 +54,7 @@ async def messages(request: HttpRequest) -> Reply | None:
         await call.stream(lambda events: _stream(call, body, chat, shows_thinking, events), _STREAM)
         return None
     choice = _WholeMessage(chat.answers, chat.inferences.choices[0], shows_thinking=shows_thinking)
-    await generate_all(request.core, chat.inferences.requests, call.target.text.names, [choice])
+    await generate_all(chat.core, chat.inferences.requests, call.target.text.names, [choice])
     usage = await _usage(chat, call)
     return call.reply(message(call.id, call.target.name, choice.blocks.finish(), usage, _stop(choice, body, chat)))
 
@@ -68,7 +68,7 @@ async def count_tokens(request: HttpRequest) -> Reply:
 async def _stream(call: Call, body: MessagesRequest, chat: Chat, shows_thinking: bool, events: EventStream) -> bytes:
     """Returns the last events."""
     choice = _StreamedMessage(call, chat, events, shows_thinking=shows_thinking)
-    await generate_all(call.request.core, chat.inferences.requests, call.target.text.names, [choice])
+    await generate_all(chat.core, chat.inferences.requests, call.target.text.names, [choice])
     return choice.finish() + message_end(_stop(choice, body, chat), await _usage(chat, call))
 
 

@@ -11,11 +11,19 @@ from typing import Protocol
 
 import trio
 
-from protocol.core import InferenceCore
+from protocol.core import Respond
 from protocol.http.openai.codec.tensors import TextPart, decode_text_response
 from protocol.http.openai.observation import observed_run
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.text.model import TensorNames
+
+
+class StreamingCore(Protocol):
+    """What of the core runs inferences."""
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
+        """As `InferenceCore.infer_stream`."""
+        ...
 
 
 class Receiver(Protocol):
@@ -33,7 +41,7 @@ class _Inference:
     """One inference, from its request to its receiver. Given up, it cancels the model, but no receiver that is sending:
     half an event would spoil all that follows."""
 
-    def __init__(self, core: InferenceCore, request: InferenceRequest, names: TensorNames, receiver: Receiver) -> None:
+    def __init__(self, core: StreamingCore, request: InferenceRequest, names: TensorNames, receiver: Receiver) -> None:
         self._core = core
         self._request = request
         self._names = names
@@ -78,7 +86,7 @@ class _Inference:
 
 
 async def generate_all(
-    core: InferenceCore, requests: Sequence[InferenceRequest], names: TensorNames, receivers: Sequence[Receiver]
+    core: StreamingCore, requests: Sequence[InferenceRequest], names: TensorNames, receivers: Sequence[Receiver]
 ) -> None:
     """Raises what the first that fails raises."""
     with observed_run(requests):
@@ -86,7 +94,7 @@ async def generate_all(
 
 
 async def _run_all(
-    core: InferenceCore, requests: Sequence[InferenceRequest], names: TensorNames, receivers: Sequence[Receiver]
+    core: StreamingCore, requests: Sequence[InferenceRequest], names: TensorNames, receivers: Sequence[Receiver]
 ) -> None:
     inferences = [
         _Inference(core, request, names, receiver) for request, receiver in zip(requests, receivers, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +31,13 @@ _RETURN_DETAILS = "return_details"
 
 @dataclass(frozen=True, slots=True)
 class Inferences:
-    """`choices` hold what comes of `requests`, in their order."""
+    """`choices` hold what comes of `requests`, in their order. `encoder_of` makes such requests for another prompt,
+    which goes on after so many tokens of the answer."""
 
     prompts: Sequence[Prompt]
     requests: Sequence[InferenceRequest]
     choices: Sequence[ChoiceText]
+    encoder_of: Callable[[Prompt, int], PromptEncoder]
 
     async def usage(self, text: TextModel) -> Usage | None:
         """Once all have ended."""
@@ -72,9 +74,11 @@ def plan_inferences(
     sampling: Mapping[str, Any],
     *,
     wants_details: bool = False,
+    in_pieces: bool = False,
 ) -> Inferences:
-    """With `wants_details` a choice knows which stop string has ended it, since the model leaves them in the text, and
-    how many tokens of its prompt were cached, if the model says so.
+    """With `in_pieces` the texts come as those of a stream, whatever the client wants. With `wants_details` a choice
+    knows which stop string has ended it, since the model leaves them in the text, and how many tokens of its prompt
+    were cached, if the model says so.
 
     Raises:
         FieldError: the model cannot do what a field asks for, or there are too many inferences.
@@ -99,32 +103,42 @@ def plan_inferences(
     priority = queue_priority(body.priority)
     requests: list[InferenceRequest] = []
     choices: list[ChoiceText] = []
-    for prompt in prompts:
-        encoder = PromptEncoder(
+
+    def encoder_of(prompt: Prompt, made: int = 0) -> PromptEncoder:
+        return PromptEncoder(
             text,
             metadata,
-            _completed(sampling, prompt, target.adapter),
-            stream=bool(body.stream),
+            _completed(sampling, prompt, target.adapter, made),
+            stream=bool(body.stream) or in_pieces,
             return_logprobs=wanted_logprobs(body) is not None,
             parameters={"add_special_tokens": prompt.adds_special_tokens, **details},
             request_id=call.id,
             images=prompt.images,
         )
+
+    for prompt in prompts:
+        encoder = encoder_of(prompt)
         for place in range(number):
-            seed = None if body.seed is None or not place else body.seed + place
-            request = encoder.request(prompt.text, seed, prompt.token_ids)
+            request = encoder.request(prompt.text, seed_of(body, place), prompt.token_ids)
             request.priority = priority
             requests.append(request)
             watcher = StopStrings(stops, include=bool(body.include_stop_str_in_output)) if stops else None
             choices.append(ChoiceText(watcher, prompt.max_tokens, keeps=not is_counted and text.tokenizer is not None))
-    inferences = Inferences(prompts, requests, choices)
+    inferences = Inferences(prompts, requests, choices, encoder_of)
     call.charge(requests, inferences.tokens)
     observe(call, operation_of(body), requests, requested_of(body), inferences.generated)
     return inferences
 
 
-def _completed(sampling: Mapping[str, Any], prompt: Prompt, adapter: str) -> dict[str, Any]:
+def seed_of(body: SamplingFields, place: int) -> int | None:
+    """That of a choice of a prompt, where it is not the body's own."""
+    return None if body.seed is None or not place else body.seed + place
+
+
+def _completed(sampling: Mapping[str, Any], prompt: Prompt, adapter: str, made: int) -> dict[str, Any]:
     completed = dict(sampling)
+    if made and "min_tokens" in completed:
+        completed["min_tokens"] = max(0, completed["min_tokens"] - made)
     if prompt.max_tokens is not None:
         completed["max_tokens"] = prompt.max_tokens
     if adapter:

@@ -117,6 +117,8 @@ def _think(chat: ChatRequest, body: MessageFields) -> None:
     thinks = thinking.type != "disabled"
     chat.chat_template_kwargs = {"enable_thinking": thinks, "thinking": thinks}
     chat.include_reasoning = thinks
+    if thinking.type == "enabled":
+        chat.thinking_token_budget = thinking.budget_tokens
 
 
 def _format(form: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -15,12 +15,14 @@ from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call
 from protocol.http.openai.chats.choice import ChatAnswers
 from protocol.http.openai.chats.pictures import with_pictures
+from protocol.http.openai.chats.thinking import BudgetedCore, check_thinking, plan_thinking
 from protocol.http.openai.chats.tools import ToolPlan, answer_parser, needs_special_tokens, plan_tools
 from protocol.http.openai.chats.truncation import truncated
 from protocol.http.openai.codec.images import image_tensor
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.codec.sampling import sampling_parameters, wanted_logprobs
 from protocol.http.openai.errors import FieldError
+from protocol.http.openai.generation import StreamingCore
 from protocol.http.openai.inferences import Inferences, plan_inferences
 from protocol.http.openai.prompts import Prompt, chat_prompt, measured
 from protocol.http.openai.targets import find_target, sees_pictures
@@ -29,10 +31,11 @@ from protocol.text.model import TextModel
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat that can run."""
+    """A chat that can run, by `core`."""
 
     inferences: Inferences
     answers: ChatAnswers
+    core: StreamingCore
 
 
 async def plan_chat(
@@ -45,10 +48,11 @@ async def plan_chat(
     Raises:
         ServerError: the model cannot do what is asked for.
     """
-    text = call.target.text
+    core, text = call.request.core, call.target.text
     tools = plan_tools(body, text)
+    has_budget = check_thinking(body, text, core.model_metadata(call.target.model))
     default = call.request.settings.openai.default_max_tokens
-    sees = sees_pictures(call.request.core, call.target)
+    sees = sees_pictures(core, call.target)
     asked = await with_pictures(call.request, body.messages) if sees else body.messages
 
     def make_prompt() -> Prompt:
@@ -65,8 +69,11 @@ async def plan_chat(
 
     prompt = await trio.to_thread.run_sync(make_prompt)
     sampling = _sampling(body, text, tools)
-    inferences = plan_inferences(call, body, [prompt], sampling, wants_details=wants_details)
-    return Chat(inferences, _answers(body, text, tools, prompt))
+    thinking = plan_thinking(body, text, prompt, sampling) if has_budget else None
+    in_pieces = thinking is not None
+    inferences = plan_inferences(call, body, [prompt], sampling, wants_details=wants_details, in_pieces=in_pieces)
+    budgeted = None if thinking is None else BudgetedCore(core, text, thinking, body, inferences)
+    return Chat(inferences, _answers(body, text, tools, prompt), budgeted or core)
 
 
 async def count_tokens(request: HttpRequest, body: ChatRequest) -> int:

@@ -89,6 +89,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=1)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     documents: list[dict[str, Any]] | None = None
@@ -114,7 +115,6 @@ class ChatRequest(SamplingFields, kw_only=True):
     echo: Any = None
     mm_processor_kwargs: Any = None
     media_io_kwargs: Any = None
-    thinking_token_budget: Any = None
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -243,7 +243,6 @@ _REFUSED_IN_CHAT: Refusals = {
     "echo": ((False,), "chats are not echoed"),
     "mm_processor_kwargs": (({},), "only text is supported"),
     "media_io_kwargs": (({},), "only text is supported"),
-    "thinking_token_budget": ((), "reasoning has no budget of its own"),
 }
 _REFUSED_IN_COMPLETIONS: Refusals = {
     "suffix": (("",), "suffix is not currently supported"),

@@ -39,7 +39,7 @@ async def chat_completions(request: HttpRequest) -> Reply | None:
         await call.stream(lambda events: _stream(call, body.stream_options, chat, events))
         return None
     receivers = [_WholeChoice(chat.answers, choice) for choice in inferences.choices]
-    await generate_all(request.core, inferences.requests, text.names, receivers)
+    await generate_all(chat.core, inferences.requests, text.names, receivers)
     usage = await inferences.usage(text)
     choices = [each.members(index) for index, each in enumerate(receivers)]
     return call.reply(answer(call.id, _WHOLE, call.created, call.target.name, choices, usage))
@@ -55,7 +55,7 @@ async def _stream(call: Call, options: StreamOptions | None, chat: Chat, events:
         _StreamedChoice(chat.answers, choice, ChatChunks(head, index), events, shows_usage=shows_usage)
         for index, choice in enumerate(inferences.choices)
     ]
-    await generate_all(call.request.core, inferences.requests, call.target.text.names, receivers)
+    await generate_all(chat.core, inferences.requests, call.target.text.names, receivers)
     return head.usage(await inferences.usage(call.target.text)) if wants_usage else b""
 
 

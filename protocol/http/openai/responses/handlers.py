@@ -55,7 +55,7 @@ async def create(request: HttpRequest) -> Reply | None:
     chat = await _plan(call, body, asked)
     answer = ResponseAnswer(call.id, call.created, call.target.name, asked.repeated, is_stored=keeps)
     if body.background:
-        return await _begin(call, body, asked, ResponseRun(request.core, call.target.text, chat, answer))
+        return await _begin(call, body, asked, ResponseRun(call.target.text, chat, answer))
 
     def keep(answer: ResponseAnswer) -> None:
         kept = KeptResponse(call.id, owner_of(request), asked.items, answer.encode())
@@ -63,7 +63,7 @@ async def create(request: HttpRequest) -> Reply | None:
             answer.is_not_kept()
 
     call.begin(chat.inferences.requests)
-    return await _answer(call, body, ResponseRun(request.core, call.target.text, chat, answer, keep))
+    return await _answer(call, body, ResponseRun(call.target.text, chat, answer, keep))
 
 
 async def input_tokens(request: HttpRequest) -> Reply:

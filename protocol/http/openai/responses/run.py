@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
-from protocol.core import InferenceCore
 from protocol.errors import ServerError, told
 from protocol.http.openai.chats.chat import Chat
 from protocol.http.openai.generation import generate_all
@@ -22,7 +21,6 @@ class ResponseRun:
 
     def __init__(
         self,
-        core: InferenceCore,
         text: TextModel,
         chat: Chat,
         answer: ResponseAnswer,
@@ -31,7 +29,6 @@ class ResponseRun:
         """`on_end` is called with the complete answer before its last event is there to be sent."""
         self.answer = answer
         self._on_end = on_end
-        self._core = core
         self._text = text
         self._chat = chat
         self._writer = OutputWriter()
@@ -45,7 +42,7 @@ class ResponseRun:
             ServerError, Exception: the model fails. Then `failed` gives the last events.
         """
         choice = ResponseChoice(self._chat, self._writer, self.begin, send)
-        await generate_all(self._core, self._chat.inferences.requests, self._text.names, [choice])
+        await generate_all(self._chat.core, self._chat.inferences.requests, self._text.names, [choice])
         last = self.begin() + choice.finish()
         usage = await choice.usage(self._text)
         self.answer.end(self._writer.items, usage, is_cut=choice.is_cut, now=int(time.time()))
