@@ -14,7 +14,7 @@ from protocol.media.urls import MediaUrl, NotFetched
 
 _OK, _REDIRECTS = 200, (301, 302, 303, 307, 308)
 # What a host sends may consist of very many parts: so many are read at a time.
-_PARTS = 64
+_PARTS = 16
 
 
 class Progress(Enum):

@@ -10,7 +10,7 @@ import trio
 
 from protocol.errors import ServerError
 from protocol.http.exchange import HttpRequest
-from protocol.http.openai.codec.images import Picture, is_picture, pictures_of
+from protocol.http.openai.codec.images import Picture, is_picture, names_urls, pictures_of
 from protocol.http.openai.errors import FieldError
 from protocol.media.fetcher import MediaFetcher
 from protocol.media.urls import NotFetched
@@ -28,10 +28,10 @@ async def with_pictures(request: HttpRequest, messages: Messages) -> Messages:
         FieldError: one cannot be fetched, or nothing is.
         Overloaded: too much is fetched now, or held.
     """
-    pictures = list(pictures_of(messages))
-    first = {each.url: each for each in reversed(pictures) if each.url}
-    if not first:
+    if not names_urls(messages):
         return messages
+    pictures = await trio.to_thread.run_sync(lambda: list(pictures_of(messages)))
+    first = {each.url: each for each in reversed(pictures) if each.url}
     media = request.services.media
     if media is None:
         raise _refusal(pictures, "pictures are not fetched here: expected a data URL (data:image/png;base64,…)")

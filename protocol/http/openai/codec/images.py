@@ -48,6 +48,17 @@ def is_picture(part: Any) -> bool:
     return isinstance(part, Picture) or (isinstance(part, dict) and part.get("type") == IMAGE_PART)
 
 
+def names_urls(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a picture has to be fetched. Takes no longer for large pictures."""
+    return any(
+        part.url if isinstance(part, Picture) else _WEB_URL.match(_url_of(part.get(IMAGE_PART)) or "")
+        for message in messages
+        if isinstance(content := message.get("content"), list)
+        for part in content
+        if is_picture(part)
+    )
+
+
 def pictures_of(messages: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
     """All of a chat, in order.
 
@@ -73,8 +84,13 @@ def image_tensor(messages: Sequence[Mapping[str, Any]], name: str) -> Tensor | N
     return Tensor(name, DataType.BYTES, (len(images),), encode_bytes_elements(images)) if images else None
 
 
-def _read(given: Any, path: str) -> Picture:
+def _url_of(given: Any) -> str | None:
     url = given.get("url") if isinstance(given, dict) else given
-    if not isinstance(url, str):
+    return url if isinstance(url, str) else None
+
+
+def _read(given: Any, path: str) -> Picture:
+    url = _url_of(given)
+    if url is None:
         raise FieldError(f"'{path}': expected an object with 'url'", path, "invalid_type")
     return url_picture(url, path)

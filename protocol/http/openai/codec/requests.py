@@ -241,8 +241,8 @@ _REFUSED_IN_CHAT: Refusals = {
     "function_call": (("none",), "deprecated; use 'tool_choice'"),
     "chat_template": ((), "the template is the model's own; 'chat_template_kwargs' has its switches"),
     "echo": ((False,), "chats are not echoed"),
-    "mm_processor_kwargs": (({},), "only text is supported"),
-    "media_io_kwargs": (({},), "only text is supported"),
+    "mm_processor_kwargs": (({},), "pictures are prepared as the model's own files say"),
+    "media_io_kwargs": (({},), "pictures are read as they are"),
 }
 _REFUSED_IN_COMPLETIONS: Refusals = {
     "suffix": (("",), "suffix is not currently supported"),

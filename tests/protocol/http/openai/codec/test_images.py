@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.http.openai.codec.images import Picture, image_tensor, is_picture
+from protocol.http.openai.codec.images import Picture, image_tensor, is_picture, names_urls
 from protocol.http.openai.errors import FieldError
 
 
@@ -32,6 +32,24 @@ def test_pictures_of_other_routes_are_taken_as_they_are() -> None:
         *(True, True),
         *(False, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ({"url": "http://a"}, True),
+        ("HTTPS://a", True),
+        ({"url": "data:image/png;base64,YQ=="}, False),
+        ({"url": "file:///a"}, False),
+        ({"url": 3}, False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_whether_something_is_to_be_fetched(url: Any, names: bool) -> None:
+    assert names_urls(chat(url)) is names
+    assert names_urls([{"content": [Picture("x", url="http://a" if names else "", base64="YQ==")]}]) is names
+    assert not names_urls([{"content": None}, {}, {"content": ["http://a", {"type": "text", "text": "http://a"}]}])
 
 
 def test_a_chat_without_pictures() -> None:
