@@ -82,6 +82,15 @@ def test_a_stop_string_and_the_length_end_it(client: openai.OpenAI) -> None:
     assert TEXT.startswith(cut.choices[0].text)
 
 
+def test_the_last_tokens_of_a_prompt_are_what_the_engine_gets(client: openai.OpenAI) -> None:
+    tokenizer = tiny_tokenizer()
+    answer = client.completions.create(model="echo", prompt=TEXT, extra_body={"truncate_prompt_tokens": 4})
+    ids = tokenizer.encode(TEXT, add_special_tokens=False)[-4:]
+    assert answer.choices[0].text == tokenizer.decode(ids)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 4
+
+
 def test_a_chat_has_the_models_template(client: openai.OpenAI) -> None:
     """The scripted engine repeats its prompt, without special tokens."""
     answer = client.chat.completions.create(model="echo", messages=[{"role": "user", "content": TEXT}])

@@ -138,6 +138,35 @@ def measured(
     return replace(prompt, max_tokens=most if max_tokens is None else min(most, max_tokens), token_ids=ids)
 
 
+def cut_prompt(text: TextModel, prompt: Prompt, most: int | None, max_tokens: int | None) -> Prompt:
+    """The last tokens of a prompt, `most` of them; with -1 as many as leave the context room for `max_tokens`. With
+    None it is left as it is.
+
+    Raises:
+        FieldError: there is no tokenizer, no such number of tokens, or there are pictures, whose places may be cut off.
+    """
+    if most is None:
+        return prompt
+    name, tokenizer, context = "truncate_prompt_tokens", text.tokenizer, text.context_length
+    if tokenizer is None or prompt.images is not None:
+        reason = f"model '{text.name}' has no tokenizer" if tokenizer is None else "a prompt with pictures is not cut"
+        raise FieldError(f"'{name}' cannot be honoured: {reason}", name, "unsupported_parameter")
+    if most == 0 or (context is None and most < 0) or (context is not None and most > context):
+        known = "" if context is None else f"-1 for the context of model '{text.name}', or "
+        upper = " on" if context is None else f" to {context}"
+        raise FieldError(f"'{name}': expected {known}a number from 1{upper}, got {most}", name)
+    if context is not None and most < 0:
+        most = max(context - max(max_tokens or 0, 1), 1)
+    ids = prompt.token_ids
+    if ids is None:
+        ids = tokenizer.encode(prompt.text, add_special_tokens=prompt.adds_special_tokens)
+    if len(ids) <= most:
+        return replace(prompt, token_ids=ids)
+    ids = ids[-most:]
+    shown = tokenizer.decode(list(ids), skip_special_tokens=False)
+    return replace(prompt, text=shown, adds_special_tokens=False, token_ids=ids)
+
+
 def _spelt(ids: list[int], tokenizer: Tokenizer | None, model: str) -> Prompt:
     if tokenizer is None:
         raise FieldError(f"'prompt': model '{model}' has no tokenizer, so it takes no token ids", "prompt")

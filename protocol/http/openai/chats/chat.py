@@ -6,7 +6,7 @@ What chat completions, responses and Anthropic's messages have in common; each h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -24,7 +24,7 @@ from protocol.http.openai.codec.sampling import sampling_parameters, wanted_logp
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.generation import StreamingCore
 from protocol.http.openai.inferences import Inferences, plan_inferences
-from protocol.http.openai.prompts import Prompt, chat_prompt, measured
+from protocol.http.openai.prompts import Prompt, chat_prompt, cut_prompt, measured
 from protocol.http.openai.targets import find_target, sees_pictures
 from protocol.text.model import TextModel
 
@@ -128,15 +128,16 @@ def _prompt(
     sees: bool = False,
 ) -> Prompt:
     images = image_tensor(messages, text.names.image) if sees else None
-    prompt = measured(
+    rendered = _rendered(body, text, tools, messages, sees=sees)
+    prompt = Prompt(rendered, bool(body.add_special_tokens), images=images)
+    return measured(
         text,
-        Prompt(_rendered(body, text, tools, messages, sees=sees), bool(body.add_special_tokens)),
+        cut_prompt(text, prompt, body.truncate_prompt_tokens, _wanted(body)),
         max_tokens=_wanted(body),
         default=default,
         fits_context=fits_context,
         room=room,
     )
-    return prompt if images is None else replace(prompt, images=images)
 
 
 def _wanted(body: ChatRequest) -> int | None:

@@ -21,7 +21,7 @@ from protocol.http.openai.codec.tensors import TextPart
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.generation import generate_all
 from protocol.http.openai.inferences import MAX_INFERENCES, Inferences, plan_inferences
-from protocol.http.openai.prompts import Prompt, completion_prompts, measured
+from protocol.http.openai.prompts import Prompt, completion_prompts, cut_prompt, measured
 from protocol.http.openai.streams.event_stream import EventStream
 from protocol.http.reply import Reply
 from protocol.text.model import TextModel
@@ -69,7 +69,12 @@ async def _prompts(body: CompletionRequest, text: TextModel, default: int | None
         return [
             measured(
                 text,
-                replace(each, adds_special_tokens=each.adds_special_tokens and wants),
+                cut_prompt(
+                    text,
+                    replace(each, adds_special_tokens=each.adds_special_tokens and wants),
+                    body.truncate_prompt_tokens,
+                    body.max_tokens,
+                ),
                 max_tokens=body.max_tokens,
                 default=default,
             )

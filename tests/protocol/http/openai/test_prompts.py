@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, Unsupported
 from protocol.http.openai.codec.images import Picture
 from protocol.http.openai.errors import FieldError
-from protocol.http.openai.prompts import Prompt, call_arguments, chat_prompt, completion_prompts, measured
+from protocol.http.openai.prompts import Prompt, call_arguments, chat_prompt, completion_prompts, cut_prompt, measured
+from protocol.messages import Tensor, encode_bytes_elements
 from protocol.text.chat_template import ChatTemplate
 from protocol.text.model import TextModel
 from protocol.text.tokenizer import Tokenizer
@@ -201,3 +203,30 @@ def test_a_prompt_may_be_cut_to_the_context() -> None:
         assert prompt.token_ids is not None
         assert len(prompt.token_ids) == 2
     assert measured(text, Prompt("hello"), max_tokens=9, default=None).max_tokens == 9
+
+
+def test_the_last_tokens_of_a_prompt(tokenizer: Tokenizer) -> None:
+    text = TextModel("m", 1, tokenizer=tokenizer, context_length=5)
+    given = Prompt("hello world hello", adds_special_tokens=False)
+    ids = tokenizer.encode(given.text, add_special_tokens=False)
+    assert cut_prompt(text, given, None, None) is given
+    assert cut_prompt(text, given, 2, None) == replace(given, text=" world hello", token_ids=ids[-2:])
+    assert cut_prompt(text, given, 5, None) == replace(given, token_ids=ids)
+    of_ids = Prompt("hello world", adds_special_tokens=False, token_ids=ids[:2])
+    assert cut_prompt(text, of_ids, 1, None) == Prompt(" world", adds_special_tokens=False, token_ids=ids[1:2])
+    assert [len(cut_prompt(text, given, -1, most).token_ids or ()) for most in (None, 2, 3, 4, 9)] == [3, 3, 2, 1, 1]
+
+
+def test_prompts_that_cannot_be_cut(tokenizer: Tokenizer) -> None:
+    text = TextModel("m", 1, tokenizer=tokenizer, context_length=5)
+    picture = Prompt("hello", images=Tensor("image", DataType.BYTES, (1,), encode_bytes_elements(["YQ=="])))
+    for made, prompt, most, message in (
+        (TextModel("m", 1), Prompt("hello"), 1, "model 'm' has no tokenizer"),
+        (text, picture, 1, "a prompt with pictures is not cut"),
+        (text, Prompt("hello"), 6, "expected -1 for the context of model 'm', or a number from 1 to 5, got 6"),
+        (text, Prompt("hello"), 0, "a number from 1 to 5, got 0"),
+        (TextModel("m", 1, tokenizer=tokenizer), Prompt("hello"), -1, "expected a number from 1 on, got -1"),
+    ):
+        with pytest.raises(FieldError, match=message) as caught:
+            cut_prompt(made, prompt, most, None)
+        assert caught.value.param == "truncate_prompt_tokens"

@@ -12,7 +12,13 @@ from protocol.http.settings import HttpSettings
 from protocol.text.model import TextModel
 from tests.protocol.http.asgi import Answer, call
 from tests.protocol.http.fake_services import make_services
-from tests.protocol.http.openai.handlers.scripted_core import ScriptedCore, events, prompt_of, sampling_of
+from tests.protocol.http.openai.handlers.scripted_core import (
+    TEMPLATE,
+    ScriptedCore,
+    events,
+    prompt_of,
+    sampling_of,
+)
 from tests.protocol.http.openai.words import word_tokenizer
 
 
@@ -53,6 +59,24 @@ async def test_token_ids_are_spelt_out() -> None:
     assert sorted(map(prompt_of, core.requests)) == ["hello", "hello world", "hello world"]
     assert [request.parameters["add_special_tokens"] for request in core.requests] == [False] * 3
     assert sampling_of(core.requests[0]) == {"max_tokens": 8}
+
+
+async def test_the_last_tokens_of_a_prompt() -> None:
+    """What may follow is counted from there; of a chat they are those of all its messages."""
+    core = ScriptedCore(
+        texts=(TextModel("m", 1, tokenizer=word_tokenizer(), context_length=4, chat_template=TEMPLATE),)
+    )
+    made = (await post(core, prompt="hello world hello world hello", truncate_prompt_tokens=2, echo=True)).json
+    assert made["choices"][0]["text"] == " world helloabc"
+    await post(core, prompt="hello world hello world hello", truncate_prompt_tokens=-1, max_tokens=1)
+    messages = [{"role": "user", "content": "hello world"}, {"role": "user", "content": " world"}]
+    asked = json.dumps({"model": "m", "messages": messages, "truncate_prompt_tokens": 2}).encode()
+    app = HttpApp(make_services(core), HttpSettings())
+    assert (await call(app, "POST", "/v1/chat/completions", asked)).status == 200
+    assert list(map(prompt_of, core.requests)) == [" world hello", " hello world hello", " world world"]
+    assert [sampling_of(each)["max_tokens"] for each in core.requests] == [2, 1, 2]
+    refused = await post(core, truncate_prompt_tokens=5)
+    assert (refused.status, refused.json["error"]["param"]) == (400, "truncate_prompt_tokens")
 
 
 async def test_special_tokens_are_not_added_where_they_are_not_wanted() -> None:
