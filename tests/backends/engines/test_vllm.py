@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
-from tests.backends.engines.conformance.engines import ENGINES, EngineCase
-from tests.backends.engines.models import GREEDY
+from tests.backends.engines.conformance.engines import ADAPTERS, ENGINES, EngineCase, weights
+from tests.backends.engines.models import GREEDY, tiny_tokenizer, write_adapter
 from tests.e2e.engine_calls import events, generate, load, url
 from tests.e2e.server_process import ServerProcess, eventually, is_running
 
@@ -42,12 +43,13 @@ def server(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     tokenizer.mkdir()
     for file in version.glob("tokenizer*"):
         file.rename(tokenizer / file.name)
-    (version / "multi_lora.json").write_text(json.dumps({"a": "adapters/a", "broken": "nowhere"}))
+    (version / "multi_lora.json").write_text(json.dumps({"a": "adapters/a", "b": "adapters/b", "broken": "nowhere"}))
     arguments = {
         "tokenizer": "../tokenizer",
         "enable_lora": True,
         "max_logprobs": 4,
         "generation_config": "vllm",
+        "enable_sleep_mode": True,
         "scheduling_policy": "priority",
     }
     (version / "model.json").write_text(json.dumps(arguments))
@@ -57,9 +59,9 @@ def server(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield started
 
 
-def ask(server: ServerProcess, seconds: float = 60, /, **fields: Any) -> dict[str, Any]:
+def ask(server: ServerProcess, seconds: float = 60, /, prompt: str = PROMPT, **fields: Any) -> dict[str, Any]:
     parameters = {"temperature": 0, "max_tokens": 32, **fields}
-    body = {"text_input": PROMPT, "exclude_input_in_output": True, "return_logprobs": True, "parameters": parameters}
+    body = {"text_input": prompt, "exclude_input_in_output": True, "return_logprobs": True, "parameters": parameters}
     answer = httpx.post(url(server, "tiny", "generate"), json=body, timeout=seconds)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
@@ -88,6 +90,40 @@ def test_bias_and_bad_words_change_the_tokens(server: ServerProcess) -> None:
     assert [list(entry) for entry in biased] == [["7"]] * 3
     without = ask(server, logprobs=0, bad_words=json.dumps([GREEDY[0]["text"][:2]]))
     assert str(first) not in json.loads(without["logprobs"])[0]
+
+
+def merged_texts(weights: Path, deltas: Mapping[str, np.ndarray]) -> list[str]:
+    """What torch makes of the recorded prompts in float32, when an adapter's matrices are added to the model's."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32).eval()
+    tokenizer, found = tiny_tokenizer(), []
+    with torch.no_grad():
+        for place, delta in deltas.items():
+            model.get_submodule(place).weight += torch.from_numpy(delta)
+        for each in GREEDY:
+            prompt = each["prompt_token_ids"]
+            made = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=32, min_new_tokens=32)
+            found.append(tokenizer.decode(made[0, len(prompt) :].tolist()))
+    return found
+
+
+def test_an_adapter_is_what_its_weights_are_when_they_are_merged(
+    server: ServerProcess, run_folder: Path, tmp_path: Path
+) -> None:
+    expected = {"": [each["text"] for each in GREEDY]}
+    for seed, name in enumerate(ADAPTERS):
+        expected[name] = merged_texts(weights(run_folder), write_adapter(tmp_path / name, seed))
+    assert len({text for texts in expected.values() for text in texts}) == 3 * len(GREEDY)
+
+    def found(name: str) -> list[str]:
+        chosen = {"lora_name": name} if name else {}
+        return [ask(server, prompt=each["prompt"], ignore_eos=True, **chosen)["text_output"] for each in GREEDY]
+
+    assert {name: found(name) for name in expected} == expected
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(found, [*expected] * 2)) == [*expected.values()] * 2, "in one batch"
 
 
 def test_prefixes_are_forgotten(server: ServerProcess) -> None:
@@ -149,6 +185,20 @@ def test_it_also_ends_while_nothing_runs(server: ServerProcess) -> None:
     os.kill(engine_of(before), signal.SIGKILL)
     assert eventually(lambda: not any(map(is_running, before)))
     assert ask(server, RESTART_SECONDS)["text_output"] == GREEDY[0]["text"]
+
+
+def test_it_sleeps_without_its_process_where_vllm_cannot(server: ServerProcess) -> None:
+    """On a CPU, that is."""
+    before = server.workers()
+    text = ask(server, lora_name="a")["text_output"]
+    with httpx.Client(base_url=f"http://{server.addresses['http']}", timeout=RESTART_SECONDS) as http:
+        assert http.post("/sleep?level=1").status_code == 200
+        assert eventually(lambda: not any(map(is_running, before)))
+        assert http.get("/is_sleeping").json() == {"is_sleeping": True}
+        assert generate(server, {"text_input": PROMPT}, "tiny").status_code == 503
+        assert http.post("/wake_up").status_code == 200
+    assert ask(server)["text_output"] == GREEDY[0]["text"]
+    assert ask(server, lora_name="a")["text_output"] == text != GREEDY[0]["text"]
 
 
 def engine_of(processes: set[int]) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from .engine import EngineModel
@@ -36,7 +37,10 @@ def engine_arguments(model: EngineModel) -> AsyncEngineArgs:
             texts[name] = value
         else:
             asked[name] = value
-    return AsyncEngineArgs(**asked, **_read(texts))
+    arguments = AsyncEngineArgs(**asked, **_read(texts))
+    if not current_platform.is_sleep_mode_available():
+        arguments.enable_sleep_mode = False  # which would fail the load; the server ends the process in its place
+    return arguments
 
 
 def _read(texts: Mapping[str, str]) -> dict[str, Any]:
