@@ -24,11 +24,15 @@ class Readiness:
         self._link = link
         self._asked: trio.Event | None = None
         self._last: CheckedHead | None = None
+        self._has_ended = False
         link.handlers[CHECKED] = self._checked
         link.at_end.append(self._end)
 
     async def check(self) -> bool:
-        """What the model answers; False if it takes too long, fails, or answers something else. The log has why."""
+        """What the model answers; False if it takes too long, fails, or answers something else. The log has why. A
+        worker that has ended is not asked."""
+        if self._has_ended:
+            return False
         is_first = self._asked is None
         if self._asked is None:
             self._asked = trio.Event()
@@ -58,6 +62,6 @@ class Readiness:
         self._asked = None
 
     def _end(self) -> None:
-        self._last = None
+        self._last, self._has_ended = None, True
         if self._asked is not None:
             self._asked.set()
