@@ -359,6 +359,11 @@ class Backend(abc.ABC):
         called at any time, also before `load` and after `unload`."""
         return ()
 
+    def arena_bytes(self) -> int:
+        """The bytes of memory that a worker process shares with the server for tensors, for the metrics; 0 for none.
+        Must not wait; may be called at any time."""
+        return 0
+
     def queue_room(self) -> QueueRoom | None:
         """What a queue of the instance's own takes before it refuses requests; None for none with bounds. Must not
         wait; may be called at any time."""

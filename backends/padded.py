@@ -107,6 +107,9 @@ class PaddedBackend(Backend):
     def memory_usage(self) -> Sequence[MemoryUsage]:
         return self._backend.memory_usage()
 
+    def arena_bytes(self) -> int:
+        return self._backend.arena_bytes()
+
     async def is_ready(self) -> bool:
         return await self._backend.is_ready()
 

@@ -16,6 +16,7 @@ from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
 from protocol.media.fetcher import MediaFetcher
 from protocol.metrics_text import MetricsText
+from protocol.open_connections import OpenConnections
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
 from protocol.shared_memory.table import SharedMemoryTable
@@ -24,10 +25,10 @@ from protocol.shared_memory.table import SharedMemoryTable
 @dataclass(frozen=True, slots=True)
 class EdgeServices:
     """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures of a model
-    by name, for load balancers, and `metrics` the text of the metrics; `gen_ai` is there if calls of generative
-    models are to be observed; `addresses` are those bound so far, by "grpc", "http", "openai" and "metrics";
-    `responses` are those that the OpenAI interface keeps, and `media` fetches what clients name by URLs, if that is
-    allowed."""
+    by name, for load balancers, and `metrics` the text of the metrics; `connections` counts those that are open;
+    `gen_ai` is there if calls of generative models are to be observed; `addresses` are those bound so far, by "grpc",
+    "http", "openai" and "metrics"; `responses` are those that the OpenAI interface keeps, and `media` fetches what
+    clients name by URLs, if that is allowed."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -39,6 +40,7 @@ class EdgeServices:
     trace: TraceControl
     load_report: Callable[[str], Mapping[str, float]] | None = None
     metrics: MetricsText | None = None
+    connections: OpenConnections = field(default_factory=OpenConnections)
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)

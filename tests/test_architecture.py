@@ -73,17 +73,19 @@ ROOMS: dict[str, dict[str, str]] = {
         "responses": "errors failures sync",
         "media": "errors",
         "metrics_text": "sync zipped",
+        "open_connections": "",
         "services": (
-            "access core failures gen_ai limits log media metrics_text responses server_settings shared_memory"
+            "access core failures gen_ai limits log media metrics_text open_connections responses server_settings "
+            "shared_memory"
         ),
         "grpc": (
-            "access core datatypes errors failures http2 limits log messages origin proto quotas reactor "
-            "server_settings services shapes shared_memory sync zipped"
+            "access core datatypes errors failures http2 limits log messages open_connections origin proto quotas "
+            "reactor server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access core datatypes errors failures gen_ai http2 limits log media messages metrics_text origin quotas "
-            "reactor "
-            "responses server_settings services shapes shared_memory sync text zipped"
+            "access core datatypes errors failures gen_ai http2 limits log media messages metrics_text "
+            "open_connections origin quotas reactor responses server_settings services shapes shared_memory sync text "
+            "zipped"
         ),
     },
     "protocol.http": {

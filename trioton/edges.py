@@ -32,6 +32,7 @@ from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
 from protocol.media.fetcher import MediaFetcher
 from protocol.metrics_text import MetricsText
+from protocol.open_connections import OpenConnections
 from protocol.reactor.tls import TlsFiles, server_context
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
@@ -60,6 +61,7 @@ class Shared:
     keys: KeysFile | None
     leaving: trio.Event
     metrics: MetricsText
+    connections: OpenConnections
     load_report: Callable[[str], Mapping[str, float]]
     addresses: Mapping[str, Address]
     failures: CallbackFailures
@@ -139,6 +141,7 @@ def _metrics(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLC
         limits=shared.limits,
         leaving=shared.leaving,
         failures=shared.failures,
+        counted=partial(shared.connections.of, "metrics"),
     )
 
 
@@ -156,6 +159,7 @@ def _services(
         trace=shared.trace,
         load_report=shared.load_report,
         metrics=shared.metrics,
+        connections=shared.connections,
         addresses=shared.addresses,
         failures=shared.failures,
         failure_log=shared.failure_log,

@@ -116,6 +116,14 @@ class MetricsFlags:
         True, boolean, group=METRICS, metavar=BOOLEAN, help="Show the same of NVIDIA's GPUs, where there are any."
     )
 
+    debug_loop_lag_ms: int = flag(
+        0,
+        integer(0),
+        group=METRICS,
+        metavar=INTEGER,
+        help="Log what holds up the event loop for longer than this, with the task and where its code is; 0: do not "
+        "look. For debugging: it costs two calls for each step of a task, and a thread.",
+    )
     gen_ai_telemetry: bool = flag(
         False,
         boolean,

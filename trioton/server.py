@@ -61,6 +61,7 @@ from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
 from protocol.media.fetcher import MediaFetcher
 from protocol.metrics_text import MetricsText
+from protocol.open_connections import OpenConnections
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.tls import CertificateError
 from protocol.responses.background import Responses
@@ -77,6 +78,7 @@ from trioton.in_process import Models
 from trioton.load_report import load_report
 from trioton.log.formats import VERBATIM
 from trioton.log.server_log import ServerLog, logging_to
+from trioton.loop_lag import LoopLag, LoopWatchdog
 from trioton.metrics.custom import is_own_name
 from trioton.metrics.metrics import Metrics
 from trioton.metrics.traced import note_trace
@@ -180,6 +182,8 @@ class Server:
         self._limits = LimitCounter()
         self._keys: KeysFile | None = None  # from `run` on
         self._gpus = Gpus(settings.metrics_interval_ms / 1000) if settings.allow_gpu_metrics else None
+        self._lag = LoopLag()
+        self._connections = OpenConnections()
         self._metrics = Metrics(
             self.core.snapshots,
             interval=settings.metrics_interval_ms / 1000,
@@ -188,6 +192,10 @@ class Server:
             lost_traces=lambda: self.tracer.lost_count,
             lost_lines=self._lost_lines,
             keys=lambda: {} if self._keys is None else self._keys.ledger.usage(),
+            log_events=self._log_events,
+            loads=self.core.loads,
+            lag=self._lag,
+            connections=self._connections,
             has_counters=settings.shows_metrics("counter_latencies"),
             custom=custom.values,
             has_cpu=settings.allow_cpu_metrics,
@@ -208,6 +216,9 @@ class Server:
         self._close_metrics = trio.Event()
         self.started = trio.Event()
         self._scope = trio.CancelScope()
+
+    def _log_events(self) -> Mapping[str, int]:
+        return self.log.events() if isinstance(self.log, ServerLog) else {}
 
     def _lost_lines(self) -> Mapping[str, int]:
         return {"server": self.log.lost} if isinstance(self.log, ServerLog) else {}
@@ -237,6 +248,8 @@ class Server:
             files = await self._read_files()
             reloader = await self._reloader()
             async with trio.open_nursery() as background:
+                if self.settings.debug_loop_lag_ms:
+                    background.start_soon(LoopWatchdog(self.settings.debug_loop_lag_ms / 1000).run)
                 async with trio.open_nursery() as metrics:  # shown until all the others have ended
                     async with trio.open_nursery() as nursery:
                         try:
@@ -347,6 +360,8 @@ class Server:
         if self._gpus is not None and self.settings.allow_metrics:
             await background.start(self._gpus.run)
         self._keys = files.keys
+        if self.settings.allow_metrics:
+            background.start_soon(self._lag.run)
         if files.keys is not None:
             background.start_soon(files.keys.watch, self._failures)
         background.start_soon(self._responses.run)
@@ -373,6 +388,7 @@ class Server:
             keys=keys,
             leaving=self._leaving,
             metrics=self._metrics_text,
+            connections=self._connections,
             load_report=partial(load_report, self.core.custom_metrics),
             addresses=self.addresses,
             failures=self._failures,

@@ -20,6 +20,7 @@ from actors.core.settings import CoreSettings, model_manager
 from actors.instance.rate_limiter import RateLimiter
 from actors.lifecycle.manager import ControlMode, ModelManager
 from actors.lifecycle.residence import Residence, ResidenceSnapshot
+from actors.lifecycle.snapshots import LoadSnapshot
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.statistics import VersionSnapshot
 from actors.model.servable import Servable
@@ -147,7 +148,11 @@ class ServerCore:
 
     def snapshots(self) -> Iterable[VersionSnapshot]:
         """A snapshot of every loaded version, for the metrics; each is made when it is asked for."""
-        return () if self._manager is None else self._manager.snapshots()
+        return () if self._manager is None else self._manager.snapshots(self._accepted)
+
+    def loads(self) -> LoadSnapshot:
+        """What has become of loads, for the metrics."""
+        return LoadSnapshot() if self._manager is None else self._manager.loads()
 
     def residence(self) -> ResidenceSnapshot | None:
         """How the memory budget is used, for the metrics; None where there is none."""

@@ -117,6 +117,7 @@ class ModelControl:
         try:
             directory = await self._find_directory(name)
         except ServerError as error:
+            self._table.load_failures[error.kind] += 1
             if name in self._table.entries:  # a name that was never heard of leaves nothing behind
                 self._table.entries[name].note_failure(with_reason(error))
             raise

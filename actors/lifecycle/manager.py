@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from actors.lifecycle.dependencies import EnsembleDependencies, load_levels
 from actors.lifecycle.load_waits import LoadWaits
 from actors.lifecycle.loader import ModelLoader
 from actors.lifecycle.residence import Residence
-from actors.lifecycle.snapshots import version_snapshots
+from actors.lifecycle.snapshots import LoadSnapshot, version_snapshots
 from actors.lifecycle.table import ModelState, ModelTable
 from actors.lifecycle.versions import ModelLifeCycle
 from actors.lifecycle.watcher import RepositoryWatcher
@@ -216,8 +216,13 @@ class ModelManager:
         awake = [model.check_ready for _, model in self.table.ready() if not model.sleep_level]
         return await all_ready(awake) and self.is_ready()
 
-    def snapshots(self) -> Iterator[VersionSnapshot]:
-        return version_snapshots(self.table)
+    def snapshots(self, in_flight: Mapping[tuple[str, int], int]) -> Iterator[VersionSnapshot]:
+        return version_snapshots(self.table, in_flight)
+
+    def loads(self) -> LoadSnapshot:
+        """What has become of loads, for the metrics."""
+        failing = [entry.name for entry in self.table.entries.values() if entry.has_failed]
+        return LoadSnapshot(self.table.loads, dict(self.table.load_failures), failing)
 
     async def index(self, *, ready: bool) -> list[ModelIndex]:
         """The known versions, and by name the models of the repositories that were never loaded; without these for a

@@ -5,14 +5,26 @@ Flow: model table → [version snapshots] → metrics. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from actors.lifecycle.table import ModelTable
 from actors.metrics.statistics import VersionSnapshot
 
 
-def version_snapshots(table: ModelTable) -> Iterator[VersionSnapshot]:
-    """By name and version, each as it is when it is asked for."""
+@dataclass(frozen=True, slots=True)
+class LoadSnapshot:
+    """How many versions were loaded, how many loads have failed, by the kind of the error, and the models whose last
+    load has."""
+
+    loads: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    failing: Sequence[str] = ()
+
+
+def version_snapshots(table: ModelTable, in_flight: Mapping[tuple[str, int], int]) -> Iterator[VersionSnapshot]:
+    """By name and version, each as it is when it is asked for. `in_flight` are requests by the names that clients have
+    used."""
     for entry, model in table.ready():
         yield VersionSnapshot(
             model=model.name,
@@ -29,4 +41,9 @@ def version_snapshots(table: ModelTable) -> Iterator[VersionSnapshot]:
             has_cache=model.statistics.has_cache,
             gpu=model.gpu,
             routed=model.routed(),
+            in_flight=sum(in_flight.get((name, model.version), 0) for name in {entry.name, model.name}),
+            max_batch_size=model.config.max_batch_size,
+            instances=model.instance_states(),
+            restarts=model.restarts,
+            arena_bytes=model.arena_bytes(),
         )

@@ -8,7 +8,7 @@ time.
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -172,6 +172,9 @@ class ModelTable:
 
     def __init__(self, *, is_namespaced: bool = False) -> None:
         self.entries: dict[str, ModelEntry] = {}
+        # Versions that were loaded, and loads that have failed by the kind of their error.
+        self.loads = 0
+        self.load_failures: Counter[str] = Counter()
         self._is_namespaced = is_namespaced
         # With namespaces: by name alone.
         self._named: defaultdict[str, list[ModelEntry]] = defaultdict(list)

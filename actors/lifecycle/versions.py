@@ -238,6 +238,7 @@ class ModelLifeCycle:
         reason = with_reason(error)
         logger.error("failed to load '%s': %s", entry.name, reason)
         entry.note_failure(reason)
+        self._table.load_failures[error.kind] += 1
         return LoadFailed(f"failed to load '{entry.name}': {reason}", may_pass=not isinstance(error, LASTING))
 
     async def _start(self, name: str, version: VersionEntry, failures: dict[int, ServerError]) -> None:
@@ -252,9 +253,11 @@ class ModelLifeCycle:
                 error = Internal(f"{type(raised).__name__}: {raised}")
             version.state, version.reason, version.model = ModelState.UNAVAILABLE, with_reason(error), None
             failures[version.version] = error
+            self._table.load_failures[error.kind] += 1
             logger.error("failed to load '%s' version %d: %s", name, version.version, version.reason)
         else:
             version.state, version.load_seconds = ModelState.READY, trio.current_time() - began
+            self._table.loads += 1
 
     async def _run(self, name: str, version: VersionEntry, *, task_status: trio.TaskStatus[None]) -> None:
         """Run one model actor, from its load to its end. Once it serves, its failure does not end the server."""

@@ -67,6 +67,13 @@ class VersionSnapshot:
     has_cache: bool = False
     namespace: str = ""
     gpu: int | None = None  # where all of its instances are on one
+    max_batch_size: int = 0
+    in_flight: int = 0
+    # By state; empty where there are none.
+    instances: Mapping[str, int] = field(default_factory=dict)
+    restarts: int = 0
+    # Bytes of memory that workers share with the server.
+    arena_bytes: int = 0
     # Of a traffic split: target, its version, what became of the requests, how many.
     routed: Sequence[tuple[str, str, str, int]] = ()
 

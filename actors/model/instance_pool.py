@@ -21,7 +21,7 @@ from actors.instance.readiness import all_ready
 from actors.mail.messages import RemoveInstance, RestartDelayed, SchedulerAddress, stopped_accepting
 from actors.metrics.response_statistics import ResponseStatistics
 from actors.model.instance_plan import plan_instances
-from actors.model.supervisor import SupervisedInstance
+from actors.model.supervisor import INSTANCE_STATES, SupervisedInstance
 from backends.interface import AddedAdapter, Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
@@ -63,6 +63,7 @@ class ModelInstances:
         # The latest of each instance, by its name.
         self._loaded: dict[str, Backend] = {}
         self._supervised: list[SupervisedInstance] = []
+        self._former_restarts = 0
         self._scheduler: SchedulerAddress | None = None
         self._nursery: trio.Nursery | None = None
 
@@ -100,6 +101,19 @@ class ModelInstances:
             except Exception:  # the statistics are worth more than one row of them
                 logger.exception("model instance '%s' cannot tell its memory usage", name)
         return [MemoryUsage(type, id, size) for (type, id), size in sorted(found.items())]
+
+    def states(self) -> Mapping[str, int]:
+        """How many instances are in each state of `INSTANCE_STATES`."""
+        return {**dict.fromkeys(INSTANCE_STATES, 0), **Counter(each.state for each in self._supervised)}
+
+    @property
+    def restarts(self) -> int:
+        """How often an instance was started again, of those that are there and of those that were removed."""
+        return self._former_restarts + sum(each.restarts for each in self._supervised)
+
+    def arena_bytes(self) -> int:
+        """The memory that workers share with the server, of all instances."""
+        return sum(backend.arena_bytes() for backend in self._loaded.values())
 
     def queue_room(self) -> QueueRoom | None:
         """What the queues of all instances take; None where they have none with bounds."""
@@ -174,6 +188,7 @@ class ModelInstances:
         finally:
             self._retire(spec.name)
             self._supervised.remove(supervised)
+            self._former_restarts += supervised.restarts
             if not self.is_over:
                 self._loaded.pop(spec.name, None)
             if limit is not None:

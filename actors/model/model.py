@@ -383,6 +383,16 @@ class Model(RunningVersion):
     def memory_usage(self) -> list[MemoryUsage]:
         return [] if self.is_evicted else self._instances.memory_usage()
 
+    def instance_states(self) -> Mapping[str, int]:
+        return {} if self.is_evicted else self._instances.states()
+
+    @property
+    def restarts(self) -> int:
+        return self._instances.restarts
+
+    def arena_bytes(self) -> int:
+        return 0 if self.is_evicted else self._instances.arena_bytes()
+
     def queue_room(self) -> QueueRoom | None:
         return None if self.is_evicted else self._instances.queue_room() or self._batcher_room()
 

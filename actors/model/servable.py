@@ -206,6 +206,16 @@ class Servable(ComposingModel, Protocol):
 
     # For the metrics.
 
+    def instance_states(self) -> Mapping[str, int]:
+        """How many instances are "ready", "loading" and in "backoff"; empty where there are none."""
+
+    @property
+    def restarts(self) -> int:
+        """How often an instance that had died was started again."""
+
+    def arena_bytes(self) -> int:
+        """The memory that workers share with the server."""
+
     def version_label(self, *, is_only: bool) -> int:
         """The version as the metrics show it; `is_only`: no other one of its name serves."""
 

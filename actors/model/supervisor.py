@@ -19,6 +19,8 @@ from protocol.failures import CallbackFailures
 
 logger = logging.getLogger("trioton.model")
 
+INSTANCE_STATES = ("ready", "loading", "backoff")
+
 
 @dataclass(eq=False, slots=True)
 class SupervisedInstance:
@@ -31,6 +33,7 @@ class SupervisedInstance:
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     over: trio.Event = field(default_factory=trio.Event)
     is_coming: bool = True
+    restarts: int = 0
     # That of an instance that is loading again after a death: an end does not wait for it.
     _restart: trio.CancelScope | None = None
     # Told when the first one serves.
@@ -52,6 +55,7 @@ class SupervisedInstance:
         while not self.over.is_set():
             now = trio.current_time()
             delay = backoff.delay(now=now, born=born, has_worked=instance.has_worked)
+            self.restarts += 1
             when = f"in {delay:.3g} s" if delay else "now"
             logger.warning("model instance '%s' has died; starting it again %s", self.spec.name, when)
             if delay:
@@ -67,6 +71,13 @@ class SupervisedInstance:
                 await self._run_again(instance)
             except Exception as error:
                 self._note_death(error)
+
+    @property
+    def state(self) -> str:
+        """ "ready", "loading", or "backoff": its restart is put off."""
+        if not self.is_coming:
+            return "backoff"
+        return "ready" if self._has_served else "loading"
 
     def end(self) -> None:
         """Start no more instances. One that serves is ended by the scheduler."""

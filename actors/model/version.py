@@ -161,6 +161,16 @@ class ModelVersion(abc.ABC):
     def memory_usage(self) -> list[MemoryUsage]:
         return []
 
+    def instance_states(self) -> Mapping[str, int]:
+        return {}
+
+    @property
+    def restarts(self) -> int:
+        return 0
+
+    def arena_bytes(self) -> int:
+        return 0
+
     def queue_room(self) -> QueueRoom | None:
         return None
 

@@ -281,6 +281,9 @@ class PythonBackend(Backend):
         resident = None if self._loaded is None else self._loaded.link.resident_bytes()
         return () if resident is None else (MemoryUsage("CPU", 0, resident),)
 
+    def arena_bytes(self) -> int:
+        return 0 if self._loaded is None else self._loaded.link.arena.byte_size
+
     async def _died(self, loaded: LoadedModel, problem: str) -> ServerError:
         end = await loaded.link.end_text(problem)
         text = f"model instance '{self.spec.name}' died: its {loaded.link.runner.noun} {end}"

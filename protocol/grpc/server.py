@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
+from collections.abc import Sequence
 
 import trio
 
@@ -17,6 +18,7 @@ from protocol.grpc.connection.connection import Connection
 from protocol.grpc.inference.direct_infer import DirectInfer
 from protocol.grpc.services.handlers import grpc_handlers
 from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings, Keepalive
+from protocol.open_connections import Open
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
@@ -43,6 +45,16 @@ async def serve_grpc(
     """
     server = _Server(services, settings)
     listeners = await open_listeners(settings.host, settings.port, reuse_port=settings.reuse_port)
+    with services.connections.of("grpc", server.count):
+        await _serve(server, listeners, stop, task_status)
+
+
+async def _serve(
+    server: _Server,
+    listeners: Sequence[trio.SocketListener],
+    stop: trio.Event,
+    task_status: trio.TaskStatus[tuple[str, int]],
+) -> None:
     async with trio.open_nursery() as answering:
         answering.start_soon(server.answer)
         async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
@@ -84,6 +96,9 @@ class _Server:
         self._count = 0
         self._connections: set[Connection] = set()
         self._is_draining = False
+
+    def count(self) -> Open:
+        return Open(self._count, sum(connection.call_count for connection in self._connections))
 
     async def answer(self) -> None:
         """As long as connections are to be called."""

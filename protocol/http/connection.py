@@ -51,6 +51,11 @@ class Connection:
         self._is_leaving = False
         self._has_ended = False
 
+    @property
+    def stream_count(self) -> int:
+        """The requests under way over HTTP/2, but for a connection that was upgraded from HTTP/1."""
+        return self._protocol.stream_count if isinstance(self._protocol, Http2Connection) else 0
+
     async def run(self) -> None:
         """Serve until either side ends the connection; what still runs for it then is cancelled. The caller closes the
         transport."""

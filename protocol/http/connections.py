@@ -10,7 +10,8 @@ import logging
 import socket
 import ssl
 import sys
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 import trio
@@ -25,6 +26,7 @@ from protocol.http.http1.response import response_head
 from protocol.http.http2.upgraded.factory import UpgradedConnections
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestMemory
+from protocol.open_connections import Count, Open
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
 from protocol.reactor.tls import server_stream
@@ -54,6 +56,7 @@ async def serve_app(
     tls: ssl.SSLContext | None = None,
     reuse_port: bool = False,
     leaving: trio.Event | None = None,
+    counted: Callable[[Count], AbstractContextManager[None]] = lambda count: nullcontext(),
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve an application until `stop` is set and the requests in flight have been answered.
@@ -63,7 +66,8 @@ async def serve_app(
     HTTP/2 connections end by GOAWAY. New ones are still accepted, until `stop`. So no client loses a request that it
     has sent on a connection before it could know. Cancelling closes everything at once. `on_limit` is called with the
     name of each limit that refuses something. `direct` answers requests that need no task; it runs here. A connection
-    that fails by a defect ends, and is counted in `failures`. Responses that wait for HTTP/2 clients count in `memory`.
+    that fails by a defect ends, and is counted in `failures`. `counted` is entered with what counts open connections.
+    Responses that wait for HTTP/2 clients count in `memory`.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -74,6 +78,19 @@ async def serve_app(
     except OSError as exc:
         raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
     bound: tuple[str, int] = listeners[0].socket.getsockname()[:2]
+    with counted(server.count):
+        await _serve(server, listeners, bound, direct, stop, leaving, task_status)
+
+
+async def _serve(
+    server: ConnectionServer,
+    listeners: list[trio.SocketListener],
+    bound: tuple[str, int],
+    direct: DirectInference | None,
+    stop: trio.Event,
+    leaving: trio.Event | None,
+    task_status: trio.TaskStatus[tuple[str, int]],
+) -> None:
     async with trio.open_nursery() as watching:
         watching.start_soon(server.close_when_cancelled)
         if leaving is not None:
@@ -134,6 +151,9 @@ class ConnectionServer:
         self._refusals: set[trio.SocketStream] = set()
         self.is_leaving = False
         self._opened = Wakeup()
+
+    def count(self) -> Open:
+        return Open(len(self._connections), sum(connection.stream_count for connection in self._connections))
 
     async def serve(self, transport: trio.SocketStream) -> None:
         """Serve one client, whose failure affects no other; `transport` is closed at the end."""

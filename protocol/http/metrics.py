@@ -7,6 +7,8 @@ answers 200 with an empty body, which a scraper with a mistyped path would take 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import trio
@@ -23,6 +25,7 @@ from protocol.http.reply import Reply
 from protocol.http.settings import MetricsSettings
 from protocol.limits.counter import LimitCounter
 from protocol.metrics_text import MetricsText
+from protocol.open_connections import Count
 
 __all__ = ["MetricsSettings", "serve_metrics"]
 
@@ -40,12 +43,13 @@ async def serve_metrics(
     limits: LimitCounter | None = None,
     leaving: trio.Event | None = None,
     failures: CallbackFailures | None = None,
+    counted: Callable[[Count], AbstractContextManager[None]] = lambda count: nullcontext(),
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve `metrics` to each request that `access` lets pass, until `stop` is set.
 
-    `leaving` is as in `serve_app`. What the limits of connections refuse is counted in `limits`, with the protocol
-    "metrics"; what fails by a defect in `failures`.
+    `leaving` and `counted` are as in `serve_app`. What the limits of connections refuse is counted in `limits`, with
+    the protocol "metrics"; what fails by a defect in `failures`.
 
     Started with the bound (host, port). Cancelling closes all connections.
 
@@ -71,6 +75,7 @@ async def serve_metrics(
         failures=failures,
         tls=settings.tls,
         leaving=leaving,
+        counted=counted,
         task_status=task_status,
     )
 

@@ -10,7 +10,7 @@ from protocol.http.app import HttpApp
 from protocol.http.connections import serve_app
 from protocol.http.direct_infer import DirectInference
 from protocol.http.routes import RouteTable
-from protocol.http.settings import ConnectionLimits, HttpSettings
+from protocol.http.settings import ConnectionLimits, HttpSettings, Interface
 from protocol.services import EdgeServices
 
 __all__ = ["ConnectionLimits", "HttpSettings", "serve_http"]
@@ -46,5 +46,6 @@ async def serve_http(
         tls=settings.tls,
         reuse_port=settings.reuse_port,
         leaving=leaving,
+        counted=partial(services.connections.of, "openai" if settings.interface is Interface.OPENAI else "http"),
         task_status=task_status,
     )

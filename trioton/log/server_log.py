@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from protocol.errors import InvalidArgument, Unsupported
@@ -84,6 +84,14 @@ class ServerLog:
         """How many lines could not be written."""
         return sum(writer.lost for writer in self.writers)
 
+    def events(self) -> Mapping[str, int]:
+        """How many events were logged, by level: "verbose", "info", "warning" and "error"."""
+        found = dict.fromkeys(("verbose", "info", "warning", "error"), 0)
+        for handler in self._handlers:
+            for level, count in handler.counts.copy().items() if isinstance(handler, WriterHandler) else ():
+                found[_level_name(level)] += count
+        return found
+
     @property
     def settings(self) -> LogSettings:
         return self._settings
@@ -131,6 +139,12 @@ class ServerLog:
         verbosity = self._settings.log_verbose_level
         for name in PACKAGES:  # what no handler lets through should not cost a record
             logging.getLogger(name).setLevel(verbose_level(verbosity) if verbosity else logging.INFO)
+
+
+def _level_name(level: int) -> str:
+    if level >= logging.ERROR:
+        return "error"
+    return "warning" if level >= logging.WARNING else "info" if level >= logging.INFO else "verbose"
 
 
 @contextmanager

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from actors.lifecycle.residence import ResidenceSnapshot
+from actors.lifecycle.snapshots import LoadSnapshot
 from actors.metrics.custom import FamilyValues
 from actors.metrics.exemplars import Exemplars
 from actors.metrics.statistics import VersionSnapshot
 from backends.devices.devices import Devices
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
+from protocol.open_connections import OpenConnections
 from protocol.quotas.usage import Usage
 from protocol.sync.sliced import Sliced
 from trioton.gpus import Gpus
+from trioton.loop_lag import LoopLag
 from trioton.machine import Machine
 from trioton.metrics.custom import custom_series
 from trioton.metrics.exposition import Exposition
@@ -24,8 +27,18 @@ from trioton.metrics.families import Source
 from trioton.metrics.keys import key_series
 from trioton.metrics.machine import cpu_series, gpu_series, pinned_memory_series
 from trioton.metrics.models import model_series
+from trioton.metrics.processes import build_series, process_series
 from trioton.metrics.residence import residence_series
-from trioton.metrics.server import defect_series, lost_line_series, lost_trace_series, refusal_series
+from trioton.metrics.server import (
+    connection_series,
+    defect_series,
+    lag_series,
+    load_series,
+    log_event_series,
+    lost_line_series,
+    lost_trace_series,
+    refusal_series,
+)
 
 
 class Metrics:
@@ -39,6 +52,10 @@ class Metrics:
         lost_traces: how many traces could not be written so far.
         lost_lines: how many lines of each log could not.
         keys: what each key has used, by name.
+        log_events: how many events were logged, by level; nothing where the log is not the server's.
+        loads: what has become of loads.
+        lag: how late tasks of the loop get their turn.
+        connections: those that are open.
         has_counters: `--metrics-config counter_latencies`.
         custom: the metrics of the models' own.
         has_cpu: whether the machine's processors and memory are shown.
@@ -58,6 +75,10 @@ class Metrics:
         lost_traces: Callable[[], int] = lambda: 0,
         lost_lines: Callable[[], Mapping[str, int]] = dict,
         keys: Callable[[], Mapping[str, Usage]] = dict,
+        log_events: Callable[[], Mapping[str, int]] = dict,
+        loads: Callable[[], LoadSnapshot] = LoadSnapshot,
+        lag: LoopLag | None = None,
+        connections: OpenConnections | None = None,
         has_counters: bool = True,
         custom: Callable[[], Iterable[FamilyValues]] = tuple,
         has_cpu: bool = True,
@@ -68,6 +89,7 @@ class Metrics:
     ) -> None:
         refusals, defects, pinned = limits or LimitCounter(), failures or CallbackFailures(), devices or Devices()
         traced, machine = exemplars or Exemplars(), Machine(interval)
+        lags, counted = lag or LoopLag(), connections or OpenConnections()
         sources: list[Source] = [
             lambda: model_series(snapshots(), has_counters=has_counters, gpus=gpus, exemplars=traced),
             lambda: refusal_series(refusals),
@@ -75,6 +97,12 @@ class Metrics:
             lambda: lost_trace_series(lost_traces()),
             lambda: lost_line_series(lost_lines()),
             lambda: key_series(keys),
+            lambda: log_event_series(log_events()),
+            lambda: load_series(loads()),
+            lambda: lag_series(lags.snapshot()),
+            lambda: connection_series(counted),
+            build_series,
+            process_series,
             lambda: pinned_memory_series(pinned),
             lambda: residence_series(residence),
         ]

@@ -175,6 +175,13 @@ SUMMARIES: dict[str, Family] = {
 # As in Triton, a model with the cache on has no summary of the whole duration, and only such a one has the cache's.
 NOT_CACHED = ("request",)
 ONLY_CACHED = ("cache_hit", "cache_miss")
+IN_FLIGHT = Family("trioton_requests_in_flight", "gauge", "Number of requests that clients wait for")
+INSTANCES = Family("trioton_model_instances", "gauge", "Number of model instances by state")
+RESTARTS = Family(
+    "trioton_instance_restarts_total", "counter", "Number of times that an instance that had died was started again"
+)
+ARENA = Family("trioton_worker_arena_bytes", "gauge", "Memory that workers share with the server for tensors, in bytes")
+BATCH_SIZES = Family("trioton_batch_size", "histogram", "Rows of the batches that a batcher has sent")
 FLUSHES = Family(
     "trioton_batch_flush_total", "counter", "Number of batches that a dynamic batcher has sent, by why they went"
 )

@@ -11,13 +11,18 @@ from actors.metrics.statistics import FailureReason, VersionSnapshot
 from trioton.gpus import Gpus
 from trioton.metrics.families import Labels, Sample, Series, histogram_samples
 from trioton.metrics.model_families import (
+    ARENA,
+    BATCH_SIZES,
     CACHE_METRICS,
     FAILURES,
     FLUSHES,
     HISTOGRAMS,
+    IN_FLIGHT,
+    INSTANCES,
     MODEL_METRICS,
     NOT_CACHED,
     ONLY_CACHED,
+    RESTARTS,
     ROUTED,
     SUMMARIES,
 )
@@ -44,8 +49,34 @@ def model_series(
                 for reason in FailureReason
             ]
             yield Series(FAILURES, labels, counts)
+        yield Series(IN_FLIGHT, labels, (Sample(snapshot.in_flight),))
         yield from _distributions(snapshot, labels, exemplars)
+        yield from _of_instances(snapshot, labels)
         yield from _of_some(snapshot, labels)
+
+
+def _of_instances(snapshot: VersionSnapshot, labels: Labels) -> Iterator[Series]:
+    """A state that no instance is in is left out, but for that which all should be in."""
+    if not snapshot.instances:
+        return
+    states = [
+        Sample(count, labels=(("state", state),))
+        for state, count in snapshot.instances.items()
+        if count or state == "ready"
+    ]
+    yield Series(INSTANCES, labels, states)
+    yield Series(RESTARTS, labels, (Sample(snapshot.restarts),))
+    if snapshot.arena_bytes:
+        yield Series(ARENA, labels, (Sample(snapshot.arena_bytes),))
+
+
+def _batch_sizes(snapshot: VersionSnapshot) -> list[Sample]:
+    """By powers of two below the size that a batch may have."""
+    counts = {batch.batch_size: batch.compute_infer.count for batch in snapshot.statistics.batch_stats}
+    bounds = [2**power for power in range((snapshot.max_batch_size - 1).bit_length())]
+    cumulative = [sum(count for size, count in counts.items() if size <= bound) for bound in bounds]
+    total = sum(size * count for size, count in counts.items())
+    return histogram_samples(list(map(float, bounds)), [*cumulative, sum(counts.values())], total)
 
 
 def _of_some(snapshot: VersionSnapshot, labels: Labels) -> Iterator[Series]:
@@ -53,6 +84,7 @@ def _of_some(snapshot: VersionSnapshot, labels: Labels) -> Iterator[Series]:
     if snapshot.flushes:
         counts = [Sample(count, labels=(("reason", reason),)) for reason, count in snapshot.flushes.items()]
         yield Series(FLUSHES, labels, counts)
+        yield Series(BATCH_SIZES, labels, _batch_sizes(snapshot))
     if snapshot.routed:
         routed = [
             Sample(count, labels=(("target", target), ("target_version", version), ("role", role)))

@@ -126,6 +126,11 @@ class SegmentPool:
     def has_memory(self) -> bool:
         return any(not segment.is_empty for segment in self._in_slots.values())
 
+    @property
+    def byte_size(self) -> int:
+        """Of the segments that have memory."""
+        return sum(segment.size for segment in self._in_slots.values() if not segment.is_empty)
+
     def take_unsent(self) -> list[Segment]:
         """The segments that the worker has not been sent yet."""
         unsent = [segment for segment in self._in_slots.values() if not segment.is_sent]
@@ -204,6 +209,11 @@ class Arena:
                 return False
             segment.is_empty = True
         return True
+
+    @property
+    def byte_size(self) -> int:
+        """Of the segments that have memory: what was never used, or was released, has none."""
+        return self.inputs.byte_size + self.outputs.byte_size
 
     def close(self) -> None:
         self.inputs.close()

@@ -86,6 +86,11 @@ class Connection:
         )
         self._driver = ConnectionDriver(self._h2, reader, self._out, goodbye_seconds=GOODBYE_SECONDS)
 
+    @property
+    def call_count(self) -> int:
+        """The calls under way."""
+        return len(self._calls)
+
     async def run(self) -> None:
         """Serve until the peer goes, breaks the protocol, or `drain` or `retire` was called and no call is left.
 

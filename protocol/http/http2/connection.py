@@ -101,6 +101,11 @@ class Http2Connection:
         reader = Http2Reader(wire, poller, self._out, self._h2, self, on_event)
         self._driver = ConnectionDriver(self._h2, reader, self._out, goodbye_seconds=GOODBYE_SECONDS)
 
+    @property
+    def stream_count(self) -> int:
+        """The requests under way."""
+        return len(self._streams)
+
     async def run(self, begun: bytes) -> None:
         """Serve until the client goes, breaks the protocol, or `drain` was called and no request is left. `begun` has
         come already. Cancelling ends it at once, with what runs."""

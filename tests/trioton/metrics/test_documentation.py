@@ -15,6 +15,7 @@ from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
 from backends.engines.metrics import families
 from protocol.core import ModelStatistics
+from protocol.open_connections import Open, OpenConnections
 from protocol.quotas.usage import Usage
 from tests.trioton.test_gpus import Driver
 from trioton.gpus import Gpus
@@ -48,11 +49,13 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         histograms=statistics.histograms.frozen(),
         summaries=statistics.summaries.frozen(),
         flushes={"full": 1},
+        instances={"ready": 1},
+        arena_bytes=1,
         routed=[("other", "1", "primary", 1)],
     )
     used = Usage()
     used.refusals["requests"] = 1
-    gpus = Gpus(interval=1.0, library=Driver)
+    gpus, connections = Gpus(interval=1.0, library=Driver), OpenConnections()
     await nursery.start(gpus.run)
     metrics = Metrics(
         lambda: [plain, replace(plain, model="cached", has_cache=True)],
@@ -60,8 +63,11 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         gpus=gpus,
         residence=lambda: BUDGET,
         keys=lambda: {"alice": used},
+        log_events=lambda: {"info": 1},
+        connections=connections,
     )
-    shown = [series.family for source in metrics.sources for series in source()]
+    with connections.of("http", Open):
+        shown = [series.family for source in metrics.sources for series in source()]
     of_engines = [each for each in vars(families).values() if isinstance(each, families.Family)]
     custom = CustomMetrics()
     GenAiMetrics(custom)
