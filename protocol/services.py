@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
+from protocol.console.interface import Console
 from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
@@ -27,8 +28,8 @@ class EdgeServices:
     """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures of a model
     by name, for load balancers, and `metrics` the text of the metrics; `connections` counts those that are open;
     `gen_ai` is there if calls of generative models are to be observed; `addresses` are those bound so far, by "grpc",
-    "http", "openai" and "metrics"; `responses` are those that the OpenAI interface keeps, and `media` fetches what
-    clients name by URLs, if that is allowed."""
+    "http", "openai" and "metrics"; `responses` are those that the OpenAI interface keeps, `media` fetches what clients
+    name by URLs, if that is allowed, and `console` is there if it was asked for."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -48,3 +49,4 @@ class EdgeServices:
     gen_ai: GenAi | None = None
     responses: Responses = field(default_factory=Responses)
     media: MediaFetcher | None = None
+    console: Console | None = None

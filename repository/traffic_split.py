@@ -76,6 +76,11 @@ def is_split(config: ModelConfig) -> bool:
     return config.backend == BACKEND
 
 
+def split_of(config: ModelConfig) -> TrafficSplitConfig:
+    """The split of a configuration that is known to be good, completed or not."""
+    return _decoder.decode(config.parameter(PARAMETER))
+
+
 def read_split(config: ModelConfig) -> TrafficSplitConfig:
     """The split of a configuration, judged without its targets.
 

@@ -47,6 +47,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "ensemble": "cache instance mail metrics model tracing",
         "lifecycle": "cache ensemble instance metrics model scheduling",
         "core": "cache instance lifecycle metrics model scheduling",
+        "console": "core lifecycle metrics model",
     },
     "protocol": {
         "errors": "",
@@ -66,6 +67,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "text": "errors",
         "core": "errors messages text",
         "access": "errors failures messages quotas",
+        "console": "core",
         "tensors": "datatypes errors messages",
         "reactor": "core errors failures log messages sync",
         "shared_memory": "core datatypes errors messages tensors",
@@ -75,15 +77,15 @@ ROOMS: dict[str, dict[str, str]] = {
         "metrics_text": "sync zipped",
         "open_connections": "",
         "services": (
-            "access core failures gen_ai limits log media metrics_text open_connections responses server_settings "
-            "shared_memory"
+            "access console core failures gen_ai limits log media metrics_text open_connections responses "
+            "server_settings shared_memory"
         ),
         "grpc": (
             "access core datatypes errors failures http2 limits log messages open_connections origin proto quotas "
             "reactor server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access core datatypes errors failures gen_ai http2 limits log media messages metrics_text "
+            "access console core datatypes errors failures gen_ai http2 limits log media messages metrics_text "
             "open_connections origin quotas reactor responses server_settings services shapes shared_memory sync text "
             "zipped"
         ),
@@ -102,8 +104,11 @@ ROOMS: dict[str, dict[str, str]] = {
         "metrics_page": "codec reply",
         "openai": "errors exchange handlers metrics_page reply",
         "anthropic": "errors exchange openai reply",
-        "openapi": "anthropic codec exchange openai reply",
-        "routes": "anthropic errors exchange handlers openai openapi settings",
+        "page_parts": "",
+        "static_files": "codec exchange reply",
+        "openapi": "anthropic codec exchange openai reply static_files",
+        "console": "exchange reply static_files",
+        "routes": "anthropic console errors exchange handlers openai openapi settings",
         "app": "body charges codec errors exchange handlers reply routes settings",
         "direct_infer": "app charges codec errors exchange handlers head reply",
         "http2": "body date direct_infer errors exchange head reply settings",

@@ -18,6 +18,7 @@ from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.access.keys_file import KeysFile
 from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, OPENAI_API, Dialect, RestrictedApis, Restriction
+from protocol.console.interface import Console
 from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
@@ -69,6 +70,7 @@ class Shared:
     gen_ai: GenAi | None
     responses: Responses
     media: MediaFetcher | None
+    console: Console | None
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -125,6 +127,7 @@ def _openai(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCo
         openai=settings.openai(),
         interface=Interface.OPENAI,
         has_fast_path=False,
+        console=False,
     )
     return partial(serve_http, services, edge, leaving=shared.leaving)
 
@@ -166,4 +169,5 @@ def _services(
         gen_ai=shared.gen_ai,
         responses=shared.responses,
         media=shared.media,
+        console=shared.console,
     )

@@ -14,7 +14,7 @@ from protocol.access.restricted import HTTP_API, Restriction
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.reactor.tls import TlsFiles
 from trioton.edge_flags import EdgeFlags, check_restrictions, refuse_files_without_tls
-from trioton.flags import UsageError
+from trioton.flags import STRING, UsageError, repeatable, switch
 
 HTTP = "HTTP"
 
@@ -74,6 +74,15 @@ class HttpFlags:
         60_000, "How long a client may take no byte of its response, before it is cut off."
     )
 
+    console: bool = switch(group=HTTP, help="Serve a live console for people at /v2/console.")
+    console_host: tuple[str, ...] = repeatable(
+        str,
+        group=HTTP,
+        metavar=STRING,
+        help="A name that browsers reach the console by, if there are no keys and it is none of this machine. May be "
+        "given several times.",
+    )
+
     http_thread_count: int = _edge.count(8, "Without effect: requests need no threads here.", minimum=0)
 
     def check_http(self) -> None:
@@ -104,6 +113,7 @@ class HttpFlags:
             max_body_size=self.http_max_body_size,
             body_timeout=self.http_body_timeout / 1000,
             reuse_port=self.reuse_http_port,
+            console=self.console,
             connections=ConnectionLimits(
                 max_connections=self.http_max_connections,
                 max_header_size=self.http_max_header_size,

@@ -70,6 +70,7 @@ from protocol.shared_memory.table import SharedMemoryTable
 from repository.layout import Repository
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import StoreUrl
+from trioton.console import live_console, log_tail
 from trioton.edges import Edge, Shared, edges, tls_contexts
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags import UsageError
@@ -210,6 +211,7 @@ class Server:
         self._ending = Ending(
             self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
         )
+        self._console = live_console(settings, self.core, self._failures, self._failure_log)
         self._stop = trio.Event()
         self._leaving = trio.Event()
         self._close_edges = trio.Event()
@@ -241,7 +243,11 @@ class Server:
         """
         failure: StartError | None = None
         poller = the_poller(self.settings.poller)
-        with poller.busy.limited_to(self.settings.busy_poll_seconds()), self._scope:
+        with (
+            poller.busy.limited_to(self.settings.busy_poll_seconds()),
+            log_tail(self._console),
+            self._scope,
+        ):
             for notice in self.settings.notices():
                 logger.warning("%s", notice)
             await self._check_repositories()
@@ -365,6 +371,8 @@ class Server:
         if files.keys is not None:
             background.start_soon(files.keys.watch, self._failures)
         background.start_soon(self._responses.run)
+        if self._console is not None:
+            background.start_soon(self._console.sampler.run, self._leaving)
         opening = edges(self.settings, self._shared(files.keys), files.tls)
         for word, edge in opening.items():
             is_metrics = word == "metrics"
@@ -396,6 +404,7 @@ class Server:
             gen_ai=self._gen_ai,
             responses=self._responses,
             media=None if (media := self.settings.media()) is None else MediaFetcher(media),
+            console=self._console,
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:
@@ -496,6 +505,7 @@ def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         summary_quantiles=settings.summary_quantiles(),
         rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,
         text_defaults=settings.text_defaults(),
+        tracks_all_requests=settings.console,
     )
 
 

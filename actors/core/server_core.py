@@ -21,6 +21,7 @@ from actors.instance.rate_limiter import RateLimiter
 from actors.lifecycle.manager import ControlMode, ModelManager
 from actors.lifecycle.residence import Residence, ResidenceSnapshot
 from actors.lifecycle.snapshots import LoadSnapshot
+from actors.lifecycle.table import ModelTable
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.statistics import VersionSnapshot
 from actors.model.servable import Servable
@@ -70,7 +71,7 @@ class ServerCore:
         self._gen_ai = gen_ai
         self._settings = settings
         self._cache = cache
-        self._in_flight = InFlight()
+        self.in_flight = InFlight(tracks_all=settings.tracks_all_requests)
         self._fed: list[Servable] = []  # that have been submitted what `flush` is for
         self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
@@ -153,6 +154,11 @@ class ServerCore:
     def loads(self) -> LoadSnapshot:
         """What has become of loads, for the metrics."""
         return LoadSnapshot() if self._manager is None else self._manager.loads()
+
+    @property
+    def table(self) -> ModelTable:
+        """The models and their states; empty while the core does not run. Others only read it."""
+        return ModelTable() if self._manager is None else self._manager.table
 
     def residence(self) -> ResidenceSnapshot | None:
         """How the memory budget is used, for the metrics; None where there is none."""
@@ -270,8 +276,8 @@ class ServerCore:
             return refused(request, reply_to, defect)
         submission.acceptance = self
         submission.accepted = self._accept(request, model.version)
-        if request.id:
-            self._in_flight.add(submission)
+        if request.id or self.in_flight.tracks_all:
+            self.in_flight.add(submission)
         if later and model not in self._fed:
             self._fed.append(model)
         return submission
@@ -289,8 +295,8 @@ class ServerCore:
     def answered(self, submission: Submission) -> None:
         """Implements `actors.model.submission.Acceptance`."""
         request = submission.request
-        if request.id:
-            self._in_flight.remove(submission)
+        if request.id or self.in_flight.tracks_all:
+            self.in_flight.remove(submission)
         self._answered(submission.accepted)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
@@ -304,7 +310,9 @@ class ServerCore:
         )
         key = self._accept(request, model.version)
         try:
-            return await (self._in_flight.run(request, model.version, call) if request.id else call)
+            if request.id or self.in_flight.tracks_all:
+                return await self.in_flight.run(request, model.version, call)
+            return await call
         finally:
             self._answered(key)
 
@@ -346,7 +354,7 @@ class ServerCore:
             self._stop_if_done()
 
     def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
-        found = self._in_flight.cancel(name, request_id, version)
+        found = self.in_flight.cancel(name, request_id, version)
         if not found:
             self._find(name, version)
         return found

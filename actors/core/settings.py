@@ -62,6 +62,8 @@ class CoreSettings:
     summary_quantiles: tuple[float, ...] = ()
     # Of models that say nothing of their texts themselves.
     text_defaults: TextDefaults = NO_TEXT_DEFAULTS
+    # Requests without an id are listed too while they are in flight.
+    tracks_all_requests: bool = False
     # None where the rate limiter is off.
     rate_limit_resources: tuple[RateLimitResource, ...] | None = None
 

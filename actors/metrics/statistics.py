@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 
 from actors.mail.messages import BatchDone, StreamEnded
 from actors.mail.reply_slot import Reply
-from actors.metrics.histogram import HistogramSnapshot
+from actors.metrics.histogram import FINE_DURATION_BOUNDS_US, Histogram, HistogramSnapshot
 from actors.metrics.latencies import LatencyHistograms, LatencySummaries, all_histograms
 from actors.metrics.response_statistics import ResponseStatistics
 from actors.metrics.sliding_window import SummarySnapshot
@@ -123,6 +123,7 @@ class VersionStatistics:
     _cache_miss: Sum = field(default_factory=Sum)
     _by_batch_size: dict[int, _ComputeSums] = field(default_factory=dict)
     _spreads: tuple[LatencyHistograms | LatencySummaries, ...] = field(init=False)
+    _watched: LatencyHistograms | None = None
 
     def __post_init__(self) -> None:
         self._spreads = tuple(spread for spread in (self.histograms, self.summaries) if spread is not None)
@@ -256,6 +257,28 @@ class VersionStatistics:
     def count_failure(self, reason: FailureReason, seconds: float) -> None:
         self.failures[reason] += 1
         self._fail.add(int(seconds * NANOSECONDS))
+
+    def activity(self) -> tuple[int, ...]:
+        """Changes whenever a request has ended or a batch was executed; costs little to ask for."""
+        return self.execution_count, self._success.count, self._fail.count, self._cache_hit.count
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Successes, failures, cache hits and cache misses."""
+        return self._success.count, self._fail.count, self._cache_hit.count, self._cache_miss.count
+
+    def request_durations(self) -> tuple[Sequence[float], Sequence[int]]:
+        """Whole durations in microseconds, as bounds and counts, since `watch_durations`; both empty without that."""
+        return ((), ()) if self._watched is None else self._watched.request_counts()
+
+    def watch_durations(self) -> None:
+        """Count whole durations more finely than the metrics do, for people who look, until `unwatch_durations`."""
+        self.unwatch_durations()  # those of a model that this one counts on from
+        self._watched = LatencyHistograms(request=Histogram(FINE_DURATION_BOUNDS_US))
+        self._spreads = (*self._spreads, self._watched)
+
+    def unwatch_durations(self) -> None:
+        self._spreads = tuple(spread for spread in self._spreads if spread is not self._watched)
+        self._watched = None
 
     def frozen(
         self, name: str, version: int, memory_usage: Sequence[MemoryUsage] = (), *, has_responses: bool = True

@@ -21,7 +21,7 @@ from actors.instance.readiness import all_ready
 from actors.mail.messages import RemoveInstance, RestartDelayed, SchedulerAddress, stopped_accepting
 from actors.metrics.response_statistics import ResponseStatistics
 from actors.model.instance_plan import plan_instances
-from actors.model.supervisor import INSTANCE_STATES, SupervisedInstance
+from actors.model.supervisor import INSTANCE_STATES, InstanceStatus, SupervisedInstance
 from backends.interface import AddedAdapter, Backend, InstanceSpec
 from backends.padded import PaddedBackend
 from backends.padding import Padding
@@ -82,6 +82,9 @@ class ModelInstances:
     def can_update(self) -> bool:
         """Whether there are instances, and no resources are bound to them."""
         return bool(self.specs) and self._limits is None
+
+    def statuses(self) -> Sequence[InstanceStatus]:
+        return [each.status() for each in self._supervised]
 
     def backends(self) -> Sequence[Backend]:
         """Of all instances the latest, which may be loading, or dead."""

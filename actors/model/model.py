@@ -28,6 +28,7 @@ from actors.model.instance_pool import ModelInstances, load_error
 from actors.model.servable import Servable
 from actors.model.sleep import put_to_sleep, wake
 from actors.model.submission import QueuedSubmission, Submission, TracedReply, refused, submit_and_wait
+from actors.model.supervisor import InstanceStatus
 from actors.model.version import RunningVersion
 from actors.scheduling.batching.batcher import build_scheduler
 from actors.scheduling.batching.held import NO_HOLD, SchedulerHold
@@ -169,6 +170,9 @@ class Model(RunningVersion):
     @property
     def spec_count(self) -> int:
         return len(self._instances.specs)
+
+    def instances(self) -> Sequence[InstanceStatus]:
+        return self._instances.statuses()
 
     @property
     def source(self) -> object:

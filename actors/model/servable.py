@@ -15,6 +15,7 @@ import trio
 
 from actors.metrics.statistics import VersionStatistics
 from actors.model.submission import Submission
+from actors.model.supervisor import InstanceStatus
 from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -193,6 +194,9 @@ class Servable(ComposingModel, Protocol):
     @property
     def spec_count(self) -> int:
         """The instances that it has when all are loaded."""
+
+    def instances(self) -> Sequence[InstanceStatus]:
+        """How its instances fare; empty where it has none of its own."""
 
     @property
     def gpu(self) -> int | None:

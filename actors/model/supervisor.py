@@ -9,17 +9,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
 from actors.instance.instance import ModelInstance
 from actors.model.backoff import RestartBackoff
 from backends.interface import InstanceSpec
+from protocol.errors import text_of
 from protocol.failures import CallbackFailures
+from repository.model_config import InstanceKind
 
 logger = logging.getLogger("trioton.model")
 
 INSTANCE_STATES = ("ready", "loading", "backoff")
+
+
+class InstanceStatus(NamedTuple):
+    """For people. `state` is "starting", "serving", "restarting" or "delayed", where a restart waits for its back-off;
+    `restarts` counts those begun, and `last_error` is what the last death or failed restart was told by."""
+
+    name: str
+    state: str
+    restarts: int
+    last_error: str
+    device: str
 
 
 @dataclass(eq=False, slots=True)
@@ -39,6 +53,9 @@ class SupervisedInstance:
     # Told when the first one serves.
     _first: trio.TaskStatus[None] | None = None
     _has_served: bool = False  # the present one
+    _restarts: int = 0
+    _last_error: str = ""
+    _is_serving: bool = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Returns when it is over and the instance has unloaded. Only the first load's failure is raised."""
@@ -51,6 +68,7 @@ class SupervisedInstance:
             if not self._has_served:
                 raise
             self._note_death(error)
+        self._is_serving = False
         backoff = RestartBackoff()
         while not self.over.is_set():
             now = trio.current_time()
@@ -66,11 +84,26 @@ class SupervisedInstance:
                     return
                 self.is_coming = True
             born = trio.current_time()
+            self._restarts += 1
             instance = self.make(self)
             try:
                 await self._run_again(instance)
             except Exception as error:
                 self._note_death(error)
+            self._is_serving = False
+
+    def status(self) -> InstanceStatus:
+        spec = self.spec
+        device = f"GPU {spec.device_id}" if spec.kind is InstanceKind.GPU else "CPU"
+        return InstanceStatus(spec.name, self._state, self._restarts, self._last_error, device)
+
+    @property
+    def _state(self) -> str:
+        if self._is_serving:
+            return "serving"
+        if not self.is_coming:
+            return "delayed"
+        return "restarting" if self._restarts else "starting"
 
     @property
     def state(self) -> str:
@@ -88,12 +121,13 @@ class SupervisedInstance:
     def started(self, value: None = None) -> None:
         """As a task status, of an instance: it serves."""
         self._restart = None
-        self._has_served = True
+        self._has_served = self._is_serving = True
         if self._first is not None:
             first, self._first = self._first, None
             first.started()
 
     def _note_death(self, error: Exception) -> None:
+        self._last_error = text_of(error)
         if self._has_served:
             self.failures.note("instance", error, f"model instance '{self.spec.name}' failed, and is started anew")
         else:

@@ -19,6 +19,7 @@ from actors.model.deadline import within_timeout
 from actors.model.deferred import DeferredRequests
 from actors.model.servable import Servable
 from actors.model.submission import Submission, refused, submit_and_wait
+from actors.model.supervisor import InstanceStatus
 from actors.scheduling.request_check import RequestChecker
 from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond
 from protocol.errors import Decoupled, ServerError, Unavailable, Unsupported
@@ -105,6 +106,9 @@ class ModelVersion(abc.ABC):
     @property
     def spec_count(self) -> int:
         return 0
+
+    def instances(self) -> Sequence[InstanceStatus]:
+        return ()
 
     @property
     def gpu(self) -> int | None:

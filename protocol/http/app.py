@@ -160,7 +160,7 @@ class HttpApp:
         """
         endpoint, parameters = self.routes.find(raw_path)
         access, account = self.services.access, None
-        if not access.is_open:
+        if not (access.is_open or endpoint.is_public):
             account = access.check(endpoint.category, partial(endpoint.header, headers))
         return endpoint.route(method), parameters, account
 

@@ -16,6 +16,8 @@ from protocol.errors import NotFound
 from protocol.http.anthropic import handlers as anthropic
 from protocol.http.anthropic.errors import REQUEST_ID as ANTHROPIC_REQUEST_ID
 from protocol.http.anthropic.errors import anthropic_error_reply
+from protocol.http.console import events as console_events
+from protocol.http.console import handlers as console_handlers
 from protocol.http.errors import ErrorForm, MethodNotAllowed, error_reply
 from protocol.http.exchange import Handler, header_text
 from protocol.http.handlers import metadata as handlers
@@ -57,6 +59,7 @@ class Route:
         key_header: a header that the caller's key may come in, beside `authorization`; one for each path.
         request_id_header: in which replies have the request's id beside `x-request-id`; one for each path, mostly
             empty.
+        is_public: whether it needs no right, as it shows nothing of the models; one for each path.
     """
 
     method: str
@@ -70,6 +73,7 @@ class Route:
     error_form: ErrorForm = error_reply
     key_header: str = ""
     request_id_header: bytes = b""
+    is_public: bool = False
 
     @property
     def is_charged(self) -> bool:
@@ -150,10 +154,12 @@ def _shared_memory() -> Iterator[Route]:
 
 def _documentation() -> Iterator[Route]:
     category = Category.METADATA
-    yield Route("GET", "/v2/docs", category, openapi_handlers.page, "The API as a page")
-    document = openapi_handlers.document_of(lambda request: routes_of(request.settings.interface))
+    yield Route("GET", "/v2/docs", category, openapi_handlers.page, "The API as a page", is_public=True)
+    document = openapi_handlers.document_of(
+        lambda request: routes_of(request.settings.interface, has_console=request.settings.console)
+    )
     yield Route("GET", "/v2/docs/openapi.json", category, document, "The API as an OpenAPI document")
-    yield Route("GET", "/v2/docs/{asset_name}", category, openapi_handlers.asset, "Files of the page")
+    yield Route("GET", "/v2/docs/{asset_name}", category, openapi_handlers.asset, "Files of the page", is_public=True)
 
 
 # Under these the errors are so, and the request's id comes in this header too, also where there is no route; the first
@@ -229,6 +235,29 @@ def _responses(route: Callable[..., Route]) -> Iterator[Route]:
     yield route("GET", f"{one}/input_items", category, kept_responses.input_items, "The items of a response's input")
 
 
+def _console() -> Iterator[Route]:
+    metadata, statistics, logging = Category.METADATA, Category.STATISTICS, Category.LOGGING
+    files = "/v2/console/files/{file_name}"
+    yield Route("GET", "/v2/console", metadata, console_handlers.page, "The live console", is_public=True)
+    yield Route("GET", files, metadata, console_handlers.page_file, "A file of the console's page", is_public=True)
+    allowed = "What the caller's key allows"
+    yield Route("GET", "/v2/console/access", metadata, console_handlers.access, allowed, is_public=True)
+    changes = "The state of all models, and once a second what has changed"
+    # It ends when the client leaves.
+    yield Route("GET", "/v2/console/events", statistics, console_events.events, changes, is_inference=True)
+    yield Route("GET", "/v2/console/snapshot", statistics, console_handlers.snapshot, "The state of all models")
+    yield Route("GET", "/v2/console/history", statistics, console_handlers.history, "The server's last 15 minutes")
+    model = "/v2/console/models/{model_name}"
+    yield Route("GET", model, statistics, console_handlers.model, "Versions, instances and targets of a model")
+    version = f"{model}/versions/{{model_version}}/history"
+    yield Route("GET", version, statistics, console_handlers.version_history, "The last 15 minutes of a version")
+    yield Route("GET", "/v2/console/requests", statistics, console_handlers.requests, "The requests in flight")
+    cancel = "/v2/console/requests/{request_number}/cancel"
+    yield Route("POST", cancel, Category.INFERENCE, console_handlers.cancel, "Cancel a request in flight")
+    yield Route("GET", "/v2/console/errors", logging, console_handlers.errors, "The last requests that failed")
+    yield Route("GET", "/v2/console/log", logging, console_handlers.log, "The last lines of the log")
+
+
 def _anthropic() -> Iterator[Route]:
     for path, handler, summary, is_inference in (
         ("/v1/messages", anthropic.messages, "The next message of a chat, as Anthropic has it", True),
@@ -260,6 +289,7 @@ def _openai_port() -> Iterator[Route]:
 
 
 ROUTES: tuple[Route, ...] = (*_routes(), *_openai())
+CONSOLE: tuple[Route, ...] = tuple(_console())
 _BY_INTERFACE: Mapping[Interface, tuple[Route, ...]] = {
     Interface.ALL: ROUTES,
     Interface.INFERENCE: tuple(_routes()),
@@ -272,9 +302,10 @@ _FORMS_BY_INTERFACE: Mapping[Interface, Forms] = {
 }
 
 
-def routes_of(interface: Interface) -> tuple[Route, ...]:
+def routes_of(interface: Interface, *, has_console: bool = False) -> tuple[Route, ...]:
     """The routes of a listener."""
-    return _BY_INTERFACE[interface]
+    routes = _BY_INTERFACE[interface]
+    return (*routes, *CONSOLE) if has_console else routes
 
 
 # Paths of requests that are remembered, and the length of one: clients ask for few, and for none that is long.
@@ -291,6 +322,7 @@ class Endpoint:
     error_form: ErrorForm = error_reply
     key_header: str = ""
     request_id_header: bytes = b""
+    is_public: bool = False
 
     def header(self, headers: Mapping[bytes, bytes], name: str) -> str | None:
         """A header as access control reads it: the key may come in another one."""
@@ -338,12 +370,14 @@ class RouteTable:
                 node = children.setdefault(part.strip("{}"), _Node())
             (category,) = {route.category for route in methods.values()}
             first = next(iter(methods.values()))
-            node.endpoint = Endpoint(category, methods, first.error_form, first.key_header, first.request_id_header)
+            node.endpoint = Endpoint(
+                category, methods, first.error_form, first.key_header, first.request_id_header, first.is_public
+            )
         self._found: dict[bytes, tuple[Endpoint, Mapping[str, str]]] = {}
 
     @classmethod
-    def of(cls, interface: Interface) -> RouteTable:
-        return cls(routes_of(interface), _FORMS_BY_INTERFACE[interface])
+    def of(cls, interface: Interface, *, has_console: bool = False) -> RouteTable:
+        return cls(routes_of(interface, has_console=has_console), _FORMS_BY_INTERFACE[interface])
 
     def find(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         """The endpoint at a path, without its query, and the values of the path's parameters.

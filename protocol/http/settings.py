@@ -102,6 +102,7 @@ class HttpSettings:
             answers are the same.
         openai: the OpenAI interface, which is a part of it.
         interface: what is served.
+        console: the live console is a part of it.
     """
 
     host: str = "0.0.0.0"
@@ -116,6 +117,7 @@ class HttpSettings:
     has_fast_path: bool = True
     openai: OpenAISettings = field(default_factory=OpenAISettings)
     interface: Interface = Interface.ALL
+    console: bool = False
 
 
 @dataclass(frozen=True, slots=True)

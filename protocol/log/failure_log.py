@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from protocol.errors import ServerError, text_of
 from protocol.limits.flood import FloodGuard
@@ -53,10 +53,16 @@ class FailedRequest(NamedTuple):
         return cls(request.model_name, number, request.id, seconds, tags_of(request))
 
 
+OnFailure: TypeAlias = Callable[[str, object, Exception, Callable[[], FailedRequest]], None]
+"""Told of a request that failed, with what `FailureLog.note` is."""
+
+
 class FailureLog:
-    """The failure log of one server. `clock` gives seconds and never goes back."""
+    """The failure log of one server. `clock` gives seconds and never goes back; `on_failure` is told of every failure,
+    whether there is a line for it or not."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.on_failure: OnFailure | None = None
         self._clock = clock
         self._buckets: dict[str, FloodGuard] = {}
         self._left_out: Counter[str] = Counter()
@@ -64,8 +70,14 @@ class FailureLog:
     def note(self, call: str, status: object, error: Exception, describe: Callable[[], FailedRequest]) -> None:
         """Log a request that is answered with `error`, unless its level is off or the rate limit is reached.
 
-        `describe` is called only for a line that is written. Never raises: the response matters more.
+        `describe` is called only for a line that is written, or for `on_failure`. Never raises: the response matters
+        more.
         """
+        if self.on_failure is not None:
+            try:
+                self.on_failure(call, status, error, describe)
+            except Exception:
+                logger.exception("a failed request could not be kept for people to see")
         kind = error.kind if isinstance(error, ServerError) else "INTERNAL"
         level = _LEVELS.get(kind, logging.DEBUG)
         if not logger.isEnabledFor(level):

@@ -6,10 +6,12 @@ own.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,8 @@ from tests.e2e.client import Client
 from tests.e2e.repository import build_repository
 from tests.e2e.server_process import ServerProcess
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WINDOW = {"width": 1200, "height": 1400}
 # Small, so that the tests need not send much to pass it.
 MAX_INPUT_SIZE = 1_000_000
 
@@ -87,3 +91,31 @@ def http(server: ServerProcess) -> Iterator[Client]:
 def grpc(server: ServerProcess) -> Iterator[Client]:
     with Client("grpc", server.addresses["grpc"]) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page of a context of its own. Errors of its scripts, breaches of its policy, and calls of other hosts fail the
+    test; what the server refuses does not."""
+    context = browser.new_context(viewport=WINDOW, reduced_motion="reduce")
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda line: wrong.extend([line.text] if line.type in ("error", "warning") else []))
+    page.on("request", lambda request: wrong.extend([] if "127.0.0.1" in request.url else [request.url]))
+    page.set_default_timeout(20_000)
+    yield page
+    context.close()
+    assert [line for line in wrong if "Failed to load resource" not in line and not line.startswith("data:")] == []

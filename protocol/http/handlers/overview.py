@@ -25,6 +25,7 @@ PATHS: Mapping[str, str] = {
     "openapi": "GET /v2/docs/openapi.json",
 }
 METRICS_PATH = "/metrics"
+CONSOLE: Mapping[str, str] = {"console": "GET /v2/console"}
 
 _VARY: Headers = ((b"vary", b"accept"),)
 _PAGE_HEADERS: Headers = (
@@ -39,10 +40,11 @@ async def overview(request: HttpRequest) -> Reply:
     """The page where the client names HTML as what it takes."""
     metadata = request.core.server_metadata()
     ports = {word: port for word, (_, port) in request.services.addresses.items() if word != "http"}
+    paths = {**PATHS, **CONSOLE} if request.settings.console else PATHS
     if b"text/html" in request.headers.get(b"accept", b"").lower():
-        page = _page(f"{metadata.name} {metadata.version}", ports)
+        page = _page(f"{metadata.name} {metadata.version}", paths, ports)
         return Reply(headers=_PAGE_HEADERS, body=page.encode())
-    answer = {"name": metadata.name, "version": metadata.version, "paths": PATHS, **_services(ports)}
+    answer = {"name": metadata.name, "version": metadata.version, "paths": paths, **_services(ports)}
     return Reply(headers=JSON_CONTENT + _VARY, body=msgspec.json.encode(answer))
 
 
@@ -54,8 +56,8 @@ def _services(ports: Mapping[str, int]) -> dict[str, Mapping[str, object]]:
     return made
 
 
-def _page(title: str, ports: Mapping[str, int]) -> str:
-    rows = [f"<tr><td>{word}<td>{_linked(operation)}" for word, operation in PATHS.items()]
+def _page(title: str, paths: Mapping[str, str], ports: Mapping[str, int]) -> str:
+    rows = [f"<tr><td>{word}<td>{_linked(operation)}" for word, operation in paths.items()]
     rows += [
         f"<tr><td>{html.escape(word)}<td>port {port}" + (f", GET {METRICS_PATH}" if word == "metrics" else "")
         for word, port in ports.items()

@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 from protocol.access.categories import Category
 from protocol.core import ServerMetadata
+from protocol.http.openapi.console_schemas import CONSOLE_OPERATIONS
 from protocol.http.openapi.model_operations import ModelOperation, model_operations
 from protocol.http.openapi.models import JsonObject, ModelDescription, model_tag
-from protocol.http.openapi.operations import EVENT_STREAM, Operation, operation_of
+from protocol.http.openapi.operations import EVENT_STREAM, OPERATIONS, Operation, shared_path
 from protocol.http.openapi.schemas import component_schemas, event_of, reference
 from protocol.sync.sliced import Sliced
 
@@ -48,6 +49,11 @@ _PATH_PARAMETERS: Mapping[str, JsonObject] = {
     "request_id": {"description": "The `id` of a request.", "schema": {"type": "string", "minLength": 1}},
     "repository_name": {"description": "A repository's name.", "schema": {"type": "string", "minLength": 1}},
     "response_id": {"description": "The `id` of a response.", "schema": {"type": "string", "minLength": 1}},
+    "file_name": {"description": "A file's name.", "schema": {"type": "string", "minLength": 1}},
+    "request_number": {
+        "description": "The `number` of a request in flight.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
     "region_name": {"description": "A region's name.", "schema": {"type": "string", "minLength": 1}},
 }
 
@@ -135,6 +141,12 @@ def build_document(
         }
         document["security"] = [{}, {"key": []}]
     return document
+
+
+def operation_of(method: str, path: str) -> Operation:
+    """The entry of a route; a route without one takes anything and promises nothing."""
+    key = f"{method} {shared_path(path)}"
+    return OPERATIONS.get(key) or CONSOLE_OPERATIONS.get(key) or Operation()
 
 
 def _parameters_of_names(asset_names: Sequence[str]) -> Mapping[str, JsonObject]:

@@ -43,11 +43,6 @@ class Operation:
     query: Mapping[str, Any] = field(default_factory=dict)
 
 
-def operation_of(method: str, path: str) -> Operation:
-    """The entry of a route; a route without one takes anything and promises nothing."""
-    return OPERATIONS.get(f"{method} {shared_path(path)}", Operation())
-
-
 def shared_path(path: str) -> str:
     """A route's path without its optional parts."""
     for part in _OPTIONAL_PARTS:

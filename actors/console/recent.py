@@ -1,0 +1,73 @@
+"""The last failed requests and the last lines of the log, each in a ring with a bound.
+
+`LogTail` is a handler of the standard library's logging, called in whichever thread logs; `RecentErrors` is called by
+the edges' failure log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from protocol.console.records import LONGEST_NAME, ErrorRow, LogRow, cut
+from protocol.errors import ServerError, text_of
+from protocol.log.failure_log import FailedRequest
+
+MOST_ERRORS = 500
+MOST_LINES = 1000
+_VERBOSE = "VERBOSE"
+
+
+class RecentErrors:
+    """Kept for each request that fails while there is a console: no more than a few texts, cut."""
+
+    def __init__(self) -> None:
+        self._rows: deque[ErrorRow] = deque(maxlen=MOST_ERRORS)
+        self._number = 0
+
+    def note(self, call: str, status: object, error: Exception, describe: Callable[[], FailedRequest]) -> None:
+        failed = describe()
+        self._number += 1
+        row = ErrorRow(
+            number=self._number,
+            time=round(time.time(), 3),
+            call=cut(call, LONGEST_NAME),
+            status=str(status),
+            kind=error.kind if isinstance(error, ServerError) else "INTERNAL",
+            text=cut(error.message if isinstance(error, ServerError) else text_of(error)),
+            model=cut(failed.model_name, LONGEST_NAME),
+            version=cut(failed.model_version, LONGEST_NAME),
+            id=cut(failed.id, LONGEST_NAME),
+        )
+        self._rows.append(row)
+
+    def after(self, number: int) -> Sequence[ErrorRow]:
+        return [row for row in self._rows if row.number > number]
+
+
+class LogTail(logging.Handler):
+    """What the loggers that it is added to let through, whatever their other handlers show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: deque[LogRow] = deque(maxlen=MOST_LINES)
+        self._number = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """The handler's own lock is held."""
+        try:
+            text = record.getMessage()
+            if record.exc_info and record.exc_info[0] is not None:
+                text = f"{text}\n{''.join(traceback.format_exception(*record.exc_info))}"
+            level = record.levelname if record.levelno >= logging.INFO else _VERBOSE
+            self._number += 1
+            self._rows.append(LogRow(self._number, round(record.created, 3), level, record.name, cut(text)))
+        except Exception:
+            self.handleError(record)
+
+    def after(self, number: int) -> Sequence[LogRow]:
+        with self.lock:  # type: ignore[union-attr]  # made by the base class
+            return [row for row in self._rows if row.number > number]

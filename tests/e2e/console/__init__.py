@@ -1,0 +1,1 @@
+"""The live console with a real server, and where it is installed a real browser."""

@@ -1,0 +1,51 @@
+"""The live console as a part of a server: made from the settings, told of failures, and shown the log.
+
+Part of the composition root.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from actors.console.console import LiveConsole
+from actors.core.server_core import ControlMode, ServerCore
+from protocol.failures import CallbackFailures
+from protocol.log.failure_log import FailureLog
+from trioton.log.server_log import PACKAGES
+from trioton.settings import Settings
+
+
+def live_console(
+    settings: Settings, core: ServerCore, failures: CallbackFailures, failure_log: FailureLog
+) -> LiveConsole | None:
+    """The console, where one was asked for."""
+    if not settings.console:
+        return None
+    own = (socket.gethostname(), settings.http_address, *settings.console_host)
+    refusal = (
+        ""
+        if settings.model_control_mode == ControlMode.EXPLICIT.value
+        else "models are loaded and unloaded by calls only with --model-control-mode=explicit"
+    )
+    console = LiveConsole(core, failures, frozenset(name.lower() for name in own), refusal)
+    failure_log.on_failure = console.recent_errors.note
+    return console
+
+
+@contextmanager
+def log_tail(console: LiveConsole | None) -> Iterator[None]:
+    """Within this block the console sees what the server's packages log, wherever else that goes."""
+    if console is None:
+        yield
+        return
+    loggers = [logging.getLogger(name) for name in PACKAGES]
+    for logger in loggers:
+        logger.addHandler(console.log_tail)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(console.log_tail)
