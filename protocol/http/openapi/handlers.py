@@ -1,67 +1,44 @@
 """Handlers of `/v2/docs`: the page, its assets, and the document, generated for each request.
 
-The page runs under a policy that lets it load and call nothing but this server. Every answer carries an entity tag, and
-clients ask anew each time: models come and go.
+Every answer carries an entity tag, and clients ask anew each time: models come and go.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import resources
 
 import msgspec
 import trio
 
 from protocol.core import InferenceCore
 from protocol.errors import NotFound, ServerError
-from protocol.http.codec.compression import choose_encoding
 from protocol.http.codec.json_pieces import compressed, json_pieces
 from protocol.http.exchange import Handler, HttpRequest
 from protocol.http.openapi.document import DescribedRoute, build_document
 from protocol.http.openapi.models import JsonObject, ModelDescription
 from protocol.http.openapi.schemas import component_schemas
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.http.static_files import HTML, PAGE_PARTS, SCRIPT, STYLE, entity_tag, file_reply, tagged_reply
 from protocol.sync.sliced import Sliced, run_sliced
 
-_HTML = "text/html; charset=utf-8"
-_SCRIPT = "text/javascript; charset=utf-8"
-_STYLE = "text/css; charset=utf-8"
-
-# By the name in the path: where the file is, and what. Those of the viewer are kept compressed.
-ASSETS: Mapping[str, tuple[str, str]] = {
-    "page.js": ("page.js", _SCRIPT),
-    "page.css": ("page.css", _STYLE),
-    "swagger-ui-bundle.js": ("swagger-ui-bundle.js.gz", _SCRIPT),
-    "swagger-ui.css": ("swagger-ui.css.gz", _STYLE),
+_FILES: Mapping[str, str] = {
+    "operation.js": SCRIPT,
+    "page.css": STYLE,
+    "page.js": SCRIPT,
+    "schema.js": SCRIPT,
+    "text.js": SCRIPT,
 }
-
-# `data:` is for the icons in the viewer's style sheet. Nothing is inline: neither scripts nor styles.
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-
-_HEADERS: Headers = (
-    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),
-)
-_VARY: Headers = ((b"vary", b"accept-encoding"),)
+# By the name in the path: the package whose folder `assets` has the file, and what it is.
+ASSETS: Mapping[str, tuple[str, str]] = {
+    **{name: (__package__, content_type) for name, content_type in _FILES.items()},
+    **PAGE_PARTS,
+}
 
 
 async def page(request: HttpRequest) -> Reply:
-    return await _answer(request, "index.html", _HTML)
+    """Needs no right: the document does."""
+    return await file_reply(request, __package__, "index.html", HTML)
 
 
 async def asset(request: HttpRequest) -> Reply:
@@ -71,7 +48,8 @@ async def asset(request: HttpRequest) -> Reply:
     found = ASSETS.get(request.path_parameters["asset_name"])
     if found is None:
         raise NotFound("Not Found")
-    return await _answer(request, *found)
+    package, content_type = found
+    return await file_reply(request, package, request.path_parameters["asset_name"], content_type)
 
 
 def document_of(routes: Callable[[HttpRequest], Sequence[DescribedRoute]]) -> Handler:
@@ -89,7 +67,7 @@ def document_of(routes: Callable[[HttpRequest], Sequence[DescribedRoute]]) -> Ha
         await trio.to_thread.run_sync(component_schemas)  # which are kept from then on
         # In slices: some hundred models are megabytes of text.
         body, headers, tag = await run_sliced(_written(work, request.headers.get(b"accept-encoding")))
-        return _reply(request, (*JSON_CONTENT, *headers), body, tag)
+        return tagged_reply(request, (*JSON_CONTENT, *headers), body, tag)
 
     return document
 
@@ -112,7 +90,7 @@ def _written(work: Sliced[JsonObject], accept_encoding: bytes | None) -> Sliced[
         digest.update(part)
         yield
     body, headers = yield from compressed(parts, accept_encoding)
-    return body, headers, _entity_tag(digest.hexdigest())
+    return body, headers, entity_tag(digest.hexdigest())
 
 
 def _pieces(value: object) -> Iterator[bytes]:
@@ -146,32 +124,3 @@ def describe_models(core: InferenceCore) -> Iterator[ModelDescription]:
             yield ModelDescription.of(metadata, config, is_decoupled=core.is_decoupled(name))
         except ServerError:
             continue  # it is not ready any more
-
-
-async def _answer(request: HttpRequest, file: str, content_type: str) -> Reply:
-    """A packaged file, as it is kept where the client can inflate it."""
-    stored = await trio.to_thread.run_sync(_read, file)
-    headers: Headers = ((b"content-type", content_type.encode()),)
-    body = stored
-    if file.endswith(".gz"):
-        if choose_encoding(request.headers.get(b"accept-encoding")) == "gzip":
-            headers = (*headers, (b"content-encoding", b"gzip"))
-        else:
-            body = await trio.to_thread.run_sync(gzip.decompress, stored)
-    return _reply(request, (*headers, *_VARY), body, _entity_tag(hashlib.sha256(stored).hexdigest()))
-
-
-def _read(file: str) -> bytes:
-    return resources.files(__package__).joinpath("assets", file).read_bytes()
-
-
-def _reply(request: HttpRequest, headers: Headers, body: bytes, tag: bytes) -> Reply:
-    """The body stays in a reply of status 304: it is not sent, but its length is told as for 200 (RFC 9110, 8.6)."""
-    known = request.headers.get(b"if-none-match", b"")
-    is_known = known.strip() == b"*" or tag in (entry.strip() for entry in known.split(b","))
-    return Reply(304 if is_known else 200, (*headers, *_HEADERS, (b"etag", tag)), body)
-
-
-def _entity_tag(digest: str) -> bytes:
-    """Weak, as the content is the same in every coding."""
-    return b'W/"%s"' % digest[:32].encode()

@@ -44,8 +44,8 @@ def asset(name: str) -> bytes:
         (DOCUMENT, "application/json"),
         (f"{PAGE}/page.js", "text/javascript; charset=utf-8"),
         (f"{PAGE}/page.css", "text/css; charset=utf-8"),
-        (f"{PAGE}/swagger-ui-bundle.js", "text/javascript; charset=utf-8"),
-        (f"{PAGE}/swagger-ui.css", "text/css; charset=utf-8"),
+        (f"{PAGE}/standalone.module.js", "text/javascript; charset=utf-8"),
+        (f"{PAGE}/pages.css", "text/css; charset=utf-8"),
     ],
 )
 async def test_headers(path: str, content_type: str) -> None:
@@ -58,20 +58,22 @@ async def test_headers(path: str, content_type: str) -> None:
     policy = dict(entry.split(" ", 1) for entry in answer.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
-    assert set(policy.values()) <= {"'none'", "'self'", "data:"}
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert policy["trusted-types"] == "'none'"
+    assert set(policy.values()) <= {"'none'", "'self'", "'self' data:", "'script'"}
 
 
 async def test_the_page_loads_what_is_there() -> None:
-    """Every address in it is one of ours, relative to the page; nothing is written inline."""
+    """Every address in it and in its scripts is one of ours, relative to it; nothing is written inline."""
     page = (await get(PAGE)).body.decode()
     addresses = {address for address in re.findall(r'(?:src|href)="([^"]*)"', page) if address != "data:,"}
-    assert {f"/v2/{address}" for address in addresses} == {*FILES, DOCUMENT}
+    scripts = [(await get(path)).body.decode() for path in FILES if path.endswith(".js")]
+    imported = {name for script in scripts for name in re.findall(r'from "\./([^"]+)"', script)}
+    assert {f"/v2/{address}" for address in addresses} | {f"{PAGE}/{name}" for name in imported} == {*FILES, DOCUMENT}
     assert "<style" not in page
     assert " style=" not in page
     assert re.search(r"<script(?! src=)", page) is None
-    assert (
-        "://" not in page + (await get(f"{PAGE}/page.js")).body.decode() + (await get(f"{PAGE}/page.css")).body.decode()
-    )
+    assert "://" not in page
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ async def test_the_tag_of_the_document_changes_with_the_models() -> None:
     assert len(tags) == 2  # the first two have the same model
 
 
-@pytest.mark.parametrize("path", [DOCUMENT, f"{PAGE}/swagger-ui-bundle.js", f"{PAGE}/swagger-ui.css"])
+@pytest.mark.parametrize("path", [DOCUMENT, f"{PAGE}/standalone.module.js", f"{PAGE}/pages.css"])
 async def test_large_files_travel_compressed(path: str) -> None:
     plain, packed = await get(path), await get(path, accept_encoding="gzip, deflate, br")
     assert "content-encoding" not in plain.headers
@@ -128,13 +130,14 @@ async def test_head_and_304_have_the_length_and_no_body(serve: Serve) -> None:
         assert received.endswith(b"\r\n\r\n")
 
 
-async def test_the_viewer_is_the_one_that_is_named() -> None:
+@pytest.mark.parametrize("package", ["protocol.http.page_parts", "protocol.http.console"])
+async def test_what_is_not_ours_is_what_is_named(package: str) -> None:
     """What is packaged is what its package holds, by the sums that are written down beside it."""
-    written = dict(re.findall(r"\| `(\S+)` \| `([0-9a-f]{64})` \|", asset("README.md").decode()))
-    names = {name for name, _ in ASSETS.values() if name.endswith(".gz")}
-    assert set(written) == names
+    folder = resources.files(package).joinpath("assets")
+    written = dict(re.findall(r"\| `(\S+)` \| `([0-9a-f]{64})` \|", folder.joinpath("README.md").read_text()))
+    assert written
     for name, digest in written.items():
-        assert hashlib.sha256(gzip.decompress(asset(name))).hexdigest() == digest
+        assert hashlib.sha256(folder.joinpath(name).read_bytes()).hexdigest() == digest
 
 
 class Models(FakeCore):
@@ -178,10 +181,10 @@ async def test_a_stopping_server_says_so() -> None:
 
 
 @pytest.mark.parametrize("path", [PAGE, DOCUMENT, *FILES])
-async def test_access_is_that_of_metadata(path: str) -> None:
-    """A document of a server with restrictions says that a key may be needed."""
+async def test_the_document_needs_the_right_to_metadata_and_the_page_none(path: str) -> None:
+    """A browser cannot send a key with the page's address: the page asks for one, and without it shows nothing."""
     metadata = AccessControl(RestrictedApis.parse(["metadata:x-key=secret"], HTTP_API))
-    assert (await get(path, access=metadata)).status == 403
+    assert (await get(path, access=metadata)).status == (403 if path == DOCUMENT else 200)
     assert (await get(path, access=metadata, x_key="secret")).status == 200
     others = AccessControl(RestrictedApis.parse(["inference,model-config:x-key=secret"], HTTP_API))
     assert (await get(path, access=others)).status == 200
