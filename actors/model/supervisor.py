@@ -26,8 +26,8 @@ INSTANCE_STATES = ("ready", "loading", "backoff")
 
 
 class InstanceStatus(NamedTuple):
-    """For people. `state` is "starting", "serving", "restarting" or "delayed", where a restart waits for its back-off;
-    `restarts` counts those begun, and `last_error` is what the last death or failed restart was told by."""
+    """For people. `state` is one of `INSTANCE_STATES`, `restarts` counts its deaths that a restart has followed or
+    will, and `last_error` is what the last death or failed restart was told by."""
 
     name: str
     state: str
@@ -53,9 +53,7 @@ class SupervisedInstance:
     # Told when the first one serves.
     _first: trio.TaskStatus[None] | None = None
     _has_served: bool = False  # the present one
-    _restarts: int = 0
     _last_error: str = ""
-    _is_serving: bool = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Returns when it is over and the instance has unloaded. Only the first load's failure is raised."""
@@ -68,7 +66,6 @@ class SupervisedInstance:
             if not self._has_served:
                 raise
             self._note_death(error)
-        self._is_serving = False
         backoff = RestartBackoff()
         while not self.over.is_set():
             now = trio.current_time()
@@ -84,26 +81,16 @@ class SupervisedInstance:
                     return
                 self.is_coming = True
             born = trio.current_time()
-            self._restarts += 1
             instance = self.make(self)
             try:
                 await self._run_again(instance)
             except Exception as error:
                 self._note_death(error)
-            self._is_serving = False
 
     def status(self) -> InstanceStatus:
         spec = self.spec
         device = f"GPU {spec.device_id}" if spec.kind is InstanceKind.GPU else "CPU"
-        return InstanceStatus(spec.name, self._state, self._restarts, self._last_error, device)
-
-    @property
-    def _state(self) -> str:
-        if self._is_serving:
-            return "serving"
-        if not self.is_coming:
-            return "delayed"
-        return "restarting" if self._restarts else "starting"
+        return InstanceStatus(spec.name, self.state, self.restarts, self._last_error, device)
 
     @property
     def state(self) -> str:
@@ -121,7 +108,7 @@ class SupervisedInstance:
     def started(self, value: None = None) -> None:
         """As a task status, of an instance: it serves."""
         self._restart = None
-        self._has_served = self._is_serving = True
+        self._has_served = True
         if self._first is not None:
             first, self._first = self._first, None
             first.started()

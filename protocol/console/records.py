@@ -89,7 +89,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 class InstanceRow(msgspec.Struct, frozen=True):
-    """`state` is "starting", "serving", "restarting" or "delayed", where a restart waits for its back-off."""
+    """`state` is "ready", "loading", or "backoff": its restart is put off."""
 
     name: str
     state: str

@@ -214,7 +214,7 @@ async def test_details_name_instances_and_deaths(tmp_path: Path, autojump_clock:
         details = console.model("m")
         (version,) = details.versions
         (instance,) = version.instances
-        assert (instance.state, instance.restarts, instance.last_error, instance.device) == ("serving", 0, "", "CPU")
+        assert (instance.state, instance.restarts, instance.last_error, instance.device) == ("ready", 0, "", "CPU")
         with pytest.raises(NotFound):
             console.model("other")
         with pytest.raises(NotFound):

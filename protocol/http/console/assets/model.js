@@ -74,7 +74,7 @@ function Instances({ versions }) {
     <tbody>${rows.map(
       (row) => html`<tr key=${`${row.version} ${row.name}`}>
         <th scope="row">${row.name}</th><td>${row.version}</td>
-        <td class=${row.state === "serving" ? "good" : "warn"}>${row.state}</td><td>${row.device}</td>
+        <td class=${row.state === "ready" ? "good" : "warn"}>${row.state}</td><td>${row.device}</td>
         <td class="number">${row.restarts}</td><td>${row.last_error || "–"}</td></tr>`,
     )}</tbody>
   </table></div>`;
