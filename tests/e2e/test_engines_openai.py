@@ -91,6 +91,22 @@ def test_the_last_tokens_of_a_prompt_are_what_the_engine_gets(client: openai.Ope
     assert answer.usage.prompt_tokens == 4
 
 
+def test_logprobs_name_tokens_by_their_ids(client: openai.OpenAI) -> None:
+    """So the client has the very tokens of the answer."""
+    tokenizer = tiny_tokenizer()
+    ids = tokenizer.encode(TEXT)
+    more: Any = {"extra_body": {"return_tokens_as_token_ids": True}}
+    answer = client.completions.create(model="echo", prompt=TEXT, logprobs=1, **more).choices[0]
+    assert answer.logprobs is not None
+    assert answer.logprobs.tokens is not None
+    assert answer.logprobs.tokens[: len(ids)] == [f"token_id:{each}" for each in ids]
+    chat = client.chat.completions.create(
+        model="echo", messages=[{"role": "user", "content": TEXT}], logprobs=True, **more
+    ).choices[0]
+    assert chat.logprobs is not None
+    assert all(each.token.startswith("token_id:") for each in chat.logprobs.content or ())
+
+
 def test_a_chat_has_the_models_template(client: openai.OpenAI) -> None:
     """The scripted engine repeats its prompt, without special tokens."""
     answer = client.chat.completions.create(model="echo", messages=[{"role": "user", "content": TEXT}])

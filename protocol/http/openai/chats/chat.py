@@ -163,6 +163,7 @@ def _answers(body: ChatRequest, text: TextModel, tools: ToolPlan, prompt: Prompt
     return ChatAnswers(
         answer_parser(tools, text, prompt.text, shows_reasoning=body.include_reasoning is not False),
         top_logprobs=wanted_logprobs(body),
+        by_ids=bool(body.return_tokens_as_token_ids),
         token_bytes=None if text.tokenizer is None else text.tokenizer.token_bytes,
         ends_with_calls=tools.choice in ("auto", "required"),
     )

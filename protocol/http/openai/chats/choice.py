@@ -31,17 +31,19 @@ class ChatAnswers:
         *,
         top_logprobs: int | None = None,
         token_bytes: TokenBytes = None,
+        by_ids: bool = False,
         ends_with_calls: bool = False,
     ) -> None:
         self.make_parser = make_parser
         self.top_logprobs = top_logprobs
         self.token_bytes = token_bytes
+        self.by_ids = by_ids
         self.ends_with_calls = ends_with_calls
 
     def logprobs(self, entries: Entries) -> dict[str, Any] | None:
         if self.top_logprobs is None or not entries:
             return None
-        return chat_logprobs(entries, self.top_logprobs, self.token_bytes)
+        return chat_logprobs(entries, self.top_logprobs, self.token_bytes, by_ids=self.by_ids)
 
 
 class ChatChoice:

@@ -66,12 +66,12 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     priority: int | None = None
     request_id: str | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    return_tokens_as_token_ids: bool | None = None
     # Taken without a meaning.
     user: str | None = None
     # Refused.
     prompt_logprobs: Any = None
     return_token_ids: Any = None
-    return_tokens_as_token_ids: Any = None
     use_beam_search: Any = None
     cache_salt: Any = None
     kv_transfer_params: Any = None
@@ -224,7 +224,6 @@ Refusals: TypeAlias = dict[str, tuple[tuple[Any, ...], str]]
 _REFUSED_EVERYWHERE: Refusals = {
     "prompt_logprobs": ((), "logprobs of the prompt are not supported"),
     "return_token_ids": ((False,), "token ids are not part of answers; /tokenize gives those of a text"),
-    "return_tokens_as_token_ids": ((False,), "token ids are not part of answers; /tokenize gives those of a text"),
     "use_beam_search": ((False,), "beam search is not supported"),
     "cache_salt": ((), "prefix caches are shared by all clients here"),
     "kv_transfer_params": ((), "caches are not transferred"),

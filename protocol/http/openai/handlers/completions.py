@@ -48,8 +48,7 @@ async def completions(request: HttpRequest) -> Reply | None:
         await call.stream(lambda events: _stream(call, body, inferences, shown, events))
         return None
     receivers = [
-        _WholeChoice(choice, wanted_logprobs(body), echo)
-        for choice, echo in zip(inferences.choices, shown, strict=True)
+        _WholeChoice(choice, _logprobs(body), echo) for choice, echo in zip(inferences.choices, shown, strict=True)
     ]
     await generate_all(request.core, inferences.requests, text.names, receivers)
     usage = await inferences.usage(text)
@@ -94,21 +93,25 @@ async def _stream(
     head = ChunkHead(call.id, _KIND, call.created, call.target.name, has_usage=wants_usage)
     shows_usage = wants_usage and bool(options.continuous_usage_stats)
     receivers = [
-        _StreamedChoice(
-            choice, wanted_logprobs(body), echo, CompletionChunks(head, index), events, shows_usage=shows_usage
-        )
+        _StreamedChoice(choice, _logprobs(body), echo, CompletionChunks(head, index), events, shows_usage=shows_usage)
         for index, (choice, echo) in enumerate(zip(inferences.choices, shown, strict=True))
     ]
     await generate_all(call.request.core, inferences.requests, call.target.text.names, receivers)
     return head.usage(await inferences.usage(call.target.text)) if wants_usage else b""
 
 
+def _logprobs(body: CompletionRequest) -> CompletionLogprobs | None:
+    """Those of one choice, where they are wanted."""
+    top = wanted_logprobs(body)
+    return None if top is None else CompletionLogprobs(top, by_ids=bool(body.return_tokens_as_token_ids))
+
+
 class _WholeChoice:
     """A choice of an answer that is sent whole. Implements `generation.Receiver`."""
 
-    def __init__(self, text: ChoiceText, top_logprobs: int | None, echo: str) -> None:
+    def __init__(self, text: ChoiceText, logprobs: CompletionLogprobs | None, echo: str) -> None:
         self._text = text
-        self._top_logprobs = top_logprobs
+        self._logprobs = logprobs
         self._parts = [echo]
         self._entries: list[Any] = []
 
@@ -123,11 +126,10 @@ class _WholeChoice:
             self._parts.append(self._text.end())
 
     def members(self, index: int) -> dict[str, Any]:
-        top = self._top_logprobs
         return {
             "index": index,
             "text": "".join(self._parts),
-            "logprobs": None if top is None else CompletionLogprobs(top).take(self._entries),
+            "logprobs": None if self._logprobs is None else self._logprobs.take(self._entries),
             "finish_reason": self._text.finish_reason,
         }
 
@@ -139,7 +141,7 @@ class _StreamedChoice:
     def __init__(
         self,
         text: ChoiceText,
-        top_logprobs: int | None,
+        logprobs: CompletionLogprobs | None,
         echo: str,
         chunks: CompletionChunks,
         events: EventStream,
@@ -147,7 +149,7 @@ class _StreamedChoice:
         shows_usage: bool,
     ) -> None:
         self._text = text
-        self._logprobs = None if top_logprobs is None else CompletionLogprobs(top_logprobs)
+        self._logprobs = logprobs
         self._entries: list[Any] = []
         self._waiting = chunks.content(echo) if echo else b""
         self._chunks = chunks

@@ -50,3 +50,16 @@ def test_of_a_completion_offsets_go_on() -> None:
 
 def test_of_a_completion_without_alternatives() -> None:
     assert CompletionLogprobs(0).take([ENTRY])["top_logprobs"] == [None]
+
+
+def test_tokens_by_their_ids() -> None:
+    """The bytes and offsets are those of their texts still."""
+    (token,) = chat_logprobs([ENTRY], 1, by_ids=True)["content"]
+    best = {"token": "token_id:8", "logprob": -0.5, "bytes": [97, 97]}
+    assert token == {"token": "token_id:7", "logprob": -1.5, "bytes": [98], "top_logprobs": [best]}
+    assert CompletionLogprobs(1, by_ids=True).take([ENTRY, ENTRY]) == {
+        "text_offset": [0, 1],
+        "token_logprobs": [-1.5, -1.5],
+        "tokens": ["token_id:7"] * 2,
+        "top_logprobs": [{"token_id:8": -0.5}] * 2,
+    }
