@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 ROOMS: dict[str, dict[str, str]] = {
     "actors": {
         "mail": "",
+        "capture": "",
         "tracing": "mail",
         "metrics": "mail",
         "scheduling": "mail metrics",

@@ -30,6 +30,7 @@ import trio
 
 from actors.cache.registry import UnusableCache
 from actors.cache.response_cache import ResponseCache
+from actors.capture.capture import CannotCapture
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from actors.lifecycle.table import EVICTED
 from actors.metrics.custom import CustomMetrics
@@ -70,6 +71,7 @@ from protocol.shared_memory.table import SharedMemoryTable
 from repository.layout import Repository
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import StoreUrl
+from trioton.capturing import capture_of, captured
 from trioton.console import live_console, log_tail
 from trioton.edges import Edge, Shared, edges, tls_contexts
 from trioton.ending import Ending, ExitTimeoutExpired
@@ -182,6 +184,7 @@ class Server:
         self.addresses: dict[str, Address] = {}
         self._limits = LimitCounter()
         self._keys: KeysFile | None = None  # from `run` on
+        self._capture = capture_of(settings)
         self._gpus = Gpus(settings.metrics_interval_ms / 1000) if settings.allow_gpu_metrics else None
         self._lag = LoopLag()
         self._connections = OpenConnections()
@@ -192,6 +195,7 @@ class Server:
             failures=self._failures,
             lost_traces=lambda: self.tracer.lost_count,
             lost_lines=self._lost_lines,
+            capture=self._capture,
             keys=lambda: {} if self._keys is None else self._keys.ledger.usage(),
             log_events=self._log_events,
             loads=self.core.loads,
@@ -259,8 +263,7 @@ class Server:
                 async with trio.open_nursery() as metrics:  # shown until all the others have ended
                     async with trio.open_nursery() as nursery:
                         try:
-                            await self._start_tracing(background)
-                            await self._start_cache(background)
+                            await self._start_helpers(background)
                             await nursery.start(self.core.run)
                             await self._start_serving(files, nursery, metrics, background)
                         except StartError as error:  # raised below, outside the nursery, after an orderly end
@@ -343,19 +346,14 @@ class Server:
         await reloader.look()
         return reloader
 
-    async def _start_tracing(self, background: trio.Nursery) -> None:
-        try:
-            await background.start(self.tracer.run)
-        except CannotTrace as error:
-            raise StartError(f"{error}; see --trace-config") from None
-
-    async def _start_cache(self, background: trio.Nursery) -> None:
-        if self.cache is None:
-            return
-        try:
-            await background.start(self.cache.run)
-        except UnusableCache as error:
-            raise StartError(f"{error}; see --cache-config") from None
+    async def _start_helpers(self, background: trio.Nursery) -> None:
+        helpers = {"--trace-config": self.tracer, "--cache-config": self.cache, "--capture": self._capture}
+        for option, helper in helpers.items():
+            try:
+                if helper is not None:
+                    await background.start(helper.run)
+            except (CannotTrace, UnusableCache, CannotCapture) as error:
+                raise StartError(f"{error}; see {option}") from None
 
     async def _start_serving(
         self, files: _Files, nursery: trio.Nursery, metrics: trio.Nursery, background: trio.Nursery
@@ -387,7 +385,7 @@ class Server:
 
     def _shared(self, keys: KeysFile | None) -> Shared:
         return Shared(
-            core=self.core,
+            core=captured(self.core, self._capture),
             shared_memory=self._shared_memory,
             limits=self._limits,
             memory=RequestMemory(self.settings.request_memory()),

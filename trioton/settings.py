@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from trioton.capture_flags import CAPTURE, CaptureFlags
 from trioton.compatibility_flags import COMPATIBILITY, CompatibilityFlags
 from trioton.debug_delays import DebugDelays
 from trioton.demo_flags import DEMO
@@ -51,6 +52,7 @@ GROUPS = {
     SCHEDULING: "scheduling",
     LOGGING: "logging",
     TRACING: "tracing",
+    CAPTURE: "capture",
     DEMO: "demo",
     COMPATIBILITY: "compatibility",
 }
@@ -58,6 +60,7 @@ GROUPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(
+    CaptureFlags,
     TraceFlags,
     LoggingFlags,
     SchedulingFlags,

@@ -1,4 +1,4 @@
-"""Client of one bucket of an object store: listing and reading.
+"""Client of one bucket of an object store: listing, reading and writing.
 
 Flow: snapshots and downloads → [client] → obstore, which retries what may succeed the next time. The only module that
 imports obstore, and only when a store is opened. Everything here blocks.
@@ -99,6 +99,20 @@ class Bucket:
             except Exception as exc:
                 raise store_error(exc, self.url, doing) from None
             yield memoryview(chunk)
+
+    def write(self, key: str, data: bytes) -> None:
+        """Write an object whole, in the place of one of the same key.
+
+        Raises:
+            Unavailable, AccessDenied, InvalidArgument, NotFound, Unsupported: as `list`.
+        """
+
+        def put(store: Any) -> None:
+            import obstore
+
+            obstore.put(store, key, data)
+
+        self._call(put, f"write '{key}'")
 
     def _call(self, call: Callable[[Any], T], doing: str) -> T:
         """Once more with credentials read anew, if access is denied: they may have been replaced."""

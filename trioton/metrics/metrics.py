@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from actors.capture.capture import Capture
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.lifecycle.snapshots import LoadSnapshot
 from actors.metrics.custom import FamilyValues
@@ -21,6 +22,7 @@ from protocol.sync.sliced import Sliced
 from trioton.gpus import Gpus
 from trioton.loop_lag import LoopLag
 from trioton.machine import Machine
+from trioton.metrics.capture import capture_series
 from trioton.metrics.custom import custom_series
 from trioton.metrics.exposition import Exposition
 from trioton.metrics.families import Source
@@ -56,6 +58,7 @@ class Metrics:
         loads: what has become of loads.
         lag: how late tasks of the loop get their turn.
         connections: those that are open.
+        capture: what captures payloads, if anything does.
         has_counters: `--metrics-config counter_latencies`.
         custom: the metrics of the models' own.
         has_cpu: whether the machine's processors and memory are shown.
@@ -79,6 +82,7 @@ class Metrics:
         loads: Callable[[], LoadSnapshot] = LoadSnapshot,
         lag: LoopLag | None = None,
         connections: OpenConnections | None = None,
+        capture: Capture | None = None,
         has_counters: bool = True,
         custom: Callable[[], Iterable[FamilyValues]] = tuple,
         has_cpu: bool = True,
@@ -103,6 +107,7 @@ class Metrics:
             lambda: connection_series(counted),
             build_series,
             process_series,
+            lambda: capture_series(capture),
             lambda: pinned_memory_series(pinned),
             lambda: residence_series(residence),
         ]

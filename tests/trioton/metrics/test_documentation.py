@@ -8,6 +8,10 @@ from pathlib import Path
 
 import trio
 
+from actors.capture.capture import Capture
+from actors.capture.settings import CaptureSettings
+from actors.capture.targets import FolderTarget
+from actors.capture.writer import CaptureWriter
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.gen_ai import GenAiMetrics
@@ -65,6 +69,7 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         keys=lambda: {"alice": used},
         log_events=lambda: {"info": 1},
         connections=connections,
+        capture=Capture(CaptureSettings(), CaptureWriter(CaptureSettings(), FolderTarget(PAGE.parent))),
     )
     with connections.of("http", Open):
         shown = [series.family for source in metrics.sources for series in source()]

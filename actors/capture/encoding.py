@@ -1,0 +1,131 @@
+"""Encodes captured calls: as JSON, whose `request` is one that the protocol takes again. Blocks; run in a thread."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.capture.captured_call import CapturedCall, ElsewhereTensor
+from protocol.datatypes import DataType
+from protocol.errors import InvalidArgument
+from protocol.messages import InferenceResponse, ParameterValue, Tensor
+
+# Elements of a tensor that is too large to be written whole.
+HEAD_ELEMENTS = 16
+# Of each of them, if it is a text.
+HEAD_BYTES = 1024
+REDACTED = "[redacted]"
+
+
+class CallEncoder:
+    """`redacted` are names of tensors and parameters; of tensors of more than `max_tensor_bytes` only the first
+    elements are written, and statistics."""
+
+    def __init__(self, redacted: frozenset[str], max_tensor_bytes: int) -> None:
+        self._redacted = redacted
+        self._max_tensor_bytes = max_tensor_bytes
+
+    def line(self, call: CapturedCall) -> bytes:
+        """One JSON object and a newline."""
+        return msgspec.json.encode(self.described(call)) + b"\n"
+
+    def described(self, call: CapturedCall) -> dict[str, Any]:
+        """The members of its JSON object."""
+        found: dict[str, Any] = {
+            "time": datetime.fromtimestamp(call.time_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "model": call.model,
+            "version": str(call.version) if call.version > 0 else "",
+            "request_id": call.tags.request_id,
+            "trace_id": call.tags.trace_id,
+            "key": call.tags.key,
+            "duration_us": call.duration_ns // 1000,
+            "outcome": call.outcome,
+            "request": self._request(call),
+            "responses": [self._response(response) for response in call.responses],
+        }
+        if call.error is not None:
+            found["error"] = {"kind": call.error.kind, "message": _text(call.error.message)}
+        if call.is_cut:
+            found["is_cut"] = True
+        return found
+
+    def _request(self, call: CapturedCall) -> dict[str, Any]:
+        found: dict[str, Any] = {"inputs": [self._tensor(tensor) for tensor in call.inputs]}
+        if call.own_id:
+            found["id"] = _text(call.own_id)
+        if call.outputs:
+            found["outputs"] = [{"name": _text(name)} for name in call.outputs]
+        if call.parameters:
+            found["parameters"] = self._parameters(call.parameters)
+        return found
+
+    def _response(self, response: InferenceResponse) -> dict[str, Any]:
+        found: dict[str, Any] = {"outputs": [self._tensor(tensor) for tensor in response.outputs]}
+        if response.parameters:
+            found["parameters"] = self._parameters(response.parameters)
+        return found
+
+    def _parameters(self, parameters: dict[str, ParameterValue]) -> dict[str, ParameterValue]:
+        return {
+            _text(name): REDACTED if name in self._redacted else _text(value) if isinstance(value, str) else value
+            for name, value in parameters.items()
+        }
+
+    def _tensor(self, tensor: Tensor) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "name": _text(tensor.name),
+            "datatype": tensor.datatype.name,
+            "shape": [*tensor.shape],
+        }
+        if tensor.name in self._redacted:
+            return {**found, "is_redacted": True}
+        if isinstance(tensor, ElsewhereTensor):
+            return {**found, "is_elsewhere": True}
+        try:
+            array = tensor.as_numpy().reshape(-1)
+        except (InvalidArgument, ValueError):  # it was refused, or a model has made it so
+            return {**found, "is_invalid": True}
+        if tensor.byte_size > self._max_tensor_bytes:
+            found |= {"is_cut": True, "byte_size": tensor.byte_size, "statistics": _statistics(array)}
+            array = array[:HEAD_ELEMENTS]
+            if tensor.datatype is DataType.BYTES:
+                array = np.array([element[:HEAD_BYTES] for element in array], np.object_)
+        return {**found, **_elements(array, tensor.datatype)}
+
+
+def _elements(array: NDArray[Any], datatype: DataType) -> dict[str, Any]:
+    if datatype is not DataType.BYTES:
+        return {"data": (array.astype(np.float32) if datatype is DataType.BF16 else array).tolist()}
+    elements: Sequence[bytes] = array.tolist()
+    try:
+        return {"data": [element.decode() for element in elements]}
+    except UnicodeDecodeError:
+        return {"data_base64": [base64.b64encode(element).decode() for element in elements]}
+
+
+def _statistics(array: NDArray[Any]) -> dict[str, float]:
+    """Of numbers, those that are finite; none of texts."""
+    if array.dtype.kind not in "iufb" and array.dtype.itemsize != 2:
+        return {}
+    numbers = array.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    if not finite.size:
+        return {"finite": 0}
+    return {
+        "finite": int(finite.size),
+        "min": float(finite.min()),
+        "max": float(finite.max()),
+        "mean": float(finite.mean()),
+        "std": float(finite.std()),
+    }
+
+
+def _text(text: str) -> str:
+    """Without lone surrogates, which no file can have."""
+    return text.encode("utf-8", "replace").decode()
