@@ -55,6 +55,8 @@ _SAMPLING: Mapping[str, Any] = {
     "request_id": "mine",
     "user": "u",
     "add_special_tokens": False,
+    "truncate_prompt_tokens": 2,
+    "return_tokens_as_token_ids": True,
 }
 _CHAT: Mapping[str, Any] = {
     **_SAMPLING,
@@ -65,6 +67,7 @@ _CHAT: Mapping[str, Any] = {
     "parallel_tool_calls": False,
     "reasoning_effort": "low",
     "include_reasoning": False,
+    "thinking_token_budget": 2,
     "continue_final_message": True,
     "add_generation_prompt": False,
     "documents": [{"title": "t", "text": "x"}],
@@ -93,7 +96,7 @@ _MESSAGES: Mapping[str, Any] = {
     "system": [{"type": "text", "text": "s"}],
     "tools": [{"name": "f", "description": "d", "input_schema": _SCHEMA}],
     "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
-    "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "thinking": {"type": "enabled", "budget_tokens": 2},
     "output_config": {"format": {"type": "json_schema", "schema": _SCHEMA}, "effort": "low"},
     "stop_sequences": ["a"],
     "top_k": 3,
@@ -112,8 +115,19 @@ def _content(chance: Chance) -> Any:
         case 1:
             return [{"type": chance.choice(_PARTS), "text": chance.choice(TEXTS)} for _ in range(chance.randrange(3))]
         case 2:
-            url = {"url": chance.choice(("data:image/png;base64,AAAA", "http://127.0.0.1:1/x.png", *TEXTS))}
-            return [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": url}]
+            url = chance.choice(("data:image/png;base64,AAAA", "http://127.0.0.1:1/x.png", *TEXTS))
+            source = {
+                "type": chance.choice(("base64", "url", "file")),
+                "media_type": "image/png",
+                "data": url,
+                "url": url,
+            }
+            pictures: list[Any] = [
+                {"type": "image_url", "image_url": {"url": url}},
+                {"type": "input_image", "image_url": url},
+                {"type": "image", "source": source},
+            ]
+            return [{"type": "text", "text": "a"}, chance.choice(pictures)]
         case _:
             return value(chance, 2)
 

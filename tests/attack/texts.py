@@ -26,7 +26,10 @@ from tests.e2e.openai.repository import build_text_repository
 from tests.e2e.server_process import LOCAL, ServerProcess
 
 PATIENCE_SECONDS = 60.0
-FLAGS = ("--model-control-mode=explicit", "--load-model=*", "--openai-port=0", "--openai-store-bytes=1048576")
+FLAGS = (
+    *("--model-control-mode=explicit", "--load-model=*", "--openai-port=0", "--openai-store-bytes=1048576"),
+    "--openai-allowed-media-domains=127.0.0.1:1",  # where nobody listens
+)
 _MOST_FAILURES = 20
 # The last events of streams.
 _ENDS = ("[DONE]", "response.completed", "response.incomplete", "response.failed", "message_stop", "error")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocol.media.hosts import AllowedHosts, HostRule, is_public
 from protocol.media.urls import NotFetched, parse_url
@@ -103,3 +105,16 @@ def test_a_host_is_named_with_its_port() -> None:
     assert allowed.usable(parse_url("http://localhost:9000/"), ["127.0.0.1"]) == ["127.0.0.1"]
     with pytest.raises(NotFetched, match="has no public address"):
         allowed.usable(parse_url("http://localhost/"), ["127.0.0.1"])
+
+
+@given(
+    st.text(max_size=20)
+    | st.lists(st.sampled_from(["*", ".", "a", "[", "]", ":", "::1", "80"]), max_size=6).map("".join)
+)
+def test_any_text_is_a_rule_or_refused(text: str) -> None:
+    try:
+        rule = HostRule.parse(text)
+    except ValueError:
+        return
+    assert not (rule.host and rule.suffix)
+    assert rule.host or rule.suffix or text.startswith("*")

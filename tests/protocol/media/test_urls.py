@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from protocol.media.download import Download
 from protocol.media.urls import MAX_URL, MediaUrl, NotFetched, normal_host, parse_url, redirected
 
 
@@ -80,3 +83,37 @@ def test_hosts_that_are_none() -> None:
     for host in ("", ".", "a/b", "a:b", "*"):
         with pytest.raises(NotFetched):
             normal_host(host)
+
+
+_PIECES = [
+    "http://",
+    "https:",
+    "//",
+    "a",
+    "[",
+    "]",
+    "::1",
+    ":",
+    "80",
+    "@",
+    "%",
+    "?",
+    "#",
+    "ä",
+    "\\",
+    ".",
+    "xn--",
+    "0x7f",
+]
+
+
+@given(st.text(max_size=30) | st.lists(st.sampled_from(_PIECES), max_size=8).map("".join))
+def test_any_text_is_a_url_or_refused(text: str) -> None:
+    """And one that was read is read as the same again: nobody could mean another host by it."""
+    try:
+        url = parse_url(text)
+    except NotFetched:
+        return
+    assert parse_url(url.text) == url
+    request = Download(1).request(url)
+    assert request.count(b"\r\n") == request.count(b"\n") == 7

@@ -50,7 +50,7 @@ async def plan_chat(
     """
     core, text = call.request.core, call.target.text
     tools = plan_tools(body, text)
-    has_budget = check_thinking(body, text, core.model_metadata(call.target.model))
+    has_budget = body.thinking_token_budget is not None and check_thinking(text, core.model_metadata(call.target.model))
     default = call.request.settings.openai.default_max_tokens
     sees = sees_pictures(core, call.target)
     asked = await with_pictures(call.request, body.messages) if sees else body.messages

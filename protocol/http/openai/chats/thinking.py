@@ -38,13 +38,13 @@ class ThinkingPlan:
         return ThinkingWatch(self.marks, self.budget, is_open=self.is_open)
 
 
-def check_thinking(body: ChatRequest, text: TextModel, metadata: ModelMetadata) -> bool:
-    """Whether the thoughts of the answer have a budget: those of a model that is not known to think need none.
+def check_thinking(text: TextModel, metadata: ModelMetadata) -> bool:
+    """Whether thoughts have to be kept to a budget: those of a model that is not known to think need not.
 
     Raises:
         FieldError: it cannot be kept.
     """
-    if body.thinking_token_budget is None or not text.reasoning_parser:
+    if not text.reasoning_parser:
         return False
     names = text.names
     streams = names.stream in {each.name for each in metadata.inputs} and not names.accumulates
