@@ -429,6 +429,10 @@ class Backend(abc.ABC):
         """Forget the prefixes of prompts that are kept for later requests. Private."""
         raise Unsupported(f"model '{self.spec.source.name}' has no prefix cache")
 
+    def death_text(self) -> str:
+        """How the instance has died, for people; empty where nothing is known. Private."""
+        return ""
+
     async def wait_died(self) -> None:
         """Sleep until the instance has died by itself, then return. The default never returns."""
         await trio.sleep_forever()

@@ -113,6 +113,9 @@ class PaddedBackend(Backend):
     async def is_ready(self) -> bool:
         return await self._backend.is_ready()
 
+    def death_text(self) -> str:
+        return self._backend.death_text()
+
     async def wait_died(self) -> None:
         await self._backend.wait_died()
 

@@ -63,6 +63,11 @@ class ModelInstance:
         """Whether a batch has ended well: a restart is then likely to help."""
         return self._runner.has_worked
 
+    @property
+    def death_text(self) -> str:
+        """How it has ended by itself, for people; empty where nothing is known."""
+        return self.backend.death_text()
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, warm up, serve, unload. Started when it serves. A failed load or warm-up is raised; returns when its
         slots are closed, or when the backend has died."""

@@ -68,6 +68,7 @@ class SupervisedInstance:
             self._note_death(error)
         backoff = RestartBackoff()
         while not self.over.is_set():
+            self._last_error = instance.death_text or self._last_error
             now = trio.current_time()
             delay = backoff.delay(now=now, born=born, has_worked=instance.has_worked)
             self.restarts += 1

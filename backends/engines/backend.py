@@ -432,6 +432,9 @@ class EngineBackend(Backend):
     async def reset_prefix_cache(self) -> None:
         await self._awake().reset_prefix_cache()
 
+    def death_text(self) -> str:
+        return self._death
+
     async def wait_died(self) -> None:
         await self._has_died.wait()
 

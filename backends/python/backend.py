@@ -293,6 +293,9 @@ class PythonBackend(Backend):
         self._has_died.set()
         return InstanceDied(text)
 
+    def death_text(self) -> str:
+        return self._death
+
     async def wait_died(self) -> None:
         """While nobody attends, it does so itself."""
         if self._is_attended:
