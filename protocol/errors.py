@@ -115,6 +115,12 @@ class PayloadTooLarge(InvalidArgument):
     kind = "PAYLOAD_TOO_LARGE"
 
 
+class InsufficientStorage(ServerError):
+    """There is no room to keep what is to be kept; the edges answer 507 and RESOURCE_EXHAUSTED."""
+
+    kind = "INSUFFICIENT_STORAGE"
+
+
 class Unauthenticated(ServerError):
     """No valid key came with the call; the edges answer 401 with `WWW-Authenticate: Bearer`, and UNAUTHENTICATED."""
 
@@ -150,6 +156,7 @@ KINDS: dict[str, type[ServerError]] = {
         Cancelled,
         DeadlineExceeded,
         PayloadTooLarge,
+        InsufficientStorage,
         Unauthenticated,
         Forbidden,
         Restricted,

@@ -49,6 +49,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "lifecycle": "cache ensemble instance metrics model scheduling",
         "core": "cache instance lifecycle metrics model scheduling",
         "console": "core lifecycle metrics model",
+        "jobs": "",
     },
     "protocol": {
         "errors": "",
@@ -63,6 +64,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "origin": "",
         "quotas": "errors",
         "messages": "datatypes errors gen_ai limits origin quotas server_settings",
+        "jobs": "errors messages",
         "zipped": "errors messages",
         "log": "errors limits messages origin",
         "text": "errors",

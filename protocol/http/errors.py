@@ -15,6 +15,7 @@ import msgspec
 from protocol.errors import (
     DeadlineExceeded,
     Forbidden,
+    InsufficientStorage,
     Internal,
     InvalidArgument,
     NotFound,
@@ -117,6 +118,7 @@ STATUS: dict[type[ServerError], int] = {
     Unsupported: 501,
     DeadlineExceeded: 504,
     PayloadTooLarge: 413,
+    InsufficientStorage: 507,
     Unauthenticated: 401,
     Forbidden: 403,
     MethodNotAllowed: 405,

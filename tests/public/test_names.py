@@ -92,4 +92,4 @@ def test_the_statuses_of_the_errors_are_as_described() -> None:
 def test_errors_that_are_missing_concern_http_and_grpc_alone() -> None:
     errors = importlib.import_module("trioton.errors")
     missing = {cls.__name__ for cls in KINDS.values()} - set(public_names(errors))
-    assert missing == {"PayloadTooLarge", "Unauthenticated", "Forbidden", "Restricted"}
+    assert missing == {"PayloadTooLarge", "InsufficientStorage", "Unauthenticated", "Forbidden", "Restricted"}

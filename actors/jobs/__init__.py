@@ -1,0 +1,1 @@
+"""Jobs: the stores that keep them, and the actor that runs them."""

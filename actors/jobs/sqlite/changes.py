@@ -1,0 +1,284 @@
+"""What changes the job store: each a function on its connection, within a transaction of the caller. Blocks.
+
+A function raises before it has changed anything, or SQLite does, and the caller rolls back. Files that a function
+unlinks are named in what it returns: they may go when the transaction is on the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from actors.jobs.sqlite.rows import (
+    SELECT_JOB,
+    count_bytes,
+    count_items,
+    count_job,
+    end_if_done,
+    find_job,
+    job_of,
+    job_row,
+    move_items,
+    move_job,
+)
+from protocol.errors import InsufficientStorage
+from protocol.jobs.job import Job
+from protocol.jobs.states import JobState, check_item_move
+from protocol.jobs.store import Claim, IdempotencyMismatch, NewJob, Outcome
+
+QUEUED, RUNNING = JobState.QUEUED, JobState.RUNNING
+
+# Of jobs that no call looks at more at once: others wait meanwhile.
+_MOST_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The bytes of a request or result: here, or in a file of that name."""
+
+    size: int
+    data: bytes | None
+    file: str | None
+
+
+NOTHING = Kept(0, None, None)
+Files: TypeAlias = list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a store holds.
+
+    Attributes:
+        byte_size: of all requests and results together.
+        keep_seconds: how long a job is kept after its end.
+        max_interruptions: how often the server may end while an item runs before the item has failed.
+        reserve: bytes of the disk that are kept free of new jobs, for the results of those that run.
+    """
+
+    byte_size: int = 10 << 30
+    keep_seconds: float = 86_400.0
+    max_interruptions: int = 5
+    reserve: int = 64 << 20
+
+
+def add(
+    db: sqlite3.Connection, new: NewJob, requests: Sequence[Kept], limits: Limits, now: float
+) -> tuple[Job, bool, Files]:
+    """Raises InsufficientStorage, IdempotencyMismatch."""
+    if (known := _known(db, new)) is not None:
+        return known, False, []
+    size = sum(request.size for request in requests)
+    dropped = _make_room(db, size, limits)
+    number = db.execute(
+        "INSERT INTO jobs (id, owner, model, version, state, queued, created, deadline, bytes, metadata, "
+        "idempotency_key, fingerprint) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+        (
+            new.id,
+            new.owner,
+            new.model,
+            new.version,
+            QUEUED,
+            len(new.items),
+            now,
+            new.deadline,
+            json.dumps(dict(new.metadata)),
+            new.key or None,
+            new.fingerprint,
+        ),
+    ).lastrowid
+    assert number is not None
+    db.executemany(
+        "INSERT INTO items (job, place, model, state, not_before, custom_id, form, request, request_file, "
+        "request_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (number, place, item.model, QUEUED, now, item.custom_id, item.form, kept.data, kept.file, kept.size)
+            for place, (item, kept) in enumerate(zip(new.items, requests, strict=True))
+        ],
+    )
+    count_job(db, QUEUED, 1)
+    count_bytes(db, number, size)
+    return job_of(db, number), True, dropped
+
+
+def _known(db: sqlite3.Connection, new: NewJob) -> Job | None:
+    if not new.key:
+        return None
+    row = db.execute(
+        "SELECT number, fingerprint FROM jobs WHERE owner = ? AND idempotency_key = ?", (new.owner, new.key)
+    ).fetchone()
+    if row is None:
+        return None
+    number, fingerprint = row
+    if fingerprint != new.fingerprint:
+        raise IdempotencyMismatch(
+            f"Idempotency-Key '{new.key[:64]}' was used for another request; it may come again with the same one"
+        )
+    return job_of(db, number)
+
+
+def _make_room(db: sqlite3.Connection, size: int, limits: Limits) -> Files:
+    """Forget jobs that have ended, the oldest first, until a job of this size has room."""
+    dropped: Files = []
+    for _ in range(_MOST_AT_ONCE):
+        (held,) = db.execute("SELECT bytes FROM totals").fetchone()
+        if held + size <= limits.byte_size:
+            return dropped
+        row = db.execute("SELECT number FROM jobs WHERE ended > 0 ORDER BY ended LIMIT 1").fetchone()
+        if row is None or size > limits.byte_size:
+            break
+        dropped += forget(db, row[0])
+    raise InsufficientStorage(
+        f"the job has {size} bytes and the jobs that are kept hold {held} of {limits.byte_size}. "
+        f"Use --jobs-max-bytes to keep more."
+    )
+
+
+def claim(db: sqlite3.Connection, room: Mapping[str, int], default: int, now: float) -> list[Claim]:
+    claimed: list[Claim] = []
+    for model in _queued_models(db):
+        limit = room.get(model, default)
+        if limit > 0:
+            claimed += _claim(db, model, limit, now)
+    return claimed
+
+
+def _queued_models(db: sqlite3.Connection) -> list[str]:
+    """Each by one look into the index, however many items there are."""
+    first = f"SELECT min(model) FROM items WHERE state = '{QUEUED}'"
+    rows = db.execute(
+        f"WITH RECURSIVE found (model) AS ({first} UNION ALL SELECT ({first} AND model > found.model) FROM found "
+        f"WHERE found.model IS NOT NULL) SELECT model FROM found WHERE model IS NOT NULL"
+    )
+    return [model for (model,) in rows]
+
+
+def _claim(db: sqlite3.Connection, model: str, limit: int, now: float) -> list[Claim]:
+    rows = db.execute(
+        f"UPDATE items SET state = '{RUNNING}', claim = claim + 1, attempt = attempt + 1 WHERE number IN ("
+        f"SELECT number FROM items WHERE state = '{QUEUED}' AND model = ? AND not_before <= ? "
+        f"ORDER BY not_before, number LIMIT ?) RETURNING job, place, claim, attempt, request, "
+        f"request_file, request_bytes, number",
+        (model, now, limit),
+    ).fetchall()
+    rows.sort(key=lambda row: row[7])
+    jobs: dict[int, Job] = {}
+    for number in dict.fromkeys(row[0] for row in rows):
+        count_items(db, number, QUEUED, RUNNING, sum(1 for row in rows if row[0] == number))
+        jobs[number] = job = job_of(db, number)
+        if job.state is QUEUED:
+            move_job(db, number, QUEUED, RUNNING, now)
+    return [
+        Claim(jobs[job].id, place, claim, attempt, model, jobs[job].deadline, size, request or b"", file or "")
+        for job, place, claim, attempt, request, file, size, _ in rows
+    ]
+
+
+def finish(db: sqlite3.Connection, outcome: Outcome, result: Kept, now: float) -> tuple[Job | None, Files]:
+    """The result and the end of an item in one go. One whose claim is not the current one changes nothing."""
+    row = db.execute(
+        "SELECT items.number, items.job, jobs.state FROM items JOIN jobs ON jobs.number = items.job "
+        f"WHERE jobs.id = ? AND place = ? AND claim = ? AND items.state = '{RUNNING}'",
+        (outcome.job_id, outcome.index, outcome.claim),
+    ).fetchone()
+    if row is None:
+        return None, [] if result.file is None else [result.file]
+    item, number, job_state = row
+    new = outcome.state
+    if new is QUEUED and job_state == JobState.CANCELLING:
+        new = JobState.CANCELLED
+    check_item_move(RUNNING, new)
+    kind, text = (None, None) if outcome.error is None else (outcome.error.kind, outcome.error.message)
+    db.execute(
+        "UPDATE items SET state = ?, result = ?, result_file = ?, error_kind = ?, error = ?, not_before = ?, "
+        "attempt = attempt - ? WHERE number = ?",
+        (new, result.data, result.file, kind, text, outcome.not_before or now, int(not outcome.is_counted), item),
+    )
+    count_items(db, number, RUNNING, new, 1)
+    if result.size:
+        count_bytes(db, number, result.size)
+    if new is JobState.FAILED:
+        db.execute("UPDATE jobs SET error_kind = ?, error = ? WHERE number = ?", (kind, text, number))
+    return end_if_done(db, number, now), []
+
+
+def cancel(db: sqlite3.Connection, owner: str, job_id: str, now: float) -> Job | None:
+    found = find_job(db, owner, job_id)
+    if found is None or found.job.state.is_ended or found.job.state is JobState.CANCELLING:
+        return None if found is None else found.job
+    move_items(db, found.number, QUEUED, JobState.CANCELLED)
+    if found.job.state is RUNNING:
+        move_job(db, found.number, RUNNING, JobState.CANCELLING, now)
+    return end_if_done(db, found.number, now)
+
+
+def remove(db: sqlite3.Connection, owner: str, job_id: str) -> tuple[bool, Files]:
+    found = find_job(db, owner, job_id)
+    if found is None or not found.job.state.is_ended:
+        return False, []
+    return True, forget(db, found.number)
+
+
+def forget(db: sqlite3.Connection, number: int) -> Files:
+    """A job that has ended."""
+    rows = db.execute("SELECT request_file, result_file FROM items WHERE job = ?", (number,)).fetchall()
+    state, size = db.execute("SELECT state, bytes FROM jobs WHERE number = ?", (number,)).fetchone()
+    db.execute("DELETE FROM items WHERE job = ?", (number,))
+    db.execute("DELETE FROM jobs WHERE number = ?", (number,))
+    db.execute("UPDATE totals SET bytes = bytes - ?", (size,))
+    count_job(db, JobState(state), -1)
+    return [file for row in rows for file in row if file is not None]
+
+
+def expire(db: sqlite3.Connection, limits: Limits, now: float) -> tuple[list[str], Files]:
+    """Returns the ids of jobs that have ended by it."""
+    late = db.execute(
+        f"{SELECT_JOB} WHERE ended = 0 AND deadline <= ? AND queued > 0 ORDER BY deadline LIMIT ?",
+        (now, _MOST_AT_ONCE),
+    ).fetchall()
+    ended: list[str] = []
+    for row in map(job_row, late):
+        move_items(db, row.number, QUEUED, JobState.EXPIRED)
+        if end_if_done(db, row.number, now).state.is_ended:
+            ended.append(row.job.id)
+    old = db.execute(
+        "SELECT number FROM jobs WHERE ended > 0 AND ended <= ? ORDER BY ended LIMIT ?",
+        (now - limits.keep_seconds, _MOST_AT_ONCE),
+    ).fetchall()
+    dropped: Files = []
+    for (number,) in old:
+        dropped += forget(db, number)
+    return ended, dropped
+
+
+def recover(db: sqlite3.Connection, limits: Limits, now: float) -> int:
+    """Nothing runs when a server starts: what did is queued again, cancelled with its job, or has failed where it has
+    been interrupted too often. Returns how many items were queued again."""
+    requeued = 0
+    db.execute(f"UPDATE items SET interrupted = interrupted + 1 WHERE state = '{RUNNING}'")
+    for (number,) in db.execute(f"SELECT DISTINCT job FROM items WHERE state = '{RUNNING}'").fetchall():
+        job = job_of(db, number)
+        if job.state is JobState.CANCELLING:
+            move_items(db, number, RUNNING, JobState.CANCELLED)
+        else:
+            _fail_interrupted(db, number, limits)
+            requeued += move_items(db, number, RUNNING, QUEUED)
+        if (job := end_if_done(db, number, now)).state is RUNNING:
+            move_job(db, number, RUNNING, QUEUED, now)
+    for row in map(job_row, db.execute(f"{SELECT_JOB} WHERE ended = 0 AND state = '{RUNNING}'").fetchall()):
+        move_job(db, row.number, RUNNING, QUEUED, now)  # none of its items ran, some were to be tried again
+    return requeued
+
+
+def _fail_interrupted(db: sqlite3.Connection, number: int, limits: Limits) -> None:
+    text = f"the server ended {limits.max_interruptions} times while this ran; see --jobs-max-interruptions"
+    where = f" AND interrupted >= {limits.max_interruptions}"
+    db.execute(
+        f"UPDATE items SET error_kind = 'INTERNAL', error = ? WHERE job = ? AND state = '{RUNNING}'{where}",
+        (text, number),
+    )
+    if move_items(db, number, RUNNING, JobState.FAILED, where):
+        db.execute("UPDATE jobs SET error_kind = 'INTERNAL', error = ? WHERE number = ?", (text, number))

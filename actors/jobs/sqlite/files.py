@@ -1,0 +1,68 @@
+"""Files beside the database of a job store, for requests and results that are too large for its rows. Blocks.
+
+A file is whole on the disk before a row names it, is never changed, and goes after the row has. What a crash leaves
+between is swept when the store is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence, Set
+from pathlib import Path
+
+from protocol.messages import Buffer
+
+# What is larger goes into a file.
+LARGE = 64 << 10
+_UNFINISHED = ".part"
+
+
+class PayloadFiles:
+    """The files of one store, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+
+    def write(self, parts: Sequence[Buffer]) -> str:
+        """A new file; returns its name. Raises OSError, and leaves nothing."""
+        name = secrets.token_hex(16)
+        path = self._folder / name
+        unfinished = path.with_suffix(_UNFINISHED)
+        try:
+            with unfinished.open("xb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(path)
+            self._sync_folder()
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            raise
+        return name
+
+    def read(self, name: str) -> bytes:
+        """Raises FileNotFoundError: its job was removed meanwhile."""
+        return (self._folder / name).read_bytes()
+
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def sweep(self, known: Set[str]) -> int:
+        """Remove the files that no row names; returns how many there were."""
+        stray = [entry.name for entry in os.scandir(self._folder) if entry.name not in known]
+        self.remove(stray)
+        return len(stray)
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,105 @@
+"""The tables of the job store, and how a database is opened. Blocks.
+
+The write-ahead log with `synchronous=FULL`: a transaction that has returned is on the disk.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from protocol.jobs.states import JobState
+from protocol.jobs.store import UnusableStore
+
+# Kept in the database as `user_version`. A database with another one is refused, never guessed at.
+VERSION = 1
+
+_TABLES = f"""
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    model TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    queued INTEGER NOT NULL,
+    running INTEGER NOT NULL DEFAULT 0,
+    succeeded INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    expired INTEGER NOT NULL DEFAULT 0,
+    created REAL NOT NULL,
+    deadline REAL NOT NULL,
+    started REAL NOT NULL DEFAULT 0,
+    ended REAL NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL,
+    metadata TEXT NOT NULL,
+    error_kind TEXT,
+    error TEXT,
+    idempotency_key TEXT,
+    fingerprint BLOB
+);
+CREATE UNIQUE INDEX jobs_by_idempotency_key ON jobs (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX jobs_by_owner ON jobs (owner, id);
+CREATE INDEX jobs_that_have_ended ON jobs (ended) WHERE ended > 0;
+CREATE INDEX jobs_that_are_left ON jobs (deadline) WHERE ended = 0;
+CREATE INDEX jobs_by_age ON jobs (created) WHERE ended = 0;
+CREATE TABLE items (
+    number INTEGER PRIMARY KEY,
+    job INTEGER NOT NULL REFERENCES jobs (number),
+    place INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    state TEXT NOT NULL,
+    claim INTEGER NOT NULL DEFAULT 0,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    interrupted INTEGER NOT NULL DEFAULT 0,
+    not_before REAL NOT NULL,
+    custom_id TEXT NOT NULL,
+    form BLOB NOT NULL,
+    request BLOB,
+    request_file TEXT,
+    request_bytes INTEGER NOT NULL,
+    result BLOB,
+    result_file TEXT,
+    error_kind TEXT,
+    error TEXT,
+    UNIQUE (job, place)
+);
+CREATE INDEX items_that_are_queued ON items (model, not_before) WHERE state = '{JobState.QUEUED}';
+CREATE INDEX items_that_run ON items (job) WHERE state = '{JobState.RUNNING}';
+CREATE TABLE job_counts (state TEXT PRIMARY KEY, jobs INTEGER NOT NULL);
+CREATE TABLE totals (bytes INTEGER NOT NULL);
+INSERT INTO totals VALUES (0);
+"""
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Raises UnusableStore."""
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise UnusableStore(f"the job store '{path}' cannot be opened: {error}") from None
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise UnusableStore(
+            f"the job store '{path}' cannot have a write-ahead log (its journal is '{mode}'): choose a folder on a "
+            f"local file system"
+        )
+    connection.execute("PRAGMA synchronous = FULL")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}PRAGMA user_version = {VERSION};COMMIT;")
+    elif version != VERSION:
+        raise UnusableStore(
+            f"the job store '{path}' has version {version} and this server reads version {VERSION}: use the server "
+            f"that made it, or another folder"
+        )

@@ -1,0 +1,180 @@
+"""The SQLite job store: the calls of `protocol.jobs.store.JobStore` as transactions of its thread, and files.
+
+Owned by the server's jobs. One server has its folder at a time. Reading and writing of files is done in threads of
+Trio's, apart from the database.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+import trio
+
+from actors.jobs.sqlite import changes, queries
+from actors.jobs.sqlite.changes import NOTHING, Kept, Limits
+from actors.jobs.sqlite.files import LARGE, PayloadFiles
+from actors.jobs.sqlite.rows import find_job
+from actors.jobs.sqlite.schema import open_database
+from actors.jobs.sqlite.thread import StoreThread
+from protocol.errors import InsufficientStorage, Internal, NotFound
+from protocol.jobs.job import Job
+from protocol.jobs.store import Claim, Item, JobFilter, NewJob, Outcome, StoreFigures, UnusableStore
+from protocol.messages import Buffer
+
+logger = logging.getLogger(__name__)
+
+
+class SqliteStore:
+    """Implements `protocol.jobs.store.JobStore` in a folder."""
+
+    def __init__(self, folder: Path, limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
+        self._folder = folder
+        self._limits = limits
+        self._files = PayloadFiles(folder / "payloads")
+        self._thread = StoreThread(partial(open_database, folder / "jobs.sqlite3"))
+        self._lock: TextIO | None = None
+
+    async def open(self, now: float) -> None:
+        try:
+            await trio.to_thread.run_sync(self._open_folder)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UnusableStore(f"the job store '{self._folder}' cannot be opened: {reason}") from None
+        await self._thread.open()
+        requeued = await self._thread.call(lambda db: changes.recover(db, self._limits, now))
+        if requeued:
+            logger.info("%d requests of jobs that the end of the server has interrupted are queued again", requeued)
+        known = await self._thread.call(queries.files)
+        stray = await trio.to_thread.run_sync(self._files.sweep, known)
+        if stray:
+            logger.info("%d files of no job were removed from the job store", stray)
+
+    async def close(self) -> None:
+        await self._thread.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    async def add(self, job: NewJob, now: float) -> tuple[Job, bool]:
+        kept: list[Kept] = []
+        is_made = False
+
+        def add(db: sqlite3.Connection) -> tuple[Job, bool, list[str]]:
+            self._check_disk()
+            return changes.add(db, job, kept, self._limits, now)
+
+        # Shielded: whether its files are to be removed must be known. Takes as long as the disk.
+        with trio.CancelScope(shield=True):
+            try:
+                for item in job.items:
+                    kept.append(await self._keep(item.request))  # noqa: PERF401 (what is kept is removed on failure)
+                made, is_made, dropped = await self._thread.call(add)
+            finally:
+                if not is_made:
+                    await self._remove([each.file for each in kept if each.file is not None])
+            await self._remove(dropped)
+        return made, is_made
+
+    async def find(self, owner: str, job_id: str) -> Job | None:
+        found = await self._thread.call(lambda db: find_job(db, owner, job_id))
+        return None if found is None else found.job
+
+    async def jobs(self, owner: str, which: JobFilter, after: str, limit: int) -> Sequence[Job]:
+        return await self._thread.call(lambda db: queries.jobs(db, owner, which, after, limit))
+
+    async def items(self, job_id: str, first: int, limit: int, *, results: bool = False) -> Sequence[Item]:
+        rows = await self._thread.call(lambda db: queries.items(db, job_id, first, limit, results))
+        try:
+            return [
+                row.item if row.file is None else replace(row.item, result=await self._read(row.file)) for row in rows
+            ]
+        except FileNotFoundError:
+            raise NotFound(f"job '{job_id}' has been removed") from None
+
+    async def claim(self, room: Mapping[str, int], default: int, now: float) -> Sequence[Claim]:
+        return await self._thread.call(lambda db: changes.claim(db, room, default, now))
+
+    async def request(self, claim: Claim) -> Buffer:
+        if claim.place == "":
+            return claim.request
+        try:
+            return await self._read(claim.place)
+        except OSError as error:
+            raise Internal(f"the request could not be read from the job store: {error.strerror or error}") from None
+
+    async def finish(self, outcome: Outcome, now: float) -> Job | None:
+        with trio.CancelScope(shield=True):  # as in `add`
+            result = await self._keep(outcome.result) if outcome.result else NOTHING
+            try:
+                job, dropped = await self._thread.call(lambda db: changes.finish(db, outcome, result, now))
+            except BaseException:
+                await self._remove([] if result.file is None else [result.file])
+                raise
+            await self._remove(dropped)
+        return job
+
+    async def cancel(self, owner: str, job_id: str, now: float) -> Job | None:
+        return await self._thread.call(lambda db: changes.cancel(db, owner, job_id, now))
+
+    async def remove(self, owner: str, job_id: str) -> bool:
+        removed, dropped = await self._thread.call(lambda db: changes.remove(db, owner, job_id))
+        await self._remove(dropped)
+        return removed
+
+    async def expire(self, now: float) -> Sequence[str]:
+        ended, dropped = await self._thread.call(lambda db: changes.expire(db, self._limits, now))
+        await self._remove(dropped)
+        return ended
+
+    async def figures(self) -> StoreFigures:
+        return await self._thread.call(queries.figures)
+
+    def _open_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = (self._folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            self._lock = None
+            raise UnusableStore(
+                f"the job store '{self._folder}' is in use by another server; give each a folder of its own"
+            ) from None
+        self._files.open()
+
+    def _check_disk(self) -> None:
+        """In the store's thread. Raises InsufficientStorage while too little is left for the results of what runs."""
+        disk = os.statvfs(self._folder)
+        free = disk.f_bavail * disk.f_frsize
+        if free < self._limits.reserve:
+            raise InsufficientStorage(
+                f"the disk of the job store has {free} bytes left, and {self._limits.reserve} are kept free for the "
+                f"results of jobs that run"
+            )
+
+    async def _keep(self, parts: Sequence[Buffer]) -> Kept:
+        """Raises InsufficientStorage."""
+        size = sum(memoryview(part).nbytes for part in parts)
+        if size <= LARGE:
+            return Kept(size, b"".join(parts), None)
+        try:
+            return Kept(size, None, await trio.to_thread.run_sync(self._files.write, parts))
+        except OSError as error:
+            raise InsufficientStorage(
+                f"{size} bytes could not be written to the job store: {error.strerror or error}"
+            ) from None
+
+    async def _read(self, name: str) -> bytes:
+        return await trio.to_thread.run_sync(self._files.read, name)
+
+    async def _remove(self, names: Sequence[str]) -> None:
+        if names:
+            await trio.to_thread.run_sync(self._files.remove, names)

@@ -1,0 +1,93 @@
+"""Job: the record of one job, and the counts of its items. Pure.
+
+A job has items, each a request to a model; a job of one request has one. The job's state follows from what has become
+of its items (`ended_state`), and from whether it was cancelled.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from protocol.jobs.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many items of a job are in each state."""
+
+    queued: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.left + self.ended
+
+    @property
+    def left(self) -> int:
+        return self.queued + self.running
+
+    @property
+    def ended(self) -> int:
+        return self.succeeded + self.failed + self.cancelled + self.expired
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job, as the store has it. Times are in seconds since the epoch.
+
+    Attributes:
+        owner: the name of the key that made it; for all others it does not exist.
+        model: that of its items; empty where they have several.
+        version: as the client gave it, -1 for the latest.
+        deadline: when it expires if it has not ended.
+        ended: 0 until it has.
+        byte_size: of its requests and results.
+        metadata: the client's own.
+        error: why its last failed item has failed; None while none has.
+    """
+
+    id: str
+    owner: str
+    model: str
+    version: int
+    state: JobState
+    counts: Counts
+    created: float
+    deadline: float
+    started: float = 0.0
+    ended: float = 0.0
+    byte_size: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    error: ItemError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemError:
+    """Why an item has failed: `kind` is that of a `protocol.errors.ServerError`, `message` its text."""
+
+    kind: str
+    message: str
+
+
+def ended_state(state: JobState, counts: Counts) -> JobState:
+    """How a job ends whose last item has ended.
+
+    One that was cancelled stays so whatever its last items did; one with items that expired has expired; one has failed
+    if no item succeeded. Else it has succeeded, and its counts tell how many items have failed.
+    """
+    if state is JobState.CANCELLING or counts.cancelled:
+        return JobState.CANCELLED
+    if counts.expired:
+        return JobState.EXPIRED
+    return JobState.SUCCEEDED if counts.succeeded else JobState.FAILED
+
+
+def new_job_id(now: float) -> str:
+    """Ids sort by when they were made, and cannot be guessed."""
+    return f"job_{int(now * 1000):012x}{secrets.token_hex(10)}"

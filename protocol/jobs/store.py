@@ -1,0 +1,199 @@
+"""The interface of job stores: where jobs, their requests and their results are kept.
+
+`actors.jobs.sqlite` comes with the server; installed packages add others by entry points of the group
+`trioton.job_stores`. The server calls a store on its Trio loop, with the time as `now` in seconds since the epoch.
+
+What a store promises: when a call has returned, what it has done outlives a crash of the server and of the machine.
+Each item is claimed by one caller at a time, and its result is stored together with its end, once: an outcome whose
+claim is not the current one is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from protocol.errors import InvalidArgument
+from protocol.jobs.job import ItemError, Job
+from protocol.jobs.states import JobState
+from protocol.messages import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class NewItem:
+    """One request of a job that is to be made.
+
+    Attributes:
+        model: the model that is to answer.
+        request: encoded, in parts; only the item's executor reads it.
+        custom_id: the client's own name for it.
+        form: what whoever made the job wants to know to write the result; the store does not read it.
+    """
+
+    model: str
+    request: Sequence[Buffer]
+    custom_id: str = ""
+    form: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job that is to be made. `key` is its idempotency key, empty for none, and `fingerprint` a digest of what has to
+    be the same where the key is."""
+
+    id: str
+    owner: str
+    items: Sequence[NewItem]
+    deadline: float
+    model: str = ""
+    version: int = -1
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    key: str = ""
+    fingerprint: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An item that is to be run now.
+
+    Attributes:
+        claim: tells this claim of the item from those before and after.
+        attempt: how often it was run, this time included.
+        byte_size: of its request.
+        request, place: for the store, which reads the request by them.
+    """
+
+    job_id: str
+    index: int
+    claim: int
+    attempt: int
+    model: str
+    deadline: float
+    byte_size: int
+    request: Buffer
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What has become of a claimed item.
+
+    Attributes:
+        state: QUEUED where it is to be run again, not before `not_before`; else how it ended.
+        result: encoded, in parts, where it succeeded.
+        error: why it has failed.
+        is_counted: false where this attempt is to count for nothing: it was given back.
+    """
+
+    job_id: str
+    index: int
+    claim: int
+    state: JobState
+    result: Sequence[Buffer] = ()
+    error: ItemError | None = None
+    not_before: float = 0.0
+    is_counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An item as it is now. `result` is None unless it has succeeded and was asked for."""
+
+    index: int
+    custom_id: str
+    model: str
+    state: JobState
+    attempt: int
+    form: bytes
+    result: Buffer | None = None
+    error: ItemError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to list: those in one of `states` (all where it is empty), of `model` (any where it is empty)."""
+
+    states: frozenset[JobState] = frozenset()
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """How many jobs there are in each state, when the oldest that has not ended was made (0 for none), and bytes."""
+
+    jobs: Mapping[JobState, int]
+    oldest: float
+    byte_size: int
+
+
+class IdempotencyMismatch(InvalidArgument):
+    """The idempotency key was used for another request."""
+
+
+class JobStore(Protocol):
+    """Where the jobs of one server are kept. `run` owns it; the other methods may be called while it runs, by any
+    number of tasks, and raise InsufficientStorage where they have to write and cannot."""
+
+    async def open(self, now: float) -> None:
+        """Get ready: what ran when the server ended is queued again, or has failed where that was too often.
+
+        Raises:
+            UnusableStore: the text says why and what to change.
+        """
+
+    async def close(self) -> None:
+        """Free everything. Called once, shielded."""
+
+    async def add(self, job: NewJob, now: float) -> tuple[Job, bool]:
+        """Keep a job; returns whether it was made. With an idempotency key that its owner has used before the job of
+        then is returned.
+
+        Raises:
+            InsufficientStorage: there is no room for it.
+            IdempotencyMismatch: the key was used for another request.
+        """
+        ...
+
+    async def find(self, owner: str, job_id: str) -> Job | None: ...
+
+    async def jobs(self, owner: str, which: JobFilter, after: str, limit: int) -> Sequence[Job]:
+        """The newest first, those that come after the job `after`."""
+        ...
+
+    async def items(self, job_id: str, first: int, limit: int, *, results: bool = False) -> Sequence[Item]:
+        """Items of a job by their index, from `first` on. With `results` so many that their results are some MiB, or
+        one."""
+        ...
+
+    async def claim(self, room: Mapping[str, int], default: int, now: float) -> Sequence[Claim]:
+        """Take items that are queued, the oldest first: so many of each model as `room` says, `default` of any other.
+        They are running then."""
+        ...
+
+    async def request(self, claim: Claim) -> Buffer:
+        """The request of a claimed item. Raises Internal where it cannot be read."""
+        ...
+
+    async def finish(self, outcome: Outcome, now: float) -> Job | None:
+        """Store an outcome. Returns the job as it is then; None where the claim is not the current one."""
+        ...
+
+    async def cancel(self, owner: str, job_id: str, now: float) -> Job | None:
+        """Cancel what is queued. The job is CANCELLING while items of it run, whose owner is to give them up."""
+        ...
+
+    async def remove(self, owner: str, job_id: str) -> bool:
+        """Forget a job that has ended; returns whether there was one."""
+        ...
+
+    async def expire(self, now: float) -> Sequence[str]:
+        """Let what is queued beyond its deadline expire, and forget what was kept for long enough, some of it: called
+        every second. Returns the ids of jobs that have ended by that."""
+        ...
+
+    async def figures(self) -> StoreFigures: ...
+
+
+class UnusableStore(Exception):
+    """The job store that was asked for cannot be used. The text says why and what to change."""

@@ -1,0 +1,264 @@
+"""The SQLite job store: what outlives a crash, what is committed together, large files, a full disk, one owner."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from actors.jobs.sqlite.changes import Limits
+from actors.jobs.sqlite.files import LARGE
+from actors.jobs.sqlite.schema import VERSION
+from actors.jobs.sqlite.store import SqliteStore
+from protocol.errors import InsufficientStorage, Internal
+from protocol.jobs.job import Job, new_job_id
+from protocol.jobs.states import JobState
+from protocol.jobs.store import IdempotencyMismatch, JobFilter, NewItem, NewJob, Outcome, UnusableStore
+from protocol.messages import Buffer
+
+LIMITS = Limits(reserve=0)
+NOW = 1_800_000_000.0
+
+
+@asynccontextmanager
+async def opened(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(folder, limits)
+    await store.open(NOW)
+    try:
+        yield store
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.close()
+
+
+def new(*requests: bytes, owner: str = "ann", key: str = "", fingerprint: bytes = b"") -> NewJob:
+    items = [NewItem("m", [request]) for request in requests]
+    return NewJob(new_job_id(NOW), owner, items, NOW + 100, model="m", key=key, fingerprint=fingerprint)
+
+
+async def succeed(store: SqliteStore, result: bytes) -> Job:
+    (claim,) = await store.claim({}, 1, NOW)
+    done = await store.finish(Outcome(claim.job_id, claim.index, claim.claim, JobState.SUCCEEDED, [result]), NOW)
+    assert done is not None
+    return done
+
+
+async def test_a_job_and_its_result_outlive_the_store(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        job, is_made = await store.add(new(b"request"), NOW)
+        assert is_made
+        assert (await succeed(store, b"result")).state is JobState.SUCCEEDED
+    async with opened(tmp_path) as store:
+        found = await store.find("ann", job.id)
+        assert found is not None
+        assert found.counts.succeeded == 1
+        (item,) = await store.items(job.id, 0, 10, results=True)
+        assert item.result == b"result"
+        assert await store.find("bob", job.id) is None
+
+
+async def test_what_ran_is_queued_again_and_its_late_result_is_dropped(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        job, _ = await store.add(new(b"a"), NOW)
+        (claim,) = await store.claim({}, 1, NOW)
+    async with opened(tmp_path) as store:
+        late = Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [b"late"])
+        assert await store.finish(late, NOW) is None
+        (again,) = await store.claim({}, 1, NOW)
+        assert (again.attempt, again.claim) == (2, claim.claim + 1)
+        assert await store.finish(late, NOW) is None
+        assert await store.finish(replace(late, claim=again.claim, result=[b"own"]), NOW) is not None
+        assert await store.finish(replace(late, claim=again.claim, result=[b"twice"]), NOW) is None
+        (item,) = await store.items(job.id, 0, 1, results=True)
+        assert item.result == b"own"
+
+
+async def test_large_payloads_are_files_that_go_with_their_job(tmp_path: Path) -> None:
+    large = os.urandom(LARGE + 1)
+    payloads = tmp_path / "payloads"
+    async with opened(tmp_path) as store:
+        job, _ = await store.add(new(large), NOW)
+        assert len(list(payloads.iterdir())) == 1
+        (claim,) = await store.claim({}, 1, NOW)
+        assert await store.request(claim) == large
+        result: list[Buffer] = [memoryview(large), b"more"]
+        await store.finish(Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, result), NOW)
+        (item,) = await store.items(job.id, 0, 1, results=True)
+        assert item.result == large + b"more"
+        stale = Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, result)
+        assert await store.finish(stale, NOW) is None
+        assert len(list(payloads.iterdir())) == 2
+        assert (await store.figures()).byte_size == 2 * len(large) + 4
+        assert await store.remove("ann", job.id)
+        assert list(payloads.iterdir()) == []
+        assert (await store.figures()).byte_size == 0
+
+
+async def test_files_that_no_row_names_are_swept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        job, _ = await store.add(new(bytes(LARGE + 1)), NOW)
+    for stray in ("0123", "4567.part"):
+        (tmp_path / "payloads" / stray).write_bytes(b"what a crash has left")
+    async with opened(tmp_path) as store:
+        assert len(list((tmp_path / "payloads").iterdir())) == 1
+        (claim,) = await store.claim({}, 1, NOW)
+        assert await store.request(claim) == bytes(LARGE + 1)
+        assert claim.job_id == job.id
+
+
+async def test_a_request_whose_file_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.add(new(bytes(LARGE + 1)), NOW)
+        (file,) = (tmp_path / "payloads").iterdir()
+        file.unlink()
+        (claim,) = await store.claim({}, 1, NOW)
+        with pytest.raises(Internal, match="the request could not be read from the job store: No such file"):
+            await store.request(claim)
+
+
+async def test_an_idempotency_key_is_its_owners(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        first, is_made = await store.add(new(b"a", key="k", fingerprint=b"1"), NOW)
+        again, is_made_again = await store.add(new(b"a", key="k", fingerprint=b"1"), NOW)
+        assert (is_made, is_made_again, again.id) == (True, False, first.id)
+        with pytest.raises(IdempotencyMismatch, match="'k' was used for another request"):
+            await store.add(new(bytes(LARGE + 1), key="k", fingerprint=b"2"), NOW)
+        assert list((tmp_path / "payloads").iterdir()) == []
+        other, is_made = await store.add(new(b"a", owner="bob", key="k", fingerprint=b"2"), NOW)
+        assert is_made
+        assert other.id != first.id
+
+
+async def test_jobs_that_come_at_once_are_all_there_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        async with trio.open_nursery() as nursery:
+            for _ in range(500):
+                nursery.start_soon(store.add, new(b"a"), NOW)
+        claims = await store.claim({}, 1000, NOW)
+        assert len(claims) == 500
+        assert len({claim.job_id for claim in claims}) == 500
+
+
+async def test_a_page_of_jobs(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        made = [
+            (await store.add(replace(new(b"a"), id=new_job_id(NOW + number)), NOW + number))[0].id
+            for number in range(5)
+        ]
+        await succeed(store, b"")
+        newest = await store.jobs("ann", JobFilter(), "", 2)
+        assert [job.id for job in newest] == [made[4], made[3]]
+        assert [job.id for job in await store.jobs("ann", JobFilter(), made[3], 10)] == made[2::-1]
+        queued = JobFilter(frozenset({JobState.QUEUED}), "m")
+        assert [job.id for job in await store.jobs("ann", queued, "", 10)] == made[:0:-1]
+        assert await store.jobs("ann", JobFilter(model="other"), "", 10) == []
+        assert await store.jobs("bob", JobFilter(), "", 10) == []
+
+
+async def test_a_folder_has_one_server(tmp_path: Path) -> None:
+    async with opened(tmp_path):
+        with pytest.raises(UnusableStore, match="is in use by another server"):
+            await SqliteStore(tmp_path).open(NOW)
+    async with opened(tmp_path):
+        pass
+
+
+async def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path):
+        pass
+    with sqlite3.connect(tmp_path / "jobs.sqlite3") as db:
+        db.execute(f"PRAGMA user_version = {VERSION + 1}")
+    store = SqliteStore(tmp_path)
+    with pytest.raises(UnusableStore, match=f"has version {VERSION + 1} and this server reads version {VERSION}"):
+        await store.open(NOW)
+    await store.close()
+
+
+async def test_what_is_no_database_or_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "jobs.sqlite3").write_bytes(b"something else" * 1000)
+    store = SqliteStore(tmp_path)
+    with pytest.raises(UnusableStore, match="cannot be opened: file is not a database"):
+        await store.open(NOW)
+    await store.close()
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UnusableStore, match="cannot be opened"):
+        await SqliteStore(tmp_path / "file").open(NOW)
+
+
+async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        pass
+    with pytest.raises(Internal, match="the job store is closed"):
+        await store.figures()
+
+
+async def test_what_is_over_the_limit_is_refused_until_ended_jobs_make_room(tmp_path: Path) -> None:
+    async with opened(tmp_path, replace(LIMITS, byte_size=1000)) as store:
+        first, _ = await store.add(new(bytes(600)), NOW)
+        with pytest.raises(InsufficientStorage, match=r"the job has 500 bytes and .* hold 600 of 1000"):
+            await store.add(new(bytes(500)), NOW)
+        await succeed(store, b"")
+        await store.add(new(bytes(500)), NOW)
+        assert await store.find("ann", first.id) is None
+
+
+async def test_a_reserve_of_the_disk_is_for_what_runs(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.add(new(b"a"), NOW)
+    async with opened(tmp_path, replace(LIMITS, reserve=1 << 62)) as store:
+        with pytest.raises(InsufficientStorage, match="are kept free for the results of jobs that run"):
+            await store.add(new(b"b"), NOW)
+        assert (await succeed(store, b"result")).state is JobState.SUCCEEDED
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("a file system of its own can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Raises OSError when the disk is full."""
+    with path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+async def test_a_full_disk_refuses_and_recovers_by_itself(small_disk: Path) -> None:
+    async with opened(small_disk) as store:
+        job, _ = await store.add(new(b"a"), NOW)
+        (claim,) = await store.claim({}, 1, NOW)
+        filler = small_disk / "filler"
+        with pytest.raises(OSError, match="No space left"):
+            fill(filler)
+        with pytest.raises(InsufficientStorage):
+            await store.add(new(bytes(50_000)), NOW)
+        with pytest.raises(InsufficientStorage, match="could not be written to the job store: No space left"):
+            await store.add(new(bytes(100_000)), NOW)
+        outcome = Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [bytes(50_000)])
+        with pytest.raises(InsufficientStorage):
+            await store.finish(outcome, NOW)
+        found = await store.find("ann", job.id)
+        assert found is not None
+        assert found.state is JobState.RUNNING
+        filler.unlink()
+        done = await store.finish(outcome, NOW)
+        assert done is not None
+        assert done.state is JobState.SUCCEEDED
+        await store.add(new(bytes(100_000)), NOW)
