@@ -64,7 +64,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "origin": "",
         "quotas": "errors",
         "messages": "datatypes errors gen_ai limits origin quotas server_settings",
-        "jobs": "errors messages",
+        "jobs": "datatypes errors messages",
         "zipped": "errors messages",
         "log": "errors limits messages origin",
         "text": "errors",

@@ -45,6 +45,7 @@ from protocol.core import (
 from protocol.errors import Internal, NotFound, ServerError, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
+from protocol.jobs.execution import ModelLoad
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from protocol.text.model import TextModel
 from repository.agents.registry import AgentRegistry
@@ -164,6 +165,23 @@ class ServerCore:
         """How the memory budget is used, for the metrics; None where there is none."""
         residence = None if self._manager is None else self._manager.residence
         return None if residence is None else residence.snapshot()
+
+    def load_of(self, name: str) -> ModelLoad:
+        """How busy a model is, for jobs; nothing is known of one that does not serve."""
+        in_flight = sum(count for (model, _), count in self._accepted.items() if model == name)
+        try:
+            model = self._find(name, LATEST_VERSION)
+        except ServerError:
+            return ModelLoad(in_flight, 0)
+        if model.is_decoupled:
+            return ModelLoad(in_flight, 0)
+        instances = sum(group.count for group in model.config.instance_group)
+        return ModelLoad(in_flight, instances * max(model.config.max_batch_size, 1))
+
+    def lowest_priority(self, name: str, version: int = LATEST_VERSION) -> int:
+        """The last of a model's priority levels; 0 where it has none. Raises as `is_decoupled`."""
+        batching = self._find(name, version).config.dynamic_batching
+        return 0 if batching is None else batching.priority_levels
 
     # protocol.core.InferenceCore
 

@@ -127,8 +127,29 @@ class StoreFigures:
     byte_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a store holds.
+
+    Attributes:
+        byte_size: of all requests and results together.
+        keep_seconds: how long a job is kept after its end.
+        max_interruptions: how often the server may end while an item runs before the item has failed.
+        reserve: bytes of the disk that are kept free of new jobs, for the results of those that run.
+    """
+
+    byte_size: int = 10 << 30
+    keep_seconds: float = 86_400.0
+    max_interruptions: int = 5
+    reserve: int = 64 << 20
+
+
 class IdempotencyMismatch(InvalidArgument):
     """The idempotency key was used for another request."""
+
+
+class RequestUnderWay(InvalidArgument):
+    """A request with the same idempotency key has not been answered yet."""
 
 
 class JobStore(Protocol):

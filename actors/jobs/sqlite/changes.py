@@ -27,7 +27,7 @@ from actors.jobs.sqlite.rows import (
 from protocol.errors import InsufficientStorage
 from protocol.jobs.job import Job
 from protocol.jobs.states import JobState, check_item_move
-from protocol.jobs.store import Claim, IdempotencyMismatch, NewJob, Outcome
+from protocol.jobs.store import Claim, IdempotencyMismatch, Limits, NewJob, Outcome
 
 QUEUED, RUNNING = JobState.QUEUED, JobState.RUNNING
 
@@ -46,23 +46,6 @@ class Kept:
 
 NOTHING = Kept(0, None, None)
 Files: TypeAlias = list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a store holds.
-
-    Attributes:
-        byte_size: of all requests and results together.
-        keep_seconds: how long a job is kept after its end.
-        max_interruptions: how often the server may end while an item runs before the item has failed.
-        reserve: bytes of the disk that are kept free of new jobs, for the results of those that run.
-    """
-
-    byte_size: int = 10 << 30
-    keep_seconds: float = 86_400.0
-    max_interruptions: int = 5
-    reserve: int = 64 << 20
 
 
 def add(

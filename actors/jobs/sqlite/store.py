@@ -19,14 +19,14 @@ from typing import TextIO
 import trio
 
 from actors.jobs.sqlite import changes, queries
-from actors.jobs.sqlite.changes import NOTHING, Kept, Limits
+from actors.jobs.sqlite.changes import NOTHING, Kept
 from actors.jobs.sqlite.files import LARGE, PayloadFiles
 from actors.jobs.sqlite.rows import find_job
 from actors.jobs.sqlite.schema import open_database
 from actors.jobs.sqlite.thread import StoreThread
 from protocol.errors import InsufficientStorage, Internal, NotFound
 from protocol.jobs.job import Job
-from protocol.jobs.store import Claim, Item, JobFilter, NewJob, Outcome, StoreFigures, UnusableStore
+from protocol.jobs.store import Claim, Item, JobFilter, Limits, NewJob, Outcome, StoreFigures, UnusableStore
 from protocol.messages import Buffer
 
 logger = logging.getLogger(__name__)

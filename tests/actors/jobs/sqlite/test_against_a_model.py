@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from actors.jobs.sqlite import changes, queries
-from actors.jobs.sqlite.changes import NOTHING, Kept, Limits
+from actors.jobs.sqlite.changes import NOTHING, Kept
 from actors.jobs.sqlite.rows import find_job
 from actors.jobs.sqlite.schema import open_database
 from protocol.errors import InsufficientStorage
 from protocol.jobs.job import Counts, ItemError, ended_state
 from protocol.jobs.states import JobState
-from protocol.jobs.store import Claim, JobFilter, NewItem, NewJob, Outcome
+from protocol.jobs.store import Claim, JobFilter, Limits, NewItem, NewJob, Outcome
 
 LIMITS = Limits(byte_size=200, keep_seconds=50.0, max_interruptions=2)
 Q, R, S, F, C, E = (

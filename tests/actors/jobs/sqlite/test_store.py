@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from actors.jobs.sqlite.changes import Limits
 from actors.jobs.sqlite.files import LARGE
 from actors.jobs.sqlite.schema import VERSION
 from actors.jobs.sqlite.store import SqliteStore
 from protocol.errors import InsufficientStorage, Internal
 from protocol.jobs.job import Job, new_job_id
 from protocol.jobs.states import JobState
-from protocol.jobs.store import IdempotencyMismatch, JobFilter, NewItem, NewJob, Outcome, UnusableStore
+from protocol.jobs.store import IdempotencyMismatch, JobFilter, Limits, NewItem, NewJob, Outcome, UnusableStore
 from protocol.messages import Buffer
 
 LIMITS = Limits(reserve=0)

@@ -1,0 +1,69 @@
+"""Runs items of jobs that are inference requests, on the models of the core, at the lowest priority that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from protocol.core import Respond
+from protocol.errors import PayloadTooLarge
+from protocol.jobs.execution import ModelLoad, Partial
+from protocol.jobs.payload import decode_request, encode_responses
+from protocol.messages import Buffer, InferenceRequest, InferenceResponse
+
+# Of all responses to one request together.
+MAX_RESULT_BYTES = 1 << 30
+
+
+class JobCore(Protocol):
+    """What jobs need of the core. The first three are those of `protocol.core.InferenceCore`."""
+
+    def is_decoupled(self, name: str, version: int) -> bool: ...
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse: ...
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool: ...
+
+    def lowest_priority(self, name: str, version: int) -> int:
+        """The last of the model's priority levels; 0 where it has none."""
+        ...
+
+    def load_of(self, name: str) -> ModelLoad:
+        """How busy a model is; never raises."""
+        ...
+
+
+class InferenceExecutor:
+    """Implements `protocol.jobs.execution.JobExecutor`."""
+
+    def __init__(self, core: JobCore) -> None:
+        self._core = core
+
+    async def run(self, request: Buffer, partial: Partial) -> Sequence[Buffer]:
+        inference = decode_request(request)
+        name, version = inference.model_name, inference.model_version
+        inference.priority = self._core.lowest_priority(name, version)
+        if self._core.is_decoupled(name, version):
+            return encode_responses(await self._stream(inference, partial))
+        return encode_responses([await self._core.infer(inference)])
+
+    def load_of(self, model: str) -> ModelLoad:
+        return self._core.load_of(model)
+
+    async def _stream(self, request: InferenceRequest, partial: Partial) -> list[InferenceResponse]:
+        responses: list[InferenceResponse] = []
+        size = 0
+
+        async def keep(response: InferenceResponse) -> None:
+            nonlocal size
+            size += sum(tensor.byte_size for tensor in response.outputs)
+            if size > MAX_RESULT_BYTES:
+                raise PayloadTooLarge(
+                    f"the responses of model '{request.model_name}' have more than {MAX_RESULT_BYTES} bytes, which is "
+                    f"the most that is kept of one request"
+                )
+            responses.append(response)
+            partial(response)
+
+        await self._core.infer_stream(request, keep)
+        return responses

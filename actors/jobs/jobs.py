@@ -1,0 +1,132 @@
+"""The jobs of one server: implements `protocol.jobs.service.Jobs` on a store and the runner.
+
+Flow: edge → [jobs] → store; runner → followers → edge. The server owns it: `run` opens the store and closes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import trio
+
+from actors.jobs.followers import Followers, JobFollower
+from actors.jobs.runner import JobRunner, RunnerFigures
+from protocol.errors import NotFound, Unavailable
+from protocol.failures import CallbackFailures
+from protocol.jobs.execution import JobExecutor
+from protocol.jobs.job import Job
+from protocol.jobs.store import Item, JobFilter, JobStore, NewJob, StoreFigures
+
+MAX_IN_FLIGHT = 64
+
+
+class ServerJobs:
+    """Until `run` has started and once `stop` was called, no job is taken."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        executor: JobExecutor,
+        *,
+        max_seconds: float = 86_400.0,
+        keep_seconds: float = 86_400.0,
+        most_in_flight: int = MAX_IN_FLIGHT,
+        failures: CallbackFailures | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.max_seconds = max_seconds
+        self.keep_seconds = keep_seconds
+        self.now = now
+        self._store = store
+        self._followers = Followers()
+        self._runner = JobRunner(
+            store,
+            executor,
+            self._followers,
+            failures or CallbackFailures(),
+            now,
+            most_in_flight=most_in_flight,
+        )
+        self._is_taking = False
+
+    @property
+    def counted(self) -> RunnerFigures:
+        return self._runner.figures
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Started when the store is open; ends by cancellation, and closes the store. What runs then, and was not given
+        back after `stop`, is queued again by the next start.
+
+        Raises:
+            UnusableStore: nothing has been started.
+        """
+        try:
+            await self._store.open(self.now())
+            self._is_taking = True
+            task_status.started()
+            await self._runner.run()
+            await trio.sleep_forever()  # edges still read from it
+        finally:
+            self._is_taking = False
+            with trio.CancelScope(shield=True):  # as long as one transaction
+                await self._store.close()
+
+    def stop(self) -> None:
+        """Take no jobs, end or give back what runs; what is kept can still be read."""
+        self._is_taking = False
+        self._runner.stop()
+
+    async def add(self, job: NewJob) -> tuple[Job, bool]:
+        if not self._is_taking:
+            raise Unavailable("no jobs are taken now: the server starts or stops")
+        made, is_new = await self._store.add(job, self.now())
+        if is_new:
+            self._runner.wake()
+        return made, is_new
+
+    async def find(self, owner: str, job_id: str) -> Job:
+        return _found(await self._store.find(owner, job_id), job_id)
+
+    async def jobs(self, owner: str, which: JobFilter, after: str, limit: int) -> Sequence[Job]:
+        return await self._store.jobs(owner, which, after, limit)
+
+    async def items(self, job_id: str, first: int, limit: int, *, results: bool = False) -> Sequence[Item]:
+        return await self._store.items(job_id, first, limit, results=results)
+
+    async def cancel(self, owner: str, job_id: str) -> Job:
+        job = _found(await self._store.cancel(owner, job_id, self.now()), job_id)
+        self._runner.cancel(job_id)
+        self._followers.tell(job_id)
+        return job
+
+    async def remove(self, owner: str, job_id: str) -> None:
+        with self._followers.follow(job_id) as follower:
+            job = await self.cancel(owner, job_id)
+            while not job.state.is_ended:
+                await follower.changed()
+                job = await self.find(owner, job_id)
+        await self._store.remove(owner, job_id)
+        self._followers.tell(job_id)
+
+    async def wait(self, owner: str, job_id: str, seconds: float) -> Job:
+        with self._followers.follow(job_id) as follower:
+            job = await self.find(owner, job_id)
+            with trio.move_on_after(seconds):
+                while not job.state.is_ended:
+                    await follower.changed()
+                    job = await self.find(owner, job_id)
+        return job
+
+    def follow(self, job_id: str) -> AbstractContextManager[JobFollower]:
+        return self._followers.follow(job_id)
+
+    async def figures(self) -> StoreFigures:
+        return await self._store.figures()
+
+
+def _found(job: Job | None, job_id: str) -> Job:
+    if job is None:
+        raise NotFound(f"there is no job '{job_id:.128}'")
+    return job

@@ -1,0 +1,303 @@
+"""The runner of jobs: an actor that takes items from the store and runs them, beside the live requests.
+
+Flow: edge → jobs → store → [runner] → executor → core … → [runner] → store. Started and owned by `actors.jobs.jobs`.
+It claims a few items more than run, so that the store is never waited for. Each item that runs has a task, whose end is
+an outcome in the store: that is all that is known of it if the server ends. What cannot be stored, since the disk is
+full, is held and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from actors.jobs.feed import MOST_RETRY_SECONDS, Lane, retry_seconds
+from actors.jobs.followers import Followers
+from protocol.errors import InsufficientStorage, Internal, ServerError, Unavailable, text_of
+from protocol.failures import CallbackFailures
+from protocol.jobs.execution import JobExecutor
+from protocol.jobs.job import ItemError
+from protocol.jobs.states import JobState
+from protocol.jobs.store import Claim, JobStore, Outcome
+from protocol.messages import InferenceResponse
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+# How often it is looked whether the live requests leave room again.
+PAUSE_SECONDS = 0.01
+# What runs when the server is told to end may end within this, before it is given back.
+LEAVE_SECONDS = 1.0
+# How long the store may take for that.
+STORE_SECONDS = 5.0
+# Of the requests of all items that run; one that is larger runs alone.
+MAX_REQUEST_BYTES = 256 << 20
+# Lanes of models without items, of names that clients have made up.
+_MOST_LANES = 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """An item that runs. `end` is what it becomes where its scope is cancelled."""
+
+    claim: Claim
+    scope: trio.CancelScope
+    end: JobState = JobState.EXPIRED
+
+
+@dataclass(slots=True)
+class RunnerFigures:
+    """What was counted since the start: items by how they ended, and attempts that were for nothing."""
+
+    items: dict[JobState, int] = field(default_factory=dict)
+    retries: int = 0
+
+
+class JobRunner:
+    """Of one server. Cancelled, what runs stays claimed, and the next start queues it again."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        executor: JobExecutor,
+        followers: Followers,
+        failures: CallbackFailures,
+        now: Callable[[], float],
+        *,
+        most_in_flight: int,
+    ) -> None:
+        self.figures = RunnerFigures()
+        self._store = store
+        self._executor = executor
+        self._followers = followers
+        self._most = most_in_flight
+        self._now = now
+        self._failures = failures
+        self._lanes: dict[str, Lane] = {}
+        self._held: deque[Claim] = deque()
+        self._running: set[_Running] = set()
+        # What ends without having run; jobs that were cancelled while the store was asked for items.
+        self._ending: list[Outcome] = []
+        self._cancelled: set[str] = set()
+        self._is_claiming = False
+        self._bytes = 0
+        self._wake = trio.Event()
+        self._may_claim = True
+        self._is_stopped = False
+        self._next_tick = 0.0
+        self._is_failing = False
+
+    def wake(self) -> None:
+        """There may be something to claim."""
+        self._may_claim = True
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Take nothing more, and give back what does not end soon; `run` then returns."""
+        self._is_stopped = True
+        self._wake.set()
+
+    def cancel(self, job_id: str) -> None:
+        """Give up what runs of a job that was cancelled."""
+        for running in self._running:
+            if running.claim.job_id == job_id:
+                running.end = JobState.CANCELLED
+                running.scope.cancel()
+        self._drop(job_id)
+        if self._is_claiming:
+            self._cancelled.add(job_id)
+        self._wake.set()
+
+    def _drop(self, job_id: str) -> None:
+        """What is held of a job that was cancelled ends without having run."""
+        self._ending += [_outcome(claim, JobState.CANCELLED) for claim in self._held if claim.job_id == job_id]
+        self._held = deque(claim for claim in self._held if claim.job_id != job_id)
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while not self._is_stopped:
+                self._wake = trio.Event()
+                pause = TICK_SECONDS
+                with self._failures.noted("job", "the runner of jobs failed, and goes on"):
+                    await self._tick()
+                    await self._claim()
+                    self._start(nursery)
+                    pause = self._pause()
+                with trio.move_on_after(pause):
+                    await self._wake.wait()
+            await self._leave(nursery)
+
+    async def _leave(self, nursery: trio.Nursery) -> None:
+        nursery.cancel_scope.deadline = trio.current_time() + LEAVE_SECONDS + STORE_SECONDS
+        held, self._held = self._held, deque()
+        for outcome in (*self._ending, *map(_given_back, held)):
+            nursery.start_soon(self._finish, outcome)
+        with trio.move_on_after(LEAVE_SECONDS):
+            while self._running:
+                self._wake = trio.Event()
+                await self._wake.wait()
+        for running in self._running:
+            running.end = JobState.QUEUED
+            running.scope.cancel()
+
+    async def _tick(self) -> None:
+        if trio.current_time() < self._next_tick:
+            return
+        self._next_tick = trio.current_time() + TICK_SECONDS
+        self._may_claim = True  # what was to be tried again
+        try:
+            for job_id in await self._store.expire(self._now()):
+                self._followers.tell(job_id)
+        except ServerError as error:
+            self._note_failure(error)
+
+    async def _claim(self) -> None:
+        """As many as the models should have, twice, with those that are held."""
+        if not self._may_claim:
+            return
+        room = {model: self._wanted(model, lane) for model, lane in self._lanes.items()}
+        self._may_claim, self._is_claiming = False, True
+        try:
+            with trio.CancelScope(shield=True):  # else items could be claimed that nobody runs
+                claims = await self._store.claim(room, 1, self._now())
+        except ServerError as error:
+            self._note_failure(error)
+            return
+        finally:
+            self._is_claiming = False
+            cancelled, self._cancelled = self._cancelled, set()
+        self._is_failing = False
+        self._held += claims
+        for job_id in cancelled:
+            self._drop(job_id)
+        # Nothing is left to claim but of models that should have no more now; these wake the runner.
+        self._may_claim = self._may_claim or bool(claims)
+        for job_id in {claim.job_id for claim in claims}:
+            self._followers.tell(job_id)
+
+    def _wanted(self, model: str, lane: Lane) -> int:
+        held = sum(claim.model == model for claim in self._held)
+        if self._now() < lane.not_before:
+            return 0
+        return max(2 * lane.wanted(self._executor.load_of(model)) - lane.in_flight - held, 0)
+
+    def _start(self, nursery: trio.Nursery) -> None:
+        """Run of what is held what there is room for."""
+        ending, self._ending = self._ending, []
+        for outcome in ending:
+            nursery.start_soon(self._finish, outcome)
+        left: deque[Claim] = deque()
+        rooms: dict[str, int] = {}
+        now = self._now()
+        for claim in self._held:
+            if claim.deadline <= now:
+                nursery.start_soon(self._finish, _outcome(claim, JobState.EXPIRED))
+                continue
+            lane = self._lane(claim.model)
+            if claim.model not in rooms:
+                rooms[claim.model] = lane.room(self._executor.load_of(claim.model), now)
+            fits = not self._bytes or self._bytes + claim.byte_size <= MAX_REQUEST_BYTES
+            if rooms[claim.model] > 0 and fits:
+                rooms[claim.model] -= 1
+                lane.in_flight += 1
+                self._bytes += claim.byte_size
+                deadline = trio.current_time() + max(claim.deadline - now, 0.0)
+                running = _Running(claim, trio.CancelScope(deadline=deadline))
+                self._running.add(running)
+                nursery.start_soon(self._run, running)
+            else:
+                left.append(claim)
+        self._held = left
+
+    def _lane(self, model: str) -> Lane:
+        lane = self._lanes.get(model)
+        if lane is None:
+            if len(self._lanes) >= _MOST_LANES:
+                self._lanes = {name: lane for name, lane in self._lanes.items() if lane.in_flight}
+            lane = self._lanes[model] = Lane(self._most)
+            self._may_claim = True
+        return lane
+
+    def _pause(self) -> float:
+        if self._held:
+            return PAUSE_SECONDS
+        if self._may_claim:
+            return 0.0
+        return max(self._next_tick - trio.current_time(), 0.0)
+
+    async def _run(self, running: _Running) -> None:
+        claim = running.claim
+        lane = self._lanes[claim.model]
+        outcome = None
+        try:
+            with running.scope:
+                outcome = await self._outcome(claim)
+            if outcome is None:
+                is_given_back = running.end is JobState.QUEUED
+                outcome = _given_back(claim) if is_given_back else _outcome(claim, running.end)
+            with self._failures.noted("job", f"a request of job '{claim.job_id}' could not be ended"):
+                await self._finish(outcome)
+        finally:
+            self._running.remove(running)
+            self._bytes -= claim.byte_size
+            is_retry = outcome is not None and outcome.state is JobState.QUEUED and outcome.is_counted
+            lane.ended(was_available=not is_retry, now=self._now())
+            self.wake()
+
+    async def _outcome(self, claim: Claim) -> Outcome:
+        def partial(response: InferenceResponse) -> None:
+            self._followers.tell_partial(claim.job_id, claim.index, response)
+
+        try:
+            request = await self._store.request(claim)
+            result = await self._executor.run(request, partial)
+        except Unavailable:
+            if self._is_stopped:
+                return _given_back(claim)
+            later = min(retry_seconds(claim.attempt - 1), MOST_RETRY_SECONDS)
+            return Outcome(claim.job_id, claim.index, claim.claim, JobState.QUEUED, not_before=self._now() + later)
+        except ServerError as error:
+            return _outcome(claim, JobState.FAILED, error)
+        except Exception as error:
+            self._failures.note("job", error, f"a request of job '{claim.job_id}' failed")
+            return _outcome(claim, JobState.FAILED, Internal(f"internal error: {text_of(error)}"))
+        return Outcome(claim.job_id, claim.index, claim.claim, JobState.SUCCEEDED, result)
+
+    async def _finish(self, outcome: Outcome) -> None:
+        """Store an outcome, however long that takes. Cancelled, it is lost, and the item run again."""
+        failures = 0
+        while True:
+            try:
+                job = await self._store.finish(outcome, self._now())
+                break
+            except ServerError as error:
+                self._note_failure(error)
+                await trio.sleep(min(retry_seconds(failures), 5.0))
+                failures += 1
+        if job is None:
+            return
+        if outcome.state is JobState.QUEUED:
+            self.figures.retries += outcome.is_counted
+        else:
+            self.figures.items[outcome.state] = self.figures.items.get(outcome.state, 0) + 1
+        self._followers.tell(outcome.job_id)
+
+    def _note_failure(self, error: ServerError) -> None:
+        """Once, until the store works again."""
+        if not self._is_failing:
+            self._is_failing = True
+            what = "" if isinstance(error, InsufficientStorage) else " failed"
+            logger.error("the job store%s: %s; jobs wait until it works again", what, error.message)
+
+
+def _outcome(claim: Claim, state: JobState, error: ServerError | None = None) -> Outcome:
+    told = None if error is None else ItemError(error.kind, error.message)
+    return Outcome(claim.job_id, claim.index, claim.claim, state, error=told)
+
+
+def _given_back(claim: Claim) -> Outcome:
+    return Outcome(claim.job_id, claim.index, claim.claim, JobState.QUEUED, is_counted=False)

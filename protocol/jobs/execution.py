@@ -1,0 +1,39 @@
+"""The interface between the runner of jobs and what runs one item: the core's models, or another interface's requests.
+
+An executor knows what the bytes of a request and of a result mean; neither the runner nor the store does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from protocol.messages import Buffer, InferenceResponse
+
+Partial: TypeAlias = Callable[[InferenceResponse], None]
+"""Takes a part of a result as soon as it is there, for who follows the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoad:
+    """How busy a model is: the requests that it has, those of jobs included, and how many it runs at the same time; 0
+    where that is not known."""
+
+    in_flight: int
+    capacity: int
+
+
+class JobExecutor(Protocol):
+    async def run(self, request: Buffer, partial: Partial) -> Sequence[Buffer]:
+        """The encoded result, in parts. Cancelled, the request is given up.
+
+        Raises:
+            Unavailable: not now; it will be tried again.
+            ServerError: the item has failed.
+        """
+        ...
+
+    def load_of(self, model: str) -> ModelLoad:
+        """Never raises; nothing is known of a model that is not there."""
+        ...
