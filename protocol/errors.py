@@ -119,6 +119,7 @@ class InsufficientStorage(ServerError):
     """There is no room to keep what is to be kept; the edges answer 507 and RESOURCE_EXHAUSTED."""
 
     kind = "INSUFFICIENT_STORAGE"
+    retry_after = 60.0  # what has ended is forgotten, by and by
 
 
 class Unauthenticated(ServerError):

@@ -11,6 +11,7 @@ from protocol.console.interface import Console
 from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
+from protocol.jobs.service import Jobs
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
@@ -29,7 +30,7 @@ class EdgeServices:
     by name, for load balancers, and `metrics` the text of the metrics; `connections` counts those that are open;
     `gen_ai` is there if calls of generative models are to be observed; `addresses` are those bound so far, by "grpc",
     "http", "openai" and "metrics"; `responses` are those that the OpenAI interface keeps, `media` fetches what clients
-    name by URLs, if that is allowed, and `console` is there if it was asked for."""
+    name by URLs, if that is allowed, `console` is there if it was asked for, and `jobs` if the server keeps jobs."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -50,3 +51,4 @@ class EdgeServices:
     responses: Responses = field(default_factory=Responses)
     media: MediaFetcher | None = None
     console: Console | None = None
+    jobs: Jobs | None = None

@@ -80,7 +80,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "metrics_text": "sync zipped",
         "open_connections": "",
         "services": (
-            "access console core failures gen_ai limits log media metrics_text open_connections responses "
+            "access console core failures gen_ai jobs limits log media metrics_text open_connections responses "
             "server_settings shared_memory"
         ),
         "grpc": (
@@ -88,7 +88,7 @@ ROOMS: dict[str, dict[str, str]] = {
             "reactor server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access console core datatypes errors failures gen_ai http2 limits log media messages metrics_text "
+            "access console core datatypes errors failures gen_ai http2 jobs limits log media messages metrics_text "
             "open_connections origin quotas reactor responses server_settings services shapes shared_memory sync text "
             "zipped"
         ),

@@ -28,6 +28,7 @@ from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.server import serve_http
 from protocol.http.settings import Interface
+from protocol.jobs.service import Jobs
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
@@ -71,6 +72,7 @@ class Shared:
     responses: Responses
     media: MediaFetcher | None
     console: Console | None
+    jobs: Jobs | None
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -170,4 +172,5 @@ def _services(
         responses=shared.responses,
         media=shared.media,
         console=shared.console,
+        jobs=shared.jobs,
     )

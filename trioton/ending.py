@@ -11,6 +11,7 @@ import logging
 import trio
 
 from actors.core.server_core import ServerCore
+from actors.jobs.jobs import ServerJobs
 from protocol.responses.background import Responses
 
 logger = logging.getLogger("trioton.server")
@@ -30,11 +31,13 @@ class ExitTimeoutExpired(Exception):
 class Ending:
     """One server's: `begin` first, then `run`.
 
-    `cut_off` counts the requests that were under way when the exit timeout expired, and the open sequences.
+    `cut_off` counts the requests that were under way when the exit timeout expired, and the open sequences. `jobs` are
+    the server's, if it has any: what runs of them is given back.
     """
 
     def __init__(self, core: ServerCore, responses: Responses, *, drain_secs: int, exit_timeout_secs: int) -> None:
         self.cut_off = 0
+        self.jobs: ServerJobs | None = None
         self._core = core
         self._responses = responses
         self._drain_secs = drain_secs
@@ -48,19 +51,24 @@ class Ending:
             logger.info("not ready any more; requests are taken for another %d s", self._drain_secs)
             self._core.turn_unready()
         else:
-            self._core.stop(finishes_sequences=True)
+            self._refuse()
 
     async def run(self, whole: trio.CancelScope, helpers: trio.Nursery) -> None:
         """Returns when everything accepted is answered. Cancels `whole`, the server, when the exit timeout expires."""
         refuses_at = self._began + self._drain_secs
         await trio.sleep_until(refuses_at)
-        self._core.stop(finishes_sequences=True)
+        self._refuse()
         self._responses.stop()  # nobody could come back for them
         deadline = refuses_at + self._exit_timeout_secs
         helpers.start_soon(self._expire, deadline, whole)
         helpers.start_soon(self._tell_progress, deadline)
         await self._core.wait_answered()
         logger.info("All models are stopped, unloading models")
+
+    def _refuse(self) -> None:
+        if self.jobs is not None:
+            self.jobs.stop()  # first: else what they run would be refused
+        self._core.stop(finishes_sequences=True)
 
     async def _expire(self, deadline: float, whole: trio.CancelScope) -> None:
         await trio.sleep_until(deadline)

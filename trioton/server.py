@@ -32,6 +32,9 @@ from actors.cache.registry import UnusableCache
 from actors.cache.response_cache import ResponseCache
 from actors.capture.capture import CannotCapture
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
+from actors.jobs.inference import InferenceExecutor
+from actors.jobs.jobs import ServerJobs
+from actors.jobs.registry import make_store
 from actors.lifecycle.table import EVICTED
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.exemplars import Exemplars
@@ -57,6 +60,7 @@ from protocol.core import (
 )
 from protocol.errors import ServerError
 from protocol.failures import CallbackFailures
+from protocol.jobs.store import UnusableStore
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.failure_log import FailureLog
@@ -208,6 +212,7 @@ class Server:
             residence=self.core.residence,
             devices=devices,
             exemplars=exemplars,
+            jobs=lambda: None if self._jobs is None else self._jobs.figures,
         )
         self._metrics_text = MetricsText(self._metrics.render)
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
@@ -216,6 +221,7 @@ class Server:
             self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
         )
         self._console = live_console(settings, self.core, self._failures, self._failure_log)
+        self._jobs: ServerJobs | None = None
         self._stop = trio.Event()
         self._leaving = trio.Event()
         self._close_edges = trio.Event()
@@ -265,6 +271,7 @@ class Server:
                         try:
                             await self._start_helpers(background)
                             await nursery.start(self.core.run)
+                            await self._start_jobs(background)
                             await self._start_serving(files, nursery, metrics, background)
                         except StartError as error:  # raised below, outside the nursery, after an orderly end
                             failure = error
@@ -355,6 +362,26 @@ class Server:
             except (CannotTrace, UnusableCache, CannotCapture) as error:
                 raise StartError(f"{error}; see {option}") from None
 
+    async def _start_jobs(self, background: trio.Nursery) -> None:
+        """When the models are loaded: those that were interrupted go on at once."""
+        place = self.settings.jobs_store
+        if place is None:
+            return
+        try:
+            store = await trio.to_thread.run_sync(make_store, place, self.settings.job_limits())
+            jobs = ServerJobs(
+                store,
+                InferenceExecutor(self.core),
+                max_seconds=self.settings.jobs_max_secs,
+                keep_seconds=self.settings.jobs_keep_secs,
+                most_in_flight=self.settings.jobs_max_in_flight,
+                failures=self._failures,
+            )
+            await background.start(jobs.run)
+        except UnusableStore as error:
+            raise StartError(f"{error}; see --jobs-store") from None
+        self._jobs = self._ending.jobs = jobs
+
     async def _start_serving(
         self, files: _Files, nursery: trio.Nursery, metrics: trio.Nursery, background: trio.Nursery
     ) -> None:
@@ -403,6 +430,7 @@ class Server:
             responses=self._responses,
             media=None if (media := self.settings.media()) is None else MediaFetcher(media),
             console=self._console,
+            jobs=self._jobs,
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:

@@ -19,6 +19,7 @@ from trioton.device_flags import DEVICES, DeviceFlags
 from trioton.flags import UsageError, read_arguments, rows
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.http_flags import HTTP, HttpFlags
+from trioton.job_flags import JOBS, JobFlags
 from trioton.loading_flags import LOADING, LoadingFlags
 from trioton.logging_flags import LOGGING, LoggingFlags
 from trioton.metrics_flags import METRICS, MetricsFlags, skipped_quantiles
@@ -50,6 +51,7 @@ GROUPS = {
     GRPC: "grpc",
     METRICS: "metrics",
     SCHEDULING: "scheduling",
+    JOBS: "jobs",
     LOGGING: "logging",
     TRACING: "tracing",
     CAPTURE: "capture",
@@ -63,6 +65,7 @@ class Settings(
     CaptureFlags,
     TraceFlags,
     LoggingFlags,
+    JobFlags,
     SchedulingFlags,
     MetricsFlags,
     ServerFlags,

@@ -17,16 +17,17 @@ MAX_PARTIAL_BYTES = 4 << 20
 class JobFollower(Wakeup):
     """Implements `protocol.jobs.service.Follower`."""
 
-    __slots__ = ("_has_changed", "_partials", "_size")
+    __slots__ = ("_has_changed", "_partials", "_size", "is_over")
 
     def __init__(self) -> None:
         self._waiting = None
+        self.is_over = False
         self._has_changed = False
         self._partials: deque[tuple[int, InferenceResponse]] = deque()
         self._size = 0
 
     async def changed(self) -> None:
-        while not self._has_changed:
+        while not (self._has_changed or self.is_over):
             await self.wait()
         self._has_changed = False
 
@@ -35,6 +36,10 @@ class JobFollower(Wakeup):
         self._partials.clear()
         self._size = 0
         return taken
+
+    def end(self) -> None:
+        self.is_over = True
+        self.wake()
 
     def tell(self) -> None:
         self._has_changed = True
@@ -53,10 +58,12 @@ class Followers:
 
     def __init__(self) -> None:
         self._by_job: dict[str, set[JobFollower]] = {}
+        self._are_over = False
 
     @contextmanager
     def follow(self, job_id: str) -> Iterator[JobFollower]:
         follower = JobFollower()
+        follower.is_over = self._are_over
         self._by_job.setdefault(job_id, set()).add(follower)
         try:
             yield follower
@@ -74,6 +81,13 @@ class Followers:
     def tell_partial(self, job_id: str, index: int, response: InferenceResponse) -> None:
         for follower in self._by_job.get(job_id, ()):
             follower.tell_partial(index, response)
+
+    def end(self) -> None:
+        """The server stops: nothing more is told."""
+        self._are_over = True
+        for followers in self._by_job.values():
+            for follower in followers:
+                follower.end()
 
     def __len__(self) -> int:
         return sum(map(len, self._by_job.values()))

@@ -6,8 +6,8 @@ Flow: edge → [jobs] → store; runner → followers → edge. The server owns 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import trio
 
@@ -17,7 +17,7 @@ from protocol.errors import NotFound, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.jobs.execution import JobExecutor
 from protocol.jobs.job import Job
-from protocol.jobs.store import Item, JobFilter, JobStore, NewJob, StoreFigures
+from protocol.jobs.store import Item, JobFilter, JobStore, NewJob, RequestUnderWay
 
 MAX_IN_FLIGHT = 64
 
@@ -50,9 +50,11 @@ class ServerJobs:
             most_in_flight=most_in_flight,
         )
         self._is_taking = False
+        self._answering: set[tuple[str, str]] = set()
 
     @property
-    def counted(self) -> RunnerFigures:
+    def figures(self) -> RunnerFigures:
+        """For the metrics; those of the store are a second old at most."""
         return self._runner.figures
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -77,6 +79,7 @@ class ServerJobs:
         """Take no jobs, end or give back what runs; what is kept can still be read."""
         self._is_taking = False
         self._runner.stop()
+        self._followers.end()
 
     async def add(self, job: NewJob) -> tuple[Job, bool]:
         if not self._is_taking:
@@ -104,7 +107,7 @@ class ServerJobs:
     async def remove(self, owner: str, job_id: str) -> None:
         with self._followers.follow(job_id) as follower:
             job = await self.cancel(owner, job_id)
-            while not job.state.is_ended:
+            while not (job.state.is_ended or follower.is_over):
                 await follower.changed()
                 job = await self.find(owner, job_id)
         await self._store.remove(owner, job_id)
@@ -114,7 +117,7 @@ class ServerJobs:
         with self._followers.follow(job_id) as follower:
             job = await self.find(owner, job_id)
             with trio.move_on_after(seconds):
-                while not job.state.is_ended:
+                while not (job.state.is_ended or follower.is_over):
                     await follower.changed()
                     job = await self.find(owner, job_id)
         return job
@@ -122,8 +125,19 @@ class ServerJobs:
     def follow(self, job_id: str) -> AbstractContextManager[JobFollower]:
         return self._followers.follow(job_id)
 
-    async def figures(self) -> StoreFigures:
-        return await self._store.figures()
+    @contextmanager
+    def answering(self, owner: str, key: str) -> Iterator[None]:
+        if not key:
+            yield
+            return
+        mark = owner, key
+        if mark in self._answering:
+            raise RequestUnderWay(f"a request with Idempotency-Key '{key:.64}' has not been answered yet")
+        self._answering.add(mark)
+        try:
+            yield
+        finally:
+            self._answering.remove(mark)
 
 
 def _found(job: Job | None, job_id: str) -> Job:

@@ -22,7 +22,7 @@ from protocol.failures import CallbackFailures
 from protocol.jobs.execution import JobExecutor
 from protocol.jobs.job import ItemError
 from protocol.jobs.states import JobState
-from protocol.jobs.store import Claim, JobStore, Outcome
+from protocol.jobs.store import Claim, JobStore, Outcome, StoreFigures
 from protocol.messages import InferenceResponse
 
 logger = logging.getLogger(__name__)
@@ -51,10 +51,12 @@ class _Running:
 
 @dataclass(slots=True)
 class RunnerFigures:
-    """What was counted since the start: items by how they ended, and attempts that were for nothing."""
+    """What was counted since the start: items by how they ended, and attempts that were for nothing. `store` is how it
+    was when it was last looked at."""
 
     items: dict[JobState, int] = field(default_factory=dict)
     retries: int = 0
+    store: StoreFigures | None = None
 
 
 class JobRunner:
@@ -152,6 +154,7 @@ class JobRunner:
         try:
             for job_id in await self._store.expire(self._now()):
                 self._followers.tell(job_id)
+            self.figures.store = await self._store.figures()
         except ServerError as error:
             self._note_failure(error)
 

@@ -28,7 +28,8 @@ from protocol.http.codec.infer import (
 )
 from protocol.http.errors import error_reply, name_reply
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, header_text, version_in
-from protocol.http.handlers.infer import decoupled, encode, encode_at_once, infer
+from protocol.http.handlers.infer import decoupled, encode, encode_at_once
+from protocol.http.handlers.jobs.submit import infer_or_job
 from protocol.http.head import Head
 from protocol.http.reply import Reply
 from protocol.log.call_origin import call_tags
@@ -133,12 +134,13 @@ class DirectInference:
             or head.expects_continue
             or not head.keeps_alive
             or b"content-encoding" in headers
+            or (b"prefer" in headers and self._services.jobs is not None)
             or not self._services.forwarding.is_empty
         ):
             return None
         try:
             route, parameters, account = app.find(head.method, head.raw_path, headers)
-            if route.handler is not infer:
+            if route.handler is not infer_or_job:
                 return None
             header_length = parse_header_length(headers.get(HEADER_LENGTH), head.content_length)
             if (head.content_length if header_length is None else header_length) > JSON_IN_THREAD_ABOVE:

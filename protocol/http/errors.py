@@ -28,6 +28,7 @@ from protocol.errors import (
     told,
 )
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.jobs.store import IdempotencyMismatch, RequestUnderWay
 from protocol.quotas.fields import Fields
 
 _FIRST_ERROR = 400
@@ -42,6 +43,12 @@ class MethodNotAllowed(InvalidArgument):
     def __init__(self, allowed: tuple[str, ...]) -> None:
         super().__init__("Method Not Allowed")
         self.allowed = allowed
+
+
+class Conflict(InvalidArgument):
+    """What is asked for is not in the state for that; it may be later."""
+
+    retry_after = 1.0
 
 
 class UnsupportedCompression(Unsupported):
@@ -122,6 +129,9 @@ STATUS: dict[type[ServerError], int] = {
     Unauthenticated: 401,
     Forbidden: 403,
     MethodNotAllowed: 405,
+    Conflict: 409,
+    RequestUnderWay: 409,
+    IdempotencyMismatch: 422,
     BodyTimeout: 408,
     HeaderTimeout: 408,
     HeadersTooLarge: 431,

@@ -24,8 +24,12 @@ from protocol.http.handlers import metadata as handlers
 from protocol.http.handlers import repository as repository_handlers
 from protocol.http.handlers import settings as settings_handlers
 from protocol.http.handlers import shared_memory as shared_memory_handlers
-from protocol.http.handlers.generate import generate, generate_stream
-from protocol.http.handlers.infer import infer
+from protocol.http.handlers.generate import generate_stream
+from protocol.http.handlers.jobs import events as job_events
+from protocol.http.handlers.jobs import manage as job_handlers
+from protocol.http.handlers.jobs import results as job_results
+from protocol.http.handlers.jobs import submit as job_making
+from protocol.http.handlers.jobs.submit import generate_or_job, infer_or_job
 from protocol.http.handlers.overview import overview
 from protocol.http.handlers.requests import cancel_request
 from protocol.http.openai.errors import openai_error_reply
@@ -95,6 +99,7 @@ def _routes() -> Iterator[Route]:
         yield Route("GET", f"{model}/stats", Category.STATISTICS, handlers.model_statistics, "Statistics of a model")
     all_models = "Statistics of all ready models"
     yield Route("GET", "/v2/models/stats", Category.STATISTICS, handlers.all_statistics, all_models)
+    yield from _jobs()
     yield from _repository()
     yield from _settings()
     yield from _shared_memory()
@@ -103,15 +108,29 @@ def _routes() -> Iterator[Route]:
 
 def _inference(model: str) -> Iterator[Route]:
     category = Category.INFERENCE
-    yield Route("POST", f"{model}/infer", category, infer, "Inference", is_inference=True, has_binary_tail=True)
+    yield Route("POST", f"{model}/infer", category, infer_or_job, "Inference", is_inference=True, has_binary_tail=True)
     for name, handler, summary in (
-        ("generate", generate, "Inference on plain JSON, one response"),
+        ("generate", generate_or_job, "Inference on plain JSON, one response"),
         ("generate_stream", generate_stream, "Inference on plain JSON, a stream of server-sent events"),
     ):
         path = f"{model}/{name}"
         yield Route("POST", path, category, handler, summary, is_inference=True, takes_codings=False)
     cancel = f"{model}/requests/{{request_id}}/cancel"
     yield Route("POST", cancel, category, cancel_request, "Stop requests by their id")
+    making = "Make a job of an inference request"
+    yield Route("POST", f"{model}/jobs", category, job_making.create_of_model, making, has_binary_tail=True)
+
+
+def _jobs() -> Iterator[Route]:
+    category, one = Category.INFERENCE, "/v2/jobs/{job_id}"
+    yield Route("GET", "/v2/jobs", category, job_handlers.list_jobs, "Jobs of the caller")
+    yield Route("POST", "/v2/jobs", category, job_making.create_of_list, "Make a job of several inference requests")
+    # Those that may wait end when the client leaves.
+    yield Route("GET", one, category, job_handlers.job_status, "A job", is_inference=True)
+    yield Route("DELETE", one, category, job_handlers.remove_job, "Forget a job")
+    yield Route("GET", f"{one}/result", category, job_results.job_result, "The result of a job", is_inference=True)
+    yield Route("GET", f"{one}/events", category, job_events.job_events, "A job as it goes on", is_inference=True)
+    yield Route("POST", f"{one}/cancel", category, job_handlers.cancel_job, "Stop a job")
 
 
 def _repository() -> Iterator[Route]:

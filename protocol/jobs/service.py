@@ -7,15 +7,21 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from protocol.jobs.job import Job
-from protocol.jobs.store import Item, JobFilter, NewJob, StoreFigures
+from protocol.jobs.store import Item, JobFilter, NewJob
 from protocol.messages import InferenceResponse
 
 
 class Follower(Protocol):
-    """Sees what happens to one job, as long as it is followed."""
+    """Sees what happens to one job, as long as it is followed.
+
+    Attributes:
+        is_over: the server stops; nothing more is told.
+    """
+
+    is_over: bool
 
     async def changed(self) -> None:
-        """Returns when something has happened since the last time."""
+        """Returns when something has happened since the last time, or it is over."""
 
     def partials(self) -> Sequence[tuple[int, InferenceResponse]]:
         """Parts of results since the last time, each with the index of its item. Of a follower that is slow the oldest
@@ -58,11 +64,14 @@ class Jobs(Protocol):
         """Cancel a job if it has not ended, and forget it."""
 
     async def wait(self, owner: str, job_id: str, seconds: float) -> Job:
-        """The job when it has ended, or after so many seconds."""
+        """The job when it has ended, or after so many seconds, or when the server stops."""
         ...
 
     def follow(self, job_id: str) -> AbstractContextManager[Follower]:
         """Follow a job from now on."""
         ...
 
-    async def figures(self) -> StoreFigures: ...
+    def answering(self, owner: str, key: str) -> AbstractContextManager[None]:
+        """While a request with this idempotency key is answered; without a key nothing. Raises RequestUnderWay where
+        another one is."""
+        ...

@@ -151,6 +151,8 @@ class IdempotencyMismatch(InvalidArgument):
 class RequestUnderWay(InvalidArgument):
     """A request with the same idempotency key has not been answered yet."""
 
+    retry_after = 1.0
+
 
 class JobStore(Protocol):
     """Where the jobs of one server are kept. `run` owns it; the other methods may be called while it runs, by any

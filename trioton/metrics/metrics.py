@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from actors.capture.capture import Capture
+from actors.jobs.runner import RunnerFigures
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.lifecycle.snapshots import LoadSnapshot
 from actors.metrics.custom import FamilyValues
@@ -26,6 +27,7 @@ from trioton.metrics.capture import capture_series
 from trioton.metrics.custom import custom_series
 from trioton.metrics.exposition import Exposition
 from trioton.metrics.families import Source
+from trioton.metrics.jobs import job_series
 from trioton.metrics.keys import key_series
 from trioton.metrics.machine import cpu_series, gpu_series, pinned_memory_series
 from trioton.metrics.models import model_series
@@ -66,6 +68,7 @@ class Metrics:
         residence: how the memory budget is used; None where there is none.
         devices: whose pool of pinned memory is shown.
         exemplars: traced requests.
+        jobs: the figures of the jobs; None where there are none.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Metrics:
         residence: Callable[[], ResidenceSnapshot | None] = lambda: None,
         devices: Devices | None = None,
         exemplars: Exemplars | None = None,
+        jobs: Callable[[], RunnerFigures | None] = lambda: None,
     ) -> None:
         refusals, defects, pinned = limits or LimitCounter(), failures or CallbackFailures(), devices or Devices()
         traced, machine = exemplars or Exemplars(), Machine(interval)
@@ -110,6 +114,7 @@ class Metrics:
             lambda: capture_series(capture),
             lambda: pinned_memory_series(pinned),
             lambda: residence_series(residence),
+            lambda: job_series(jobs),
         ]
         if has_cpu:
             sources.append(lambda: cpu_series(machine))

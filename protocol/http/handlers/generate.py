@@ -42,7 +42,7 @@ async def generate(request: HttpRequest) -> Reply:
             raise _not_one()
         answers.append(encode_generate_response(response))
 
-    await request.core.infer_stream(await _decode(request), keep)
+    await request.core.infer_stream(await decode(request), keep)
     if not answers:
         raise _not_one()
     return Reply(headers=(*JSON_CONTENT, *_load_report(request)), body=answers[0])
@@ -65,7 +65,7 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
             await begin()
         await writer.send(event)
 
-    inference = await _decode(request)
+    inference = await decode(request)
     try:
         await request.core.infer_stream(inference, send)
     except Exception as exc:
@@ -81,8 +81,9 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
     return None
 
 
-async def _decode(request: HttpRequest) -> InferenceRequest:
-    decode = partial(
+async def decode(request: HttpRequest) -> InferenceRequest:
+    """Read the body, in a thread where that takes long. Raises what is wrong with it."""
+    read = partial(
         decode_generate_request,
         request.body,
         request.core.model_metadata(request.model_name, request.model_version),
@@ -90,7 +91,7 @@ async def _decode(request: HttpRequest) -> InferenceRequest:
         max_input_size=request.settings.max_input_size,
     )
     is_large = len(request.body) > JSON_IN_THREAD_ABOVE
-    inference = await trio.to_thread.run_sync(decode) if is_large else decode()
+    inference = await trio.to_thread.run_sync(read) if is_large else read()
     if not inference.id and (given := request.headers.get(_OWN_ID)) is not None:
         inference.id = given.decode("latin-1")
     inference.trace = request.trace

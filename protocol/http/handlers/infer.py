@@ -42,7 +42,7 @@ async def infer(request: HttpRequest) -> Reply:
     inference.origin = request.origin
     inference.charge = request.charge
     if not request.services.forwarding.is_empty:
-        _forward_headers(request, inference)
+        forward_headers(request, inference)
     try:
         if decoded.placement is None:
             response = await request.services.core.infer(inference)
@@ -91,10 +91,15 @@ def _json_size(response: InferenceResponse, encoding: OutputEncoding) -> int:
 
 
 async def _decode(request: HttpRequest, header_length: int | None) -> DecodedRequest:
+    if request.core.is_decoupled(request.model_name, request.model_version):  # said also where the request is wrong
+        raise decoupled()
+    return await decode(request, header_length)
+
+
+async def decode(request: HttpRequest, header_length: int | None) -> DecodedRequest:
+    """Read the body, in a thread where that takes long. Raises what is wrong with it."""
     body = request.body
     model_name, model_version = request.model_name, request.model_version
-    if request.core.is_decoupled(model_name, model_version):  # said also where the request is wrong
-        raise decoupled()
     max_input_size = request.settings.max_input_size
     if header_length == 0 or not body:
         return decode_raw_request(
@@ -104,7 +109,7 @@ async def _decode(request: HttpRequest, header_length: int | None) -> DecodedReq
             model_version=model_version,
             max_input_size=max_input_size,
         )
-    decode = partial(
+    read = partial(
         request.templates.decode,
         body,
         header_length,
@@ -113,10 +118,11 @@ async def _decode(request: HttpRequest, header_length: int | None) -> DecodedReq
         max_input_size=max_input_size,
     )
     json_size = len(body) if header_length is None else header_length
-    return await trio.to_thread.run_sync(decode) if json_size > JSON_IN_THREAD_ABOVE else decode()
+    return await trio.to_thread.run_sync(read) if json_size > JSON_IN_THREAD_ABOVE else read()
 
 
-def _forward_headers(request: HttpRequest, inference: InferenceRequest) -> None:
+def forward_headers(request: HttpRequest, inference: InferenceRequest) -> None:
+    """Make parameters of the headers that are to be."""
     headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.sent_headers)
     put_over(inference.parameters, request.services.forwarding.parameters(headers))
 

@@ -11,18 +11,22 @@ _STATUS_LINES = {
     status: b"HTTP/1.1 %d %b\r\n" % (status, phrase)
     for status, phrase in (
         (200, b"OK"),
+        (202, b"Accepted"),
         (400, b"Bad Request"),
         (401, b"Unauthorized"),
         (403, b"Forbidden"),
         (404, b"Not Found"),
         (405, b"Method Not Allowed"),
         (408, b"Request Timeout"),
+        (409, b"Conflict"),
         (413, b"Content Too Large"),
+        (422, b"Unprocessable Content"),
         (431, b"Request Header Fields Too Large"),
         (500, b"Internal Server Error"),
         (501, b"Not Implemented"),
         (503, b"Service Unavailable"),
         (504, b"Gateway Timeout"),
+        (507, b"Insufficient Storage"),
     )
 }
 

@@ -47,6 +47,7 @@ _PATH_PARAMETERS: Mapping[str, JsonObject] = {
     "model_name": {"description": "A model's name.", "schema": {"type": "string", "minLength": 1}},
     "model_version": {"description": "A version's number.", "schema": {"type": "integer", "minimum": 0}},
     "request_id": {"description": "The `id` of a request.", "schema": {"type": "string", "minLength": 1}},
+    "job_id": {"description": "The `id` of a job.", "schema": {"type": "string", "minLength": 1}},
     "repository_name": {"description": "A repository's name.", "schema": {"type": "string", "minLength": 1}},
     "response_id": {"description": "The `id` of a response.", "schema": {"type": "string", "minLength": 1}},
     "file_name": {"description": "A file's name.", "schema": {"type": "string", "minLength": 1}},
@@ -72,10 +73,13 @@ _ANSWER_HEADER_LENGTH: JsonObject = {
 _FAILURES: Mapping[int, tuple[str, str]] = {
     400: ("BadRequest", "The request is wrong and will be wrong again."),
     404: ("NotFound", "There is no such model, version, region or path."),
+    409: ("Conflict", "Not in this state: it has not ended, or a request with this key is still answered."),
+    422: ("IdempotencyMismatch", "The `Idempotency-Key` was used for another request."),
     500: ("Internal", "The server or a model failed; nothing is wrong with the request."),
     501: ("Unsupported", "The server, its settings or the model (a decoupled one) do not support this."),
     503: ("Unavailable", "Not now: loading, stopping, overloaded or not allowed in this mode."),
     504: ("DeadlineExceeded", "The request's own time ran out."),
+    507: ("InsufficientStorage", "There is no room to keep the job."),
 }
 _OTHER_REFUSALS = (
     "Any other refusal: no valid key (401) or not allowed (403); the request came too slowly (408), is too large (413, "
@@ -217,7 +221,7 @@ def _finished(
     if request is not None:
         content = {JSON: request, **({BINARY: {}} if route.has_binary_tail else {})}
         operation["requestBody"] = {"required": entry.needs_body, "content": content}
-    operation["responses"] = {"200": _success(route, entry, response), **_failures(route, entry)}
+    operation["responses"] = {str(entry.status): _success(route, entry, response), **_failures(route, entry)}
     return operation
 
 

@@ -29,6 +29,7 @@ class Operation:
         streams: the schema of what each event holds, where the answer is a stream of them if the client wants that.
         error: the schema of its errors.
         query: the schemas of the fields of its query.
+        status: of its answer.
     """
 
     description: str = ""
@@ -41,6 +42,7 @@ class Operation:
     streams: str = ""
     error: str = "Error"
     query: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
 
 
 def shared_path(path: str) -> str:
@@ -53,6 +55,7 @@ def shared_path(path: str) -> str:
 _MODEL = "/v2/models/{model_name}"
 _NOT_LOADED = "Without a version in the path, of the latest version that is ready."
 _ALL_REGIONS = "Without a region in the path, of all."
+_JOBS = "Only where the server was started with `--jobs-store`."
 _DISABLED = "Only where the server was started with `--allow-client-shm=true`."
 
 
@@ -241,6 +244,57 @@ OPERATIONS: Mapping[str, Operation] = {
         "answered as cancelled.",
         gives="CancelResponse",
         failures=(404, 503),
+    ),
+    f"POST {_MODEL}/jobs": Operation(
+        f"Kept until it is answered, whatever becomes of its client or the server. Takes what `infer` takes. {_JOBS}",
+        takes="InferRequest",
+        needs_body=True,
+        gives="Job",
+        status=202,
+        failures=(404, 409, 422, 503, 507),
+        query={"timeout": {"type": "integer", "minimum": 1}},
+    ),
+    "POST /v2/jobs": Operation(
+        f"Each request is one of inference as JSON, with the name of its model. {_JOBS}",
+        takes="JobRequests",
+        needs_body=True,
+        gives="Job",
+        status=202,
+        failures=(404, 409, 422, 503, 507),
+    ),
+    "GET /v2/jobs": Operation(
+        f"The newest first. `after` is the `next` of the page before. {_JOBS}",
+        gives="JobPage",
+        query={
+            "state": {"type": "string"},
+            "model": {"type": "string"},
+            "after": {"type": "string"},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+        },
+        failures=(400, 501),
+    ),
+    "GET /v2/jobs/{job_id}": Operation(
+        "With `Prefer: wait=<seconds>` when it has ended.", gives="Job", failures=(501,)
+    ),
+    "DELETE /v2/jobs/{job_id}": Operation(
+        "One that has not ended is stopped first.", gives="JobRemoved", failures=(501, 503)
+    ),
+    "GET /v2/jobs/{job_id}/result": Operation(
+        "As `infer` or `generate` would have answered it; of a list a line of JSON for each. With `item` that of "
+        "one of them.",
+        media_type="*/*",
+        query={"item": {"type": "integer", "minimum": 0}},
+        failures=(409, 500, 501, 503, 504),
+    ),
+    "GET /v2/jobs/{job_id}/events": Operation(
+        "Server-sent events `state` (the job), `progress` (its counts) and `partial` (a part of a result), until it "
+        "has ended.",
+        gives="Job",
+        media_type=EVENT_STREAM,
+        failures=(501,),
+    ),
+    "POST /v2/jobs/{job_id}/cancel": Operation(
+        "The job as it is then; what runs is given up.", gives="Job", failures=(503, 507)
     ),
     "POST /v2/repository/index": Operation(takes="IndexRequest", gives="IndexResponse", failures=(503,)),
     "POST /v2/repository/models/{model_name}/load": Operation(

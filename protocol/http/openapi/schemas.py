@@ -16,6 +16,7 @@ from protocol.core import ModelMetadata, ModelStatistics, ServerMetadata
 from protocol.datatypes import BY_PROTOCOL_NAME
 from protocol.http.codec.infer import InferBody, ResponseBody
 from protocol.http.openapi.console_schemas import console_schemas
+from protocol.http.openapi.job_schemas import job_schemas
 from protocol.http.openapi.openai_schemas import openai_schemas
 from protocol.server_settings import LogSettings
 from protocol.shared_memory.regions import CudaRegion, SystemRegion
@@ -61,7 +62,7 @@ def component_schemas() -> Mapping[str, Schema]:
     # Both are left out where there is nothing to say.
     schemas["InferResponse"]["required"] = ["model_name", "model_version", "outputs"]
     openai = {name: _tidy(schema) for name, schema in openai_schemas(_PREFIX).items()}
-    return {**schemas, **_written(), **openai, **console_schemas(_PREFIX)}
+    return {**schemas, **_written(), **job_schemas(_PREFIX), **openai, **console_schemas(_PREFIX)}
 
 
 def _tidy(value: Any) -> Any:

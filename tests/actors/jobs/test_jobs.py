@@ -77,7 +77,7 @@ async def test_a_job_runs_and_its_result_is_kept(tmp_path: Path, autojump_clock:
         assert item.result is not None
         (response,) = decode_responses(item.result)
         assert (response.id, response.outputs[0].as_numpy().tolist()) == ("abc", [[3.0, 3.0]])
-        assert it.jobs.counted.items == {JobState.SUCCEEDED: 1}
+        assert it.jobs.figures.items == {JobState.SUCCEEDED: 1}
 
 
 async def test_items_of_many_jobs_share_batches(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -121,9 +121,9 @@ async def test_what_is_not_available_is_tried_again(tmp_path: Path, autojump_clo
         done = await it.ended(await it.add("a"))
         assert done.state is JobState.SUCCEEDED
         assert done.error is None
-        assert 3 < it.jobs.counted.retries < 12
+        assert 3 < it.jobs.figures.retries < 12
         (item,) = await it.jobs.items(done.id, 0, 1)
-        assert item.attempt == it.jobs.counted.retries + 1
+        assert item.attempt == it.jobs.figures.retries + 1
 
 
 async def test_a_model_that_is_away_is_not_asked_for_every_item(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -136,7 +136,7 @@ async def test_a_model_that_is_away_is_not_asked_for_every_item(tmp_path: Path, 
         job = await it.add(*["a"] * 200)
         with trio.move_on_after(50):
             await it.jobs.wait("ann", job.id, 10_000)
-        assert it.jobs.counted.retries < 100
+        assert it.jobs.figures.retries < 100
         assert (await it.ended(job)).counts == Counts(succeeded=200)
 
 

@@ -13,8 +13,8 @@ from protocol.http.exchange import Handler
 from protocol.http.handlers import metadata as handlers
 from protocol.http.handlers import repository as repository_handlers
 from protocol.http.handlers import settings as settings_handlers
-from protocol.http.handlers.generate import generate, generate_stream
-from protocol.http.handlers.infer import infer
+from protocol.http.handlers.generate import generate_stream
+from protocol.http.handlers.jobs.submit import generate_or_job, infer_or_job
 from protocol.http.handlers.shared_memory import CUDA, SYSTEM
 from protocol.http.routes import ROUTES, RouteTable
 from tests.protocol.http.fake_services import make_request
@@ -40,10 +40,10 @@ R = {"region_name": "r"}
         ("GET", "/v2/models/stats", handlers.all_statistics, {}),
         ("GET", "/v2/models/m/stats", handlers.model_statistics, M),
         ("GET", "/v2/models/m/versions/12/stats", handlers.model_statistics, MV),
-        ("POST", "/v2/models/m/infer", infer, M),
-        ("POST", "/v2/models/m/versions/12/infer", infer, MV),
-        ("POST", "/v2/models/m/generate", generate, M),
-        ("POST", "/v2/models/m/versions/12/generate", generate, MV),
+        ("POST", "/v2/models/m/infer", infer_or_job, M),
+        ("POST", "/v2/models/m/versions/12/infer", infer_or_job, MV),
+        ("POST", "/v2/models/m/generate", generate_or_job, M),
+        ("POST", "/v2/models/m/versions/12/generate", generate_or_job, MV),
         ("POST", "/v2/models/m/generate_stream", generate_stream, M),
         ("POST", "/v2/models/m/versions/12/generate_stream", generate_stream, MV),
         ("GET", "/v2/trace/setting", settings_handlers.trace_settings, {}),
@@ -68,13 +68,13 @@ R = {"region_name": "r"}
         ("POST", "/v2/repository/r/models/m/load", repository_handlers.load_model, {**M, "repository_name": "r"}),
         ("POST", "/v2/repository/models/m/unload", repository_handlers.unload_model, M),
         # A literal part goes first, but does not hide a longer path.
-        ("POST", "/v2/models/stats/infer", infer, {"model_name": "stats"}),
+        ("POST", "/v2/models/stats/infer", infer_or_job, {"model_name": "stats"}),
         ("GET", "/v2/models/stats/stats", handlers.model_statistics, {"model_name": "stats"}),
         ("GET", "/v2/models/versions", handlers.model_metadata, {"model_name": "versions"}),
         ("POST", "/v2/repository/models/models/load", repository_handlers.load_model, {"model_name": "models"}),
         ("POST", "/v2/repository/models/index", repository_handlers.repository_index, {"repository_name": "models"}),
         # Names are percent-decoded, part by part.
-        ("POST", "/v2/models/a%20b%2Fc%C3%A9/infer", infer, {"model_name": "a b/cé"}),
+        ("POST", "/v2/models/a%20b%2Fc%C3%A9/infer", infer_or_job, {"model_name": "a b/cé"}),
         ("GET", "/v2/models/%ff", handlers.model_metadata, {"model_name": "\ufffd"}),
         ("GET", "/v2/models/%2e%2e%2fetc%00", handlers.model_metadata, {"model_name": "../etc\0"}),
         # HEAD is answered as GET.

@@ -1,0 +1,218 @@
+"""Codec of jobs: what their requests say beside the inference request, and jobs as JSON. Pure.
+
+Source: RFC 7240 (`Prefer`), the IETF's draft of `Idempotency-Key`; the rest is ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from protocol.errors import InvalidArgument
+from protocol.http.codec.infer import OutputEncoding
+from protocol.http.codec.json_text import JsonReader
+from protocol.jobs.job import Job
+from protocol.jobs.states import JobState
+from protocol.jobs.store import JobFilter
+from protocol.messages import LATEST_VERSION, Buffer
+
+IDEMPOTENCY_KEY = b"idempotency-key"
+MAX_ITEMS = 10_000
+MAX_PAGE = 100
+DEFAULT_PAGE = 20
+MAX_METADATA = 16
+# However long a client would wait; proxies give up before.
+MAX_WAIT_SECONDS = 600.0
+
+_KEY = re.compile(rb"[ -~]{1,255}")
+_MOST_QUERY_FIELDS = 20
+_Text = Annotated[str, msgspec.Meta(max_length=512)]
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """What a client prefers: that the answer comes later, and how many seconds it waits for it at first."""
+
+    is_async: bool = False
+    wait: float | None = None
+
+    @property
+    def applied(self) -> bytes:
+        """As `Preference-Applied` says it."""
+        return b"respond-async" if self.wait is None else b"respond-async, wait=%g" % self.wait
+
+
+def preferences(headers: Iterable[tuple[bytes, bytes]]) -> Preferences:
+    """Of all headers `Prefer`. What cannot be read is no preference, as the first of a name counts."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name.lower() == b"prefer":
+            for part in value.lower().split(b","):
+                key, _, text = part.partition(b";")[0].partition(b"=")
+                found.setdefault(key.strip(), text.strip().strip(b'"'))
+    wait = found.get(b"wait", b"")
+    return Preferences(b"respond-async" in found, _seconds(wait) if wait.isdigit() else None)
+
+
+def _seconds(digits: bytes) -> float:
+    return MAX_WAIT_SECONDS if len(digits) > 6 else min(float(digits), MAX_WAIT_SECONDS)
+
+
+def idempotency_key(headers: Mapping[bytes, bytes]) -> str:
+    """Empty for none. Raises InvalidArgument."""
+    value = headers.get(IDEMPOTENCY_KEY)
+    if value is None:
+        return ""
+    if not _KEY.fullmatch(value):
+        raise InvalidArgument("Idempotency-Key must be 1 to 255 printable ASCII characters")
+    return value.decode()
+
+
+def fingerprint(what: str, header_length: bytes | None, body: Buffer) -> bytes:
+    """The same for requests that are the same; `what` is what they ask for beside their body."""
+    digest = hashlib.sha256(f"{what}\0".encode("utf-8", "surrogatepass"))
+    digest.update((header_length or b"") + b"\0")
+    digest.update(body)
+    return digest.digest()
+
+
+class ResultForm(msgspec.Struct, array_like=True, frozen=True):
+    """How the result of an item is written; kept with it. `is_list` where it is a line among others."""
+
+    is_generate: bool = False
+    default_binary: bool = False
+    binary: dict[str, bool] = {}
+    is_list: bool = False
+
+    @classmethod
+    def of(cls, encoding: OutputEncoding) -> ResultForm:
+        return cls(default_binary=encoding.default_binary, binary=dict(encoding.binary))
+
+    @property
+    def encoding(self) -> OutputEncoding:
+        return OutputEncoding(self.default_binary, self.binary)
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ResultForm:
+        return _read_form(data)
+
+
+_read_form = msgspec.msgpack.Decoder(ResultForm).decode
+
+
+class ListedRequest(msgspec.Struct):
+    """What a request in a list says beside the members of an inference request."""
+
+    model_name: str
+    model_version: str | int | None = None
+    custom_id: _Text = ""
+
+    @property
+    def version(self) -> int:
+        """Raises InvalidArgument."""
+        if self.model_version in (None, ""):
+            return LATEST_VERSION
+        text = str(self.model_version)
+        if not (text.isascii() and text.isdigit()) or len(text) > 18:
+            raise InvalidArgument(
+                f"'model_version' of model '{self.model_name:.128}': expected digits, got '{text:.40}'"
+            )
+        return int(text)
+
+
+class JobList(msgspec.Struct):
+    """The body that makes a job of a list."""
+
+    requests: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
+    metadata: Annotated[dict[_Text, _Text], msgspec.Meta(max_length=MAX_METADATA)] | None = None
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+read_job_list = JsonReader(JobList).read
+read_listed_request = JsonReader(ListedRequest).read
+
+
+def read_query(query: bytes) -> dict[str, str]:
+    """The first value of each field. Raises InvalidArgument."""
+    try:
+        found = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_QUERY_FIELDS)
+    except ValueError:
+        raise InvalidArgument(f"the query has more than {_MOST_QUERY_FIELDS} fields") from None
+    return {name: values[0] for name, values in found.items()}
+
+
+def timeout_of(query: Mapping[str, str]) -> float | None:
+    """Raises InvalidArgument."""
+    text = query.get("timeout")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or not int(text):
+        raise InvalidArgument(f"'timeout': expected a whole number of seconds of at least 1, got '{text:.40}'")
+    return float(text)
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    which: JobFilter
+    after: str
+    limit: int
+
+
+def page_of(query: Mapping[str, str]) -> PageRequest:
+    """Raises InvalidArgument."""
+    words = [word for word in query.get("state", "").split(",") if word]
+    for word in words:
+        if word not in {*JobState}:
+            raise InvalidArgument(f"'state': expected one or more of {', '.join(JobState)}, got '{word:.40}'")
+    text = query.get("limit", str(DEFAULT_PAGE))
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= MAX_PAGE or len(text) > 9:
+        raise InvalidArgument(f"'limit': expected a whole number from 1 to {MAX_PAGE}, got '{text:.40}'")
+    which = JobFilter(frozenset(map(JobState, words)), query.get("model", ""))
+    return PageRequest(which, query.get("after", ""), int(text))
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """A job as clients see it."""
+    counts = job.counts
+    body: dict[str, Any] = {
+        "id": job.id,
+        "object": "job",
+        "state": job.state,
+        "counts": {
+            "total": counts.total,
+            **{name: getattr(counts, name) for name in counts.__dataclass_fields__},
+        },
+        "created_at": job.created,
+        "expires_at": job.deadline,
+        "bytes": job.byte_size,
+    }
+    if job.model:
+        body["model_name"] = job.model
+        if job.version != LATEST_VERSION:
+            body["model_version"] = str(job.version)
+    if job.started:
+        body["started_at"] = job.started
+    if job.ended:
+        body["ended_at"] = job.ended
+    if job.error is not None:
+        body["error"] = {"kind": job.error.kind, "message": job.error.message}
+    if job.metadata:
+        body["metadata"] = dict(job.metadata)
+    return body
+
+
+def page_json(jobs: Sequence[Job], limit: int) -> dict[str, Any]:
+    """`next` is what `after` is to be for the next page, where there may be one."""
+    page: dict[str, Any] = {"object": "list", "jobs": [job_json(job) for job in jobs]}
+    if len(jobs) == limit:
+        page["next"] = jobs[-1].id
+    return page

@@ -1,0 +1,140 @@
+"""Results of jobs: that of one request as inference would have answered it, those of a list as JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import trio
+
+from protocol.errors import KINDS, DeadlineExceeded, InvalidArgument, ServerError
+from protocol.http.codec.generate import encode_generate_response
+from protocol.http.codec.infer import OutputEncoding, encode_infer_response
+from protocol.http.codec.jobs import ResultForm, read_query
+from protocol.http.errors import Conflict
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
+from protocol.http.handlers.infer import encode
+from protocol.http.handlers.jobs.call import jobs_of, owner_of, preferences_of
+from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.jobs.job import ItemError, Job
+from protocol.jobs.payload import decode_responses
+from protocol.jobs.states import JobState
+from protocol.jobs.store import Item
+from protocol.messages import InferenceResponse
+
+JSON_LINES: Headers = ((b"content-type", b"application/x-ndjson"),)
+_ITEMS_AT_ONCE = 256
+
+
+async def job_result(request: HttpRequest) -> Reply | None:
+    """The result of a job that has ended; with `item` in the query that of one of its items.
+
+    Raises:
+        Conflict: it has not ended.
+        ServerError: it has failed with this.
+    """
+    jobs, owner, job_id = jobs_of(request), owner_of(request), request.path_parameters["job_id"]
+    wait = preferences_of(request).wait
+    job = await (jobs.wait(owner, job_id, wait) if wait else jobs.find(owner, job_id))
+    place = read_query(request.query).get("item")
+    if place is not None:
+        return await _item_reply(request, job, _index(place, job))
+    if not job.state.is_ended:
+        raise Conflict(f"job '{job.id}' is {job.state}: its result is not there yet")
+    (first,) = await jobs.items(job.id, 0, 1)
+    if not ResultForm.decode(first.form).is_list:
+        return await result_reply(request, job)
+    await _send_lines(request, job)
+    return None
+
+
+async def result_reply(request: HttpRequest, job: Job) -> Reply:
+    """That of a job of one request, which has ended."""
+    return await _item_reply(request, job, 0)
+
+
+def _index(text: str, job: Job) -> int:
+    total = job.counts.total
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) >= total:
+        raise InvalidArgument(f"'item': expected a number from 0 to {total - 1}, got '{text:.40}'")
+    return int(text)
+
+
+async def _item_reply(request: HttpRequest, job: Job, index: int) -> Reply:
+    (item,) = await jobs_of(request).items(job.id, index, 1, results=True)
+    if item.state is not JobState.SUCCEEDED:
+        raise _error_of(item, job)
+    assert item.result is not None
+    responses, form = decode_responses(item.result), ResultForm.decode(item.form)
+    if len(responses) != 1:
+        lines = await _in_thread_if_long(
+            partial(_response_lines, responses, is_generate=form.is_generate), len(item.result)
+        )
+        return Reply(200, JSON_LINES, lines)
+    (response,) = responses
+    if form.is_generate:
+        body = await _in_thread_if_long(partial(encode_generate_response, response), len(item.result))
+        return Reply(200, JSON_CONTENT, body)
+    return await encode(response, form.encoding, request.headers.get(b"accept-encoding"))
+
+
+def _error_of(item: Item, job: Job) -> ServerError:
+    """Why there is no result."""
+    if item.error is not None:
+        return KINDS.get(item.error.kind, ServerError)(item.error.message)
+    if item.state is JobState.EXPIRED:
+        return DeadlineExceeded(f"job '{job.id}' has expired before it could end")
+    return Conflict(f"job '{job.id}': item {item.index} is {item.state} and has no result")
+
+
+async def _send_lines(request: HttpRequest, job: Job) -> None:
+    """One line for each item, in their order, as the store gives them."""
+    jobs, writer = jobs_of(request), request.writer
+    await writer.start(200, JSON_LINES)
+    index = 0
+    while items := await jobs.items(job.id, index, _ITEMS_AT_ONCE, results=True):
+        size = sum(0 if item.result is None else len(item.result) for item in items)
+        await writer.send(await _in_thread_if_long(partial(_item_lines, items), size))
+        index = items[-1].index + 1
+    await writer.end()
+
+
+def _item_lines(items: Sequence[Item]) -> bytes:
+    return b"".join([msgspec.json.encode(_item_line(item)) + b"\n" for item in items])
+
+
+def _item_line(item: Item) -> dict[str, Any]:
+    line: dict[str, Any] = {"index": item.index, "state": item.state, "model_name": item.model}
+    if item.custom_id:
+        line["custom_id"] = item.custom_id
+    try:
+        if item.result is not None:
+            responses = [response_json(each) for each in decode_responses(item.result)]
+            line.update({"response": responses[0]} if len(responses) == 1 else {"responses": responses})
+    except ServerError as error:
+        line["error"] = _error_json(ItemError(error.kind, error.message))
+    if item.error is not None:
+        line["error"] = _error_json(item.error)
+    return line
+
+
+def _error_json(error: ItemError) -> dict[str, str]:
+    return {"kind": error.kind, "message": error.message.encode("utf-8", "replace").decode()}
+
+
+def response_json(response: InferenceResponse, *, is_generate: bool = False) -> msgspec.Raw:
+    """A response as a JSON object."""
+    if is_generate:
+        return msgspec.Raw(encode_generate_response(response))
+    _, parts = encode_infer_response(response, OutputEncoding())
+    return msgspec.Raw(b"".join(parts))
+
+
+def _response_lines(responses: Sequence[InferenceResponse], *, is_generate: bool) -> bytes:
+    return b"".join([bytes(response_json(each, is_generate=is_generate)) + b"\n" for each in responses])
+
+
+async def _in_thread_if_long(call: partial[bytes], size: int) -> bytes:
+    return await trio.to_thread.run_sync(call) if size > JSON_IN_THREAD_ABOVE else call()

@@ -1,0 +1,221 @@
+"""Handlers that make jobs: of an inference request, of a list of them, and of a request whose client prefers that.
+
+A job is checked as far as it can be without running it, kept, and then answered with status 202: from then on it
+outlives its client and the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from protocol.errors import InvalidArgument, ServerError, Unavailable
+from protocol.http.codec.infer import HEADER_LENGTH, decode_infer_request, parse_header_length
+from protocol.http.codec.jobs import (
+    ResultForm,
+    fingerprint,
+    idempotency_key,
+    read_job_list,
+    read_listed_request,
+    read_query,
+    timeout_of,
+)
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
+from protocol.http.handlers import infer as inference_handler
+from protocol.http.handlers.generate import decode as decode_generate
+from protocol.http.handlers.generate import generate
+from protocol.http.handlers.jobs.call import applied, job_reply, jobs_of, location, owner_of, preferences_of
+from protocol.http.handlers.jobs.results import result_reply
+from protocol.http.reply import Reply
+from protocol.jobs.job import Job, new_job_id
+from protocol.jobs.payload import encode_request
+from protocol.jobs.store import NewItem, NewJob
+from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
+from protocol.shared_memory.placement import Placement
+
+T = TypeVar("T")
+
+
+async def infer_or_job(request: HttpRequest) -> Reply | None:
+    """Inference; `Prefer: respond-async` makes a job of it, where the server takes jobs."""
+    if not _is_deferred(request):
+        return await inference_handler.infer(request)
+    return await _deferred(request, await _infer_item(request))
+
+
+async def generate_or_job(request: HttpRequest) -> Reply | None:
+    """As `generate`; `Prefer: respond-async` makes a job of it, where the server takes jobs."""
+    if not _is_deferred(request):
+        return await generate(request)
+    inference = await decode_generate(request)
+    _check(request, inference)
+    item = NewItem(inference.model_name, encode_request(inference), form=ResultForm(is_generate=True).encode())
+    return await _deferred(request, item)
+
+
+async def create_of_model(request: HttpRequest) -> Reply:
+    """A job of one inference request to the model in the path."""
+    jobs_of(request)
+    timeout = timeout_of(read_query(request.query))
+    making = _Making([await _infer_item(request)], request.model_name, request.model_version, timeout)
+    return await _created(request, making)
+
+
+async def create_of_list(request: HttpRequest) -> Reply:
+    """A job of a list of inference requests, each of which names its model."""
+    jobs_of(request)
+    making = await _in_thread_if_long(
+        partial(_read_list, request.body, request.settings.max_input_size), len(request.body)
+    )
+    for model, version in {(item.model, LATEST_VERSION) for item in making.items}:
+        _check_model(request, model, version)
+    return await _created(request, making)
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """A job that is to be made."""
+
+    items: Sequence[NewItem]
+    model: str
+    version: int = LATEST_VERSION
+    timeout: float | None = None
+    metadata: Mapping[str, str] | None = None
+
+
+def _is_deferred(request: HttpRequest) -> bool:
+    return request.services.jobs is not None and b"prefer" in request.headers and preferences_of(request).is_async
+
+
+async def _infer_item(request: HttpRequest) -> NewItem:
+    header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(request.body))
+    decoded = await inference_handler.decode(request, header_length)
+    inference = decoded.request
+    if not request.services.forwarding.is_empty:
+        inference_handler.forward_headers(request, inference)
+    _refuse_placement(decoded.placement)
+    _check(request, inference)
+    form = ResultForm.of(decoded.encoding).encode()
+    return NewItem(inference.model_name, encode_request(inference), form=form)
+
+
+def _read_list(body: Buffer, max_input_size: int) -> _Making:
+    """Pure. Raises what is wrong with the list, or with one of its requests."""
+    listed = read_job_list(body)
+    form = ResultForm(is_list=True).encode()
+    items: list[NewItem] = []
+    for index, text in enumerate(listed.requests):
+        try:
+            named = read_listed_request(text)
+            decoded = decode_infer_request(
+                memoryview(text),
+                None,
+                model_name=named.model_name,
+                model_version=named.version,
+                max_input_size=max_input_size,
+            )
+            _refuse_placement(decoded.placement)
+            _refuse_sequence(decoded.request)
+        except ServerError as error:
+            error.message = f"requests[{index}]: {error.message}"
+            raise
+        items.append(NewItem(named.model_name, encode_request(decoded.request), named.custom_id, form))
+    models = {item.model for item in items}
+    return _Making(items, models.pop() if len(models) == 1 else "", timeout=listed.timeout, metadata=listed.metadata)
+
+
+def _check(request: HttpRequest, inference: InferenceRequest) -> None:
+    """What can be known before it runs."""
+    _refuse_sequence(inference)
+    _check_model(request, inference.model_name, inference.model_version)
+
+
+def _check_model(request: HttpRequest, name: str, version: int) -> None:
+    """A model that is not ready now may be when the job runs; one that is not there is a mistake.
+
+    Raises:
+        NotFound: there is no such model.
+        Unavailable: the server is stopping.
+    """
+    try:
+        request.core.is_decoupled(name, version)
+    except Unavailable:
+        request.core.is_live()
+
+
+def _refuse_placement(placement: Placement | None) -> None:
+    if placement is not None:
+        raise InvalidArgument(
+            "a job takes no shared memory, which may be gone when it runs, and no 'classification': send tensors in "
+            "the request, and take whole outputs"
+        )
+
+
+def _refuse_sequence(inference: InferenceRequest) -> None:
+    if inference.sequence_id:
+        raise InvalidArgument(
+            f"a job takes no part in a sequence, whose requests run in order: model '{inference.model_name}', "
+            f"sequence_id {inference.sequence_id!r:.40}"
+        )
+
+
+async def _deferred(request: HttpRequest, item: NewItem) -> Reply:
+    """The result if it is there within the time that the client waits; else the job."""
+    prefers = preferences_of(request)
+    owner, key = owner_of(request), idempotency_key(request.headers)
+    jobs = jobs_of(request)
+    with jobs.answering(owner, key):
+        job = await _add(request, _Making([item], request.model_name, request.model_version), owner, key)
+        if prefers.wait:
+            job = await jobs.wait(owner, job.id, prefers.wait)
+        headers = (location(job), *applied(prefers))
+        if not job.state.is_ended:
+            return job_reply(job, 202, headers)
+        reply = await result_reply(request, job)
+        reply.headers = (*reply.headers, *headers)
+        return reply
+
+
+async def _created(request: HttpRequest, making: _Making) -> Reply:
+    """The job: with status 202, or 200 where it has ended within the time that the client waits."""
+    prefers = preferences_of(request)
+    owner, key = owner_of(request), idempotency_key(request.headers)
+    jobs = jobs_of(request)
+    with jobs.answering(owner, key):
+        job = await _add(request, making, owner, key)
+        if prefers.wait:
+            job = await jobs.wait(owner, job.id, prefers.wait)
+    return job_reply(job, 200 if job.state.is_ended else 202, (location(job), *applied(prefers)))
+
+
+async def _add(request: HttpRequest, making: _Making, owner: str, key: str) -> Job:
+    jobs = jobs_of(request)
+    now = jobs.now()
+    made = b""
+    if key:
+        what = f"{request.path_parameters} {making.items[0].form!r}"
+        made = await _in_thread_if_long(
+            partial(fingerprint, what, request.headers.get(HEADER_LENGTH), request.body), len(request.body)
+        )
+    job, _ = await jobs.add(
+        NewJob(
+            new_job_id(now),
+            owner,
+            making.items,
+            deadline=now + min(making.timeout or jobs.max_seconds, jobs.max_seconds),
+            model=making.model,
+            version=making.version,
+            metadata=making.metadata or {},
+            key=key,
+            fingerprint=made,
+        )
+    )
+    return job
+
+
+async def _in_thread_if_long(call: partial[T], size: int) -> T:
+    return await trio.to_thread.run_sync(call) if size > JSON_IN_THREAD_ABOVE else call()

@@ -1,0 +1,61 @@
+"""OpenAPI component schemas of jobs."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from protocol.http.codec.jobs import MAX_ITEMS, MAX_METADATA
+from protocol.jobs.states import JobState
+
+Schema: TypeAlias = dict[str, Any]
+
+_STRING: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_SECONDS: Schema = {"type": "number", "description": "In seconds since the epoch."}
+_METADATA: Schema = {"type": "object", "additionalProperties": _STRING, "maxProperties": MAX_METADATA}
+
+
+def job_schemas(prefix: str) -> dict[str, Schema]:
+    """By their names; `prefix` is that of references."""
+    counts = ("total", "queued", "running", "succeeded", "failed", "cancelled", "expired")
+    job = {
+        "id": _STRING,
+        "object": _STRING,
+        "state": {"type": "string", "enum": list(JobState)},
+        "counts": _object(dict.fromkeys(counts, _COUNT), *counts),
+        "model_name": _STRING,
+        "model_version": _STRING,
+        "created_at": _SECONDS,
+        "started_at": _SECONDS,
+        "ended_at": _SECONDS,
+        "expires_at": _SECONDS,
+        "bytes": {**_COUNT, "description": "Of its requests and results."},
+        "error": _object({"kind": _STRING, "message": _STRING}, "kind", "message"),
+        "metadata": _METADATA,
+    }
+    request = {
+        "allOf": [
+            {"$ref": f"{prefix}InferRequest"},
+            _object({"model_name": _STRING, "model_version": _STRING, "custom_id": _STRING}, "model_name"),
+        ]
+    }
+    listed = {
+        "requests": {"type": "array", "items": request, "minItems": 1, "maxItems": MAX_ITEMS},
+        "metadata": _METADATA,
+        "timeout": {"type": "number", "exclusiveMinimum": 0, "description": "In seconds."},
+    }
+    page = {
+        "object": _STRING,
+        "jobs": {"type": "array", "items": {"$ref": f"{prefix}Job"}},
+        "next": {**_STRING, "description": "What `after` is to be for the next page, where there may be one."},
+    }
+    return {
+        "Job": _object(job, "id", "object", "state", "counts", "created_at", "expires_at"),
+        "JobRequests": _object(listed, "requests"),
+        "JobPage": _object(page, "jobs"),
+        "JobRemoved": _object({"id": _STRING, "object": _STRING, "deleted": {"type": "boolean"}}, "id", "deleted"),
+    }
+
+
+def _object(members: dict[str, Schema], *required: str) -> Schema:
+    return {"type": "object", "properties": members, "required": list(required)}
