@@ -27,12 +27,13 @@ MAX_ITEMS = 10_000
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
 MAX_METADATA = 16
+# Characters of a client's own text.
+MAX_TEXT = 512
 # However long a client would wait; proxies give up before.
 MAX_WAIT_SECONDS = 600.0
 
 _KEY = re.compile(rb"[ -~]{1,255}")
 _MOST_QUERY_FIELDS = 20
-_Text = Annotated[str, msgspec.Meta(max_length=512)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class ListedRequest(msgspec.Struct):
 
     model_name: str
     model_version: str | int | None = None
-    custom_id: _Text = ""
+    custom_id: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
 
     @property
     def version(self) -> int:
@@ -133,8 +134,18 @@ class JobList(msgspec.Struct):
     """The body that makes a job of a list."""
 
     requests: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
-    metadata: Annotated[dict[_Text, _Text], msgspec.Meta(max_length=MAX_METADATA)] | None = None
+    metadata: dict[str, Any] | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+    def checked_metadata(self) -> dict[str, str]:
+        """Raises InvalidArgument."""
+        found = self.metadata or {}
+        texts = [*found, *found.values()]
+        if len(found) > MAX_METADATA or not all(isinstance(text, str) and len(text) <= MAX_TEXT for text in texts):
+            raise InvalidArgument(
+                f"'metadata': expected at most {MAX_METADATA} texts by name, none of more than {MAX_TEXT} characters"
+            )
+        return found
 
 
 read_job_list = JsonReader(JobList).read

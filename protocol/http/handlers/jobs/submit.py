@@ -125,7 +125,9 @@ def _read_list(body: Buffer, max_input_size: int) -> _Making:
             raise
         items.append(NewItem(named.model_name, encode_request(decoded.request), named.custom_id, form))
     models = {item.model for item in items}
-    return _Making(items, models.pop() if len(models) == 1 else "", timeout=listed.timeout, metadata=listed.metadata)
+    return _Making(
+        items, models.pop() if len(models) == 1 else "", timeout=listed.timeout, metadata=listed.checked_metadata()
+    )
 
 
 def _check(request: HttpRequest, inference: InferenceRequest) -> None:
