@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from protocol.core import Respond
-from protocol.errors import PayloadTooLarge
+from protocol.errors import NotFound, PayloadTooLarge, Unavailable
 from protocol.jobs.execution import ModelLoad, Partial
 from protocol.jobs.payload import decode_request, encode_responses
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
@@ -42,8 +42,12 @@ class InferenceExecutor:
     async def run(self, request: Buffer, partial: Partial) -> Sequence[Buffer]:
         inference = decode_request(request)
         name, version = inference.model_name, inference.model_version
-        inference.priority = self._core.lowest_priority(name, version)
-        if self._core.is_decoupled(name, version):
+        try:
+            inference.priority = self._core.lowest_priority(name, version)
+            is_decoupled = self._core.is_decoupled(name, version)
+        except NotFound as error:  # it was there when the job was made, and may be loaded again
+            raise Unavailable(error.message) from None
+        if is_decoupled:
             return encode_responses(await self._stream(inference, partial))
         return encode_responses([await self._core.infer(inference)])
 

@@ -9,13 +9,13 @@ full, is held and tried again.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
-from actors.jobs.feed import MOST_RETRY_SECONDS, Lane, retry_seconds
+from actors.jobs.feed import Lane, retry_seconds
 from actors.jobs.followers import Followers
 from protocol.errors import InsufficientStorage, Internal, ServerError, Unavailable, text_of
 from protocol.failures import CallbackFailures
@@ -162,7 +162,8 @@ class JobRunner:
         """As many as the models should have, twice, with those that are held."""
         if not self._may_claim:
             return
-        room = {model: self._wanted(model, lane) for model, lane in self._lanes.items()}
+        held = Counter(claim.model for claim in self._held)
+        room = {model: self._wanted(model, lane) - held[model] for model, lane in self._lanes.items()}
         self._may_claim, self._is_claiming = False, True
         try:
             with trio.CancelScope(shield=True):  # else items could be claimed that nobody runs
@@ -183,10 +184,9 @@ class JobRunner:
             self._followers.tell(job_id)
 
     def _wanted(self, model: str, lane: Lane) -> int:
-        held = sum(claim.model == model for claim in self._held)
         if self._now() < lane.not_before:
             return 0
-        return max(2 * lane.wanted(self._executor.load_of(model)) - lane.in_flight - held, 0)
+        return 2 * lane.wanted(self._executor.load_of(model)) - lane.in_flight
 
     def _start(self, nursery: trio.Nursery) -> None:
         """Run of what is held what there is room for."""
@@ -258,11 +258,11 @@ class JobRunner:
         try:
             request = await self._store.request(claim)
             result = await self._executor.run(request, partial)
-        except Unavailable:
+        except Unavailable as error:
             if self._is_stopped:
                 return _given_back(claim)
-            later = min(retry_seconds(claim.attempt - 1), MOST_RETRY_SECONDS)
-            return Outcome(claim.job_id, claim.index, claim.claim, JobState.QUEUED, not_before=self._now() + later)
+            later = self._now() + retry_seconds(claim.attempt - 1)
+            return replace(_outcome(claim, JobState.QUEUED, error), not_before=later)
         except ServerError as error:
             return _outcome(claim, JobState.FAILED, error)
         except Exception as error:

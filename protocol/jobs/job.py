@@ -49,7 +49,7 @@ class Job:
         ended: 0 until it has.
         byte_size: of its requests and results.
         metadata: the client's own.
-        error: why its last failed item has failed; None while none has.
+        error: why an item has failed, or is to be tried again, the last that did; None where all is well.
     """
 
     id: str

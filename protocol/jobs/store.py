@@ -82,7 +82,7 @@ class Outcome:
     Attributes:
         state: QUEUED where it is to be run again, not before `not_before`; else how it ended.
         result: encoded, in parts, where it succeeded.
-        error: why it has failed.
+        error: why it has failed, or is to be run again.
         is_counted: false where this attempt is to count for nothing: it was given back.
     """
 

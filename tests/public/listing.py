@@ -18,6 +18,7 @@ MODULES = (
     "trioton.caches",
     "trioton.engines",
     "trioton.errors",
+    "trioton.job_stores",
     "trioton.messages",
     "trioton.model_config",
     "trioton.repository_agents",

@@ -24,6 +24,7 @@ from actors.jobs.sqlite.rows import (
     move_items,
     move_job,
 )
+from actors.jobs.sqlite.schema import SUSPECT
 from protocol.errors import InsufficientStorage
 from protocol.jobs.job import Job
 from protocol.jobs.states import JobState, check_item_move
@@ -121,11 +122,15 @@ def _make_room(db: sqlite3.Connection, size: int, limits: Limits) -> Files:
 
 
 def claim(db: sqlite3.Connection, room: Mapping[str, int], default: int, now: float) -> list[Claim]:
+    """While there are suspects, each runs alone: what crashes the server shall not take others with it."""
+    if (suspect := _suspect(db, now)) is not None:
+        runs = db.execute(f"SELECT 1 FROM items WHERE state = '{RUNNING}' LIMIT 1").fetchone()
+        return [] if runs else _claim(db, "number = ?", (suspect,), 1, now)
     claimed: list[Claim] = []
     for model in _queued_models(db):
         limit = room.get(model, default)
         if limit > 0:
-            claimed += _claim(db, model, limit, now)
+            claimed += _claim(db, "model = ?", (model,), limit, now)
     return claimed
 
 
@@ -139,15 +144,24 @@ def _queued_models(db: sqlite3.Connection) -> list[str]:
     return [model for (model,) in rows]
 
 
-def _claim(db: sqlite3.Connection, model: str, limit: int, now: float) -> list[Claim]:
+def _suspect(db: sqlite3.Connection, now: float) -> int | None:
+    row = db.execute(
+        f"SELECT number FROM items WHERE state = '{QUEUED}' AND interrupted >= {SUSPECT} AND not_before <= ? "
+        f"ORDER BY not_before, number LIMIT 1",
+        (now,),
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _claim(db: sqlite3.Connection, which: str, values: tuple[str | int, ...], limit: int, now: float) -> list[Claim]:
     rows = db.execute(
         f"UPDATE items SET state = '{RUNNING}', claim = claim + 1, attempt = attempt + 1 WHERE number IN ("
-        f"SELECT number FROM items WHERE state = '{QUEUED}' AND model = ? AND not_before <= ? "
-        f"ORDER BY not_before, number LIMIT ?) RETURNING job, place, claim, attempt, request, "
+        f"SELECT number FROM items WHERE state = '{QUEUED}' AND {which} AND not_before <= ? "
+        f"ORDER BY not_before, number LIMIT ?) RETURNING job, place, claim, attempt, model, request, "
         f"request_file, request_bytes, number",
-        (model, now, limit),
+        (*values, now, limit),
     ).fetchall()
-    rows.sort(key=lambda row: row[7])
+    rows.sort(key=lambda row: row[-1])
     jobs: dict[int, Job] = {}
     for number in dict.fromkeys(row[0] for row in rows):
         count_items(db, number, QUEUED, RUNNING, sum(1 for row in rows if row[0] == number))
@@ -156,7 +170,7 @@ def _claim(db: sqlite3.Connection, model: str, limit: int, now: float) -> list[C
             move_job(db, number, QUEUED, RUNNING, now)
     return [
         Claim(jobs[job].id, place, claim, attempt, model, jobs[job].deadline, size, request or b"", file or "")
-        for job, place, claim, attempt, request, file, size, _ in rows
+        for job, place, claim, attempt, model, request, file, size, _ in rows
     ]
 
 
@@ -183,7 +197,7 @@ def finish(db: sqlite3.Connection, outcome: Outcome, result: Kept, now: float) -
     count_items(db, number, RUNNING, new, 1)
     if result.size:
         count_bytes(db, number, result.size)
-    if new is JobState.FAILED:
+    if kind is not None:
         db.execute("UPDATE jobs SET error_kind = ?, error = ? WHERE number = ?", (kind, text, number))
     return end_if_done(db, number, now), []
 

@@ -100,6 +100,8 @@ def end_if_done(db: sqlite3.Connection, number: int, now: float) -> Job:
     if job.counts.left or job.state.is_ended:
         return job
     new = ended_state(job.state, job.counts)
+    if not job.counts.failed and new is JobState.SUCCEEDED:  # why items were tried again does not matter any more
+        db.execute("UPDATE jobs SET error_kind = NULL, error = NULL WHERE number = ?", (number,))
     if new is JobState.CANCELLED and job.state is JobState.RUNNING:
         move_job(db, number, job.state, JobState.CANCELLING, now)
         move_job(db, number, JobState.CANCELLING, new, now)

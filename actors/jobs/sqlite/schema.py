@@ -13,6 +13,8 @@ from protocol.jobs.store import UnusableStore
 
 # Kept in the database as `user_version`. A database with another one is refused, never guessed at.
 VERSION = 1
+# So many crashes while it ran make an item suspect of causing them.
+SUSPECT = 2
 
 _TABLES = f"""
 CREATE TABLE jobs (
@@ -66,6 +68,8 @@ CREATE TABLE items (
     UNIQUE (job, place)
 );
 CREATE INDEX items_that_are_queued ON items (model, not_before) WHERE state = '{JobState.QUEUED}';
+CREATE INDEX items_that_are_suspect ON items (not_before)
+    WHERE state = '{JobState.QUEUED}' AND interrupted >= {SUSPECT};
 CREATE INDEX items_that_run ON items (job) WHERE state = '{JobState.RUNNING}';
 CREATE TABLE job_counts (state TEXT PRIMARY KEY, jobs INTEGER NOT NULL);
 CREATE TABLE totals (bytes INTEGER NOT NULL);

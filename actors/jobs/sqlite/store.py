@@ -26,7 +26,7 @@ from actors.jobs.sqlite.schema import open_database
 from actors.jobs.sqlite.thread import StoreThread
 from protocol.errors import InsufficientStorage, Internal, NotFound
 from protocol.jobs.job import Job
-from protocol.jobs.store import Claim, Item, JobFilter, Limits, NewJob, Outcome, StoreFigures, UnusableStore
+from protocol.jobs.store import Claim, Item, JobFilter, Limits, NewItem, NewJob, Outcome, StoreFigures, UnusableStore
 from protocol.messages import Buffer
 
 logger = logging.getLogger(__name__)
@@ -74,8 +74,7 @@ class SqliteStore:
         # Shielded: whether its files are to be removed must be known. Takes as long as the disk.
         with trio.CancelScope(shield=True):
             try:
-                for item in job.items:
-                    kept.append(await self._keep(item.request))  # noqa: PERF401 (what is kept is removed on failure)
+                await self._keep_all(job.items, kept)
                 made, is_made, dropped = await self._thread.call(add)
             finally:
                 if not is_made:
@@ -160,13 +159,31 @@ class SqliteStore:
                 f"results of jobs that run"
             )
 
+    async def _keep_all(self, items: Sequence[NewItem], kept: list[Kept]) -> None:
+        """Fill `kept`, also where it fails in the middle. Raises InsufficientStorage."""
+        if len(items) == 1:
+            kept.append(await self._keep(items[0].request))
+            return
+
+        def keep_all() -> None:
+            for item in items:
+                kept.append(self._kept(item.request))  # noqa: PERF401 (what is there when it fails is removed)
+
+        await trio.to_thread.run_sync(keep_all)
+
     async def _keep(self, parts: Sequence[Buffer]) -> Kept:
         """Raises InsufficientStorage."""
+        if sum(memoryview(part).nbytes for part in parts) <= LARGE:
+            return self._kept(parts)
+        return await trio.to_thread.run_sync(self._kept, parts)
+
+    def _kept(self, parts: Sequence[Buffer]) -> Kept:
+        """Blocks where that is large. Raises InsufficientStorage."""
         size = sum(memoryview(part).nbytes for part in parts)
         if size <= LARGE:
             return Kept(size, b"".join(parts), None)
         try:
-            return Kept(size, None, await trio.to_thread.run_sync(self._files.write, parts))
+            return Kept(size, None, self._files.write(parts))
         except OSError as error:
             raise InsufficientStorage(
                 f"{size} bytes could not be written to the job store: {error.strerror or error}"

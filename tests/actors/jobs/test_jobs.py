@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from actors.core.server_core import CoreSettings, ServerCore
+from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from actors.jobs.inference import InferenceExecutor
 from actors.jobs.jobs import ServerJobs
 from backends.registry import BackendRegistry
@@ -22,7 +22,7 @@ from protocol.jobs.states import JobState
 from protocol.jobs.store import Limits, NewItem, NewJob
 from protocol.messages import InferenceRequest
 from tests.actors.core.test_server_core import PBTXT, add_model
-from tests.actors.fakes import FakeBackend, fake_backend, request
+from tests.actors.fakes import FakeBackend, fake_backend, request, tensor
 from tests.actors.jobs.direct_store import DirectStore
 
 
@@ -58,7 +58,8 @@ async def server(
     repository = folder / "models"
     add_model(repository, "m", config=config)
     store = DirectStore(folder, limits)
-    core = ServerCore(CoreSettings((repository,)), BackendRegistry({"fake": backend}))
+    settings = CoreSettings((repository,), control_mode=ControlMode.EXPLICIT, load_models=("m",))
+    core = ServerCore(settings, BackendRegistry({"fake": backend}))
     jobs = ServerJobs(store, InferenceExecutor(core), most_in_flight=most, now=trio.current_time)
     async with trio.open_nursery() as nursery:
         await nursery.start(core.run)
@@ -255,6 +256,38 @@ async def test_what_ends_the_server_each_time_has_failed_at_last(tmp_path: Path,
         assert done.state is JobState.FAILED
         assert done.error is not None
         assert done.error.message.startswith("the server ended 3 times while this ran")
+
+
+async def test_what_may_have_crashed_the_server_runs_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Others that ran at the same time are not taken with it."""
+    backend = fake_backend(seconds=10)
+    for number in range(2):
+        async with server(tmp_path, backend) as it:
+            if not number:
+                job = await it.add(*"abcd")
+            await trio.sleep(1)
+    backend = fake_backend(seconds=1)
+    async with server(tmp_path, backend) as it:
+        later = await it.add(*"xyz")
+        assert (await it.ended(job)).counts == Counts(succeeded=4)
+        assert (await it.ended(later)).counts == Counts(succeeded=3)
+    assert sorted(backend.batches[:4]) == [["a"], ["b"], ["c"], ["d"]]
+
+
+async def test_a_job_waits_for_a_model_that_is_not_loaded_yet(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with server(tmp_path, fake_backend()) as it:
+        request = InferenceRequest("later", [tensor()])
+        new = NewJob(new_job_id(0), "ann", [NewItem("later", encode_request(request))], 1e9, model="later")
+        job, _ = await it.jobs.add(new)
+        await trio.sleep(5)
+        found = await it.jobs.find("ann", job.id)
+        assert (found.state, found.counts.queued) == (JobState.RUNNING, 1)
+        assert found.error is not None
+        assert "'later' is not found" in found.error.message
+        add_model(tmp_path / "models", "later")
+        await it.core.load_model("later")
+        done = await it.ended(job)
+        assert (done.state, done.error) == (JobState.SUCCEEDED, None)
 
 
 async def test_a_stopped_server_gives_back_what_runs(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -95,8 +95,7 @@ async def _send_lines(request: HttpRequest, job: Job) -> None:
     await writer.start(200, JSON_LINES)
     index = 0
     while items := await jobs.items(job.id, index, _ITEMS_AT_ONCE, results=True):
-        size = sum(0 if item.result is None else len(item.result) for item in items)
-        await writer.send(await _in_thread_if_long(partial(_item_lines, items), size))
+        await writer.send(await trio.to_thread.run_sync(_item_lines, items))
         index = items[-1].index + 1
     await writer.end()
 

@@ -17,13 +17,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from actors.jobs.sqlite import changes, queries
 from actors.jobs.sqlite.changes import NOTHING, Kept
 from actors.jobs.sqlite.rows import find_job
-from actors.jobs.sqlite.schema import open_database
+from actors.jobs.sqlite.schema import SUSPECT, open_database
 from protocol.errors import InsufficientStorage
 from protocol.jobs.job import Counts, ItemError, ended_state
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Claim, JobFilter, Limits, NewItem, NewJob, Outcome
 
-LIMITS = Limits(byte_size=200, keep_seconds=50.0, max_interruptions=2)
+LIMITS = Limits(byte_size=200, keep_seconds=50.0, max_interruptions=4)
 Q, R, S, F, C, E = (
     JobState.QUEUED,
     JobState.RUNNING,
@@ -81,6 +81,18 @@ class Model:
 
     def claim(self, room: dict[str, int], now: float) -> set[tuple[str, int]]:
         claimed = set()
+        items = [(item, job, place, id) for id, job in self.jobs.items() for place, item in enumerate(job.items)]
+        suspects = [
+            (item.not_before, job.number, place, id)
+            for item, job, place, id in items
+            if item.state is Q and item.interrupted >= SUSPECT and item.not_before <= now
+        ]
+        if suspects:
+            if any(item.state is R for item, *_ in items):
+                return set()
+            _, _, place, id = min(suspects)
+            self.run(id, place)
+            return {(id, place)}
         for model in MODELS:
             waiting = sorted(
                 (item.not_before, job.number, place, id)
@@ -89,12 +101,15 @@ class Model:
                 if item.model == model and item.state is Q and item.not_before <= now
             )
             for _, _, place, id in waiting[: room.get(model, 1)]:
-                job = self.jobs[id]
-                item = job.items[place]
-                item.state, item.claim, item.attempt = R, item.claim + 1, item.attempt + 1
-                job.state = R if job.state is Q else job.state
+                self.run(id, place)
                 claimed.add((id, place))
         return claimed
+
+    def run(self, id: str, place: int) -> None:
+        job = self.jobs[id]
+        item = job.items[place]
+        item.state, item.claim, item.attempt = R, item.claim + 1, item.attempt + 1
+        job.state = R if job.state is Q else job.state
 
 
 class StoreMachine(RuleBasedStateMachine):

@@ -1,0 +1,48 @@
+"""Public: the interface of job stores, which keep the requests and results of jobs for the server.
+
+An installed package offers a store by an entry point of the group `trioton.job_stores`, and `--jobs-store` names it,
+with what is for the store itself behind it (`mine://host:6379`):
+
+    [project.entry-points."trioton.job_stores"]
+    mine = "my_package.my_module:make_store"
+
+`make_store(place, limits)` gives an object with the methods of `JobStore`, which the server calls on its Trio loop.
+"""
+
+from __future__ import annotations
+
+from protocol.errors import InsufficientStorage
+from protocol.jobs.job import Counts, ItemError, Job
+from protocol.jobs.states import JobState
+from protocol.jobs.store import (
+    Claim,
+    IdempotencyMismatch,
+    Item,
+    JobFilter,
+    JobStore,
+    Limits,
+    NewItem,
+    NewJob,
+    Outcome,
+    StoreFigures,
+    UnusableStore,
+)
+
+__all__ = [
+    "Claim",
+    "Counts",
+    "IdempotencyMismatch",
+    "InsufficientStorage",
+    "Item",
+    "ItemError",
+    "Job",
+    "JobFilter",
+    "JobState",
+    "JobStore",
+    "Limits",
+    "NewItem",
+    "NewJob",
+    "Outcome",
+    "StoreFigures",
+    "UnusableStore",
+]
